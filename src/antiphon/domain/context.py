@@ -1,0 +1,55 @@
+"""What a request carries besides what it asks: who, until when, and where time, ids and randomness come from."""
+
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
+
+
+class Clock(Protocol):
+    """Source of time, ids and randomness, so that tests own them."""
+
+    def monotonic(self) -> float:
+        """Seconds that never jump; only differences mean something."""
+
+    def wall(self) -> float:
+        """Unix time in seconds."""
+
+    def unique(self) -> str:
+        """32 hexadecimal digits that nobody else has."""
+
+    def seed(self) -> int:
+        """A fresh seed of 63 bits for a request that names none."""
+
+
+class SystemClock:
+    """The machine's clock and randomness."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def unique(self) -> str:
+        return secrets.token_hex(16)
+
+    def seed(self) -> int:
+        return secrets.randbits(63)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One request's circumstances; goes with it through every stage and into the engine."""
+
+    request_id: str
+    actor: Actor = LOCAL_ANONYMOUS
+    deadline: float | None = None
+    """On the clock's monotonic scale; None is no deadline."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    def remaining(self) -> float | None:
+        """Seconds left until the deadline, at least 0; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.clock.monotonic())

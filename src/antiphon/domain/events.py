@@ -1,0 +1,46 @@
+"""What happens while generating. A stream is one Started, deltas and one Finished for each choice, and Usage last.
+
+Started comes with the first token, not before, so a failure before it is still an ordinary error. Errors are raised, not yielded.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from antiphon.domain.usage import Usage
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended."""
+
+    STOP = "stop"
+    """The model's end of turn, a stop string, or a stop token."""
+    LENGTH = "length"
+    """max_tokens, or the end of the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first token of any choice is there."""
+
+    prompt_tokens: int
+    """Tokens of all prompts together."""
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text of one choice; never empty, never half a character."""
+
+    choice: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One choice is complete; exactly one for each choice."""
+
+    choice: int
+    reason: FinishReason
+
+
+Event = Started | TextDelta | Finished | Usage

@@ -1,0 +1,50 @@
+"""The generation request: everything a caller can ask for, in one frozen value that knows no dialect."""
+
+from dataclasses import dataclass, field
+
+from antiphon.domain.messages import Message
+from antiphon.domain.sampling import AskedSampling
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A prompt made of messages, rendered by the model's chat template."""
+
+    messages: tuple[Message, ...]
+    generation_prompt: bool = True
+    """Whether the assistant's header is opened at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawPrompt:
+    """A prompt that is used as it is: text (may hold control tokens) or the token ids themselves."""
+
+    text: str | None = None
+    tokens: tuple[int, ...] | None = None
+
+
+Prompt = Conversation | RawPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What comes back, and when it ends."""
+
+    max_tokens: int | None = None
+    """Cap on completion tokens of each choice; None is what is left of the context."""
+    choices: int = 1
+    """Completions of each prompt (`n`)."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a choice; cut from its text."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a choice, besides the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One call. With several prompts, choice `i` of prompt `p` has index `p * output.choices + i`."""
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    sampling: AskedSampling = field(default_factory=AskedSampling)
+    output: Output = field(default_factory=Output)

@@ -1,0 +1,26 @@
+"""How many tokens a generation took, and who counted them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class UsageSource(StrEnum):
+    """Where the counts come from."""
+
+    ENGINE = "engine"
+    """Counted by the engine that generated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Totals of one request: each prompt once, the tokens of every choice. Also the last event of a stream."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens that were not computed again, because their KV was there."""
+    source: UsageSource = UsageSource.ENGINE
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens

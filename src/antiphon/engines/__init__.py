@@ -1,0 +1,1 @@
+"""Engines: what turns a generation request into events."""

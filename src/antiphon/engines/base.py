@@ -1,0 +1,290 @@
+"""The two seams that engines implement.
+
+`Engine`: a generation request in, events out. The contract, checked by `antiphon.testing.check_engine`:
+  - one Started first, with the first token and not before; then TextDelta and Finished of the choices in any
+    interleaving, exactly one Finished for each choice and nothing of that choice after it; Usage last, once;
+  - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
+  - leaving the context ends the work at once, wherever it stands; no retry inside.
+
+`TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string. The
+contract, checked by `antiphon.testing.check_token_engine`:
+  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch (before that it is queued: if the
+    engine goes away then, EngineUnavailable; after that, EngineDied), then Steps, then one SequenceFinished;
+  - closing the generator ends that sequence and no other, also while queued and in prefill;
+  - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it; each may be
+    closed alone, the first included;
+  - log-probabilities are of the model's raw distribution, before temperature;
+  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.domain.sampling import AskedSampling, Sampling
+
+
+class EngineState(StrEnum):
+    """Where an engine stands; readiness is READY."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    """Given up: it died too often, or cannot load; needs an operator."""
+
+
+class Engine(Protocol):
+    """Turns a generation request into events."""
+
+    def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Entering is cheap; the work runs as the iterator is read and ends when the context is left."""
+
+    async def profile(self) -> Profile:
+        """What the model can take and give. Raises EngineUnavailable while it is not known."""
+
+    def state(self) -> EngineState:
+        """Where the engine stands now, without asking it."""
+
+    async def aclose(self) -> None:
+        """Ends all work and frees what the engine holds."""
+
+
+class Tokenizing(Protocol):
+    """An engine that can show its token ids; what /tokenize and /detokenize stand on."""
+
+    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
+        """The token ids that generating from this prompt would start with."""
+
+    async def decode(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, without the space that the tokenizer's prefix added."""
+
+
+# --- the token engine ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """What to load and how: everything an engine host is told."""
+
+    model: str
+    """Path of the GGUF file."""
+    context_length: int | None = None
+    """Cells of one sequence; None is the model's own, capped by memory settings above the seam."""
+    sequences: int = 16
+    """Sequences that run at once."""
+    threads: int | None = None
+    """None chooses for the machine."""
+    exact: bool = False
+    """Bit-equal results alone and in a batch: flash attention off, one KV stream for each sequence."""
+    kv_type: str = "f16"
+    """`f16` or `f32`."""
+    library: str | None = None
+    """Explicit path of the engine library; None searches the designed order."""
+    prefill_chunk: int = 512
+    """Prompt tokens that one step may compute, all sequences together."""
+    check_tensors: bool = False
+    """Whether the library reads and checks every weight while loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSegment:
+    """A piece of the prompt as token ids."""
+
+    tokens: tuple[int, ...]
+
+
+Segment = TokenSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a prompt will take."""
+
+    tokens: int
+    """Tokens that usage counts."""
+    positions: int
+    """Cells of the context that it fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Text to tokenize. Only where `control` is set may the text of a control token become that token."""
+
+    text: str
+    control: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """One sequence."""
+
+    segments: tuple[Segment, ...]
+    max_tokens: int
+    """At least 1."""
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_token_ids: tuple[int, ...] = ()
+    """End the sequence like the model's own end-of-generation tokens."""
+    logprobs: int | None = None
+    """None: none. 0: of the chosen tokens. k up to 20: and the k likeliest alternatives."""
+    group: str | None = None
+    """Siblings with equal segments carry the same group."""
+    choice: int = 0
+    """Index within the group; enters the hash of every random draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one sequence took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStarted:
+    """Admitted to the batch; no token yet."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was shared."""
+    queued: float = 0.0
+    """Seconds between request and admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """One or several new tokens, in order."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    """One for each token when asked for, else empty."""
+    alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """For each token the likeliest (id, log-probability), best first, when asked for, else empty."""
+
+
+class StopCause(StrEnum):
+    """Why a sequence ended."""
+
+    END = "end"
+    """An end-of-generation token of the model."""
+    STOP_TOKEN = "stop_token"
+    LENGTH = "length"
+    """max_tokens or the context's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFinished:
+    """The sequence is complete and its cells are free."""
+
+    cause: StopCause
+    counts: Counts
+
+
+TokenEvent = SequenceStarted | Steps | SequenceFinished
+
+
+class TokenKind(StrEnum):
+    """What a token id stands for in text."""
+
+    NORMAL = "normal"
+    BYTE = "byte"
+    CONTROL = "control"
+    """Structure, no text of its own: shows as nothing."""
+    UNKNOWN = "unknown"
+    UNUSED = "unused"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Bytes and kind of each id, fetched once, and the ids with a meaning."""
+
+    pieces: tuple[bytes, ...]
+    """What each id adds to the text, by id; empty for control tokens."""
+    kinds: tuple[TokenKind, ...]
+    names: dict[int, str]
+    """Text of each control token, by id, as templates write it."""
+    end_ids: tuple[int, ...]
+    """End-of-generation tokens."""
+    bos_id: int | None = None
+    eos_id: int | None = None
+    add_bos: bool = False
+    """Whether the tokenizer wants a BOS before a raw prompt."""
+    space_prefix: bool = False
+    """Whether tokenizing text puts a space before it that detokenizing takes away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Live counters; the free ones return when a sequence ends, the totals only grow."""
+
+    running: int = 0
+    queued: int = 0
+    free_sequences: int = 0
+    cells_used: int = 0
+    prefill_tokens: int = 0
+    """Prompt tokens computed so far."""
+    decoded_tokens: int = 0
+    """Completion tokens made so far."""
+    steps: int = 0
+    """Calls of the library's decode so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What is loaded, by what, and how busy it is."""
+
+    architecture: str
+    parameters: int
+    size: int
+    quantization: str
+    trained_context: int
+    context_length: int
+    """Cells that one sequence may fill."""
+    vocabulary: int
+    sequences: int
+    threads: int
+    exact: bool
+    library: str
+    """Name and version of the library, for people."""
+    library_path: str
+    cpu_features: tuple[str, ...]
+    """CPU features that the library was built to use and the machine has."""
+    chat_template: str | None = None
+    sampling: AskedSampling = field(default_factory=AskedSampling)
+    """Sampling defaults that the weights carry."""
+    load: Load = field(default_factory=Load)
+
+
+class TokenEngine(Protocol):
+    """Token ids and sampling in, tokens with log-probabilities out."""
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        """Loads the weights; once. Raises a StartupError."""
+
+    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
+        """What a prompt will take. Raises InvalidValue for ids outside the vocabulary."""
+
+    def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Runs one sequence; closing the generator ends it."""
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Token ids of the pieces joined to one text. Runs beside decoding, never behind it."""
+
+    async def vocabulary(self) -> Vocabulary:
+        """The table of token ids."""
+
+    async def info(self) -> EngineInfo:
+        """Facts and live load."""
+
+    async def aclose(self) -> None:
+        """Ends every sequence and frees the model."""

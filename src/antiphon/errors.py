@@ -1,0 +1,268 @@
+"""Every failure that Antiphon names, as one tree, independent of any framework or dialect.
+
+    AntiphonError                          status  code                         retryable
+    ├── RequestError                       400     invalid_request
+    │   ├── MalformedBody                  400     invalid_json
+    │   ├── InvalidValue                   400     invalid_value
+    │   ├── MissingParameter               400     missing_required_parameter
+    │   ├── UnknownParameter               400     unknown_parameter
+    │   ├── UnsupportedParameter           400     unsupported_parameter
+    │   ├── ContextLengthExceeded          400     context_length_exceeded
+    │   ├── TemplateRefused                400     template_refused
+    │   ├── AuthenticationFailed           401     invalid_api_key
+    │   ├── PermissionDenied               403     permission_denied
+    │   ├── ModelNotFound                  404     model_not_found
+    │   ├── RouteNotFound                  404     route_not_found
+    │   ├── MethodNotAllowed               405     method_not_allowed
+    │   ├── RequestTimedOut                408     request_timeout
+    │   ├── BodyTooLarge                   413     body_too_large
+    │   ├── UnsupportedMediaType           415     unsupported_media_type
+    │   └── Overloaded                     429     overloaded                   yes
+    ├── EngineError                        500     engine_error
+    │   ├── EngineUnavailable              503     engine_unavailable           yes
+    │   ├── EngineDied                     503     engine_died
+    │   └── DeadlineExceeded               504     deadline_exceeded
+    ├── InternalError                      500     internal_error
+    └── StartupError                       (the process ends with a non-zero status and one line)
+        ├── SettingsError                          invalid_settings
+        ├── ModelFileError                         invalid_model_file
+        ├── LibraryError                           engine_library_unusable
+        ├── LoadError                              model_load_failed
+        └── AddressUnavailable                     address_unavailable
+
+`retryable` is said of a failure before the first token: the same request may be tried again, here or elsewhere, without
+doing anything twice. EngineDied is not: the request was in the batch of the process that died, and may be what killed it.
+A dialect gives an error its wire shape; a process border carries it as `ErrorReport` and raises it again on the other side.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class AntiphonError(Exception):
+    """Base of all errors. `message` is for the caller: it names the thing and says what to do, and holds no secret."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        """The request field that is at fault, as the caller spelt it: `messages[0].content`."""
+        self.retry_after = retry_after
+        """Seconds after which the caller may try again."""
+
+
+class RequestError(AntiphonError):
+    """The caller can mend it: a field, a credential, a path."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class MalformedBody(RequestError):
+    """The body is not the JSON object that the route takes."""
+
+    code = "invalid_json"
+
+
+class InvalidValue(RequestError):
+    """A known field holds a value of the wrong type or out of range."""
+
+    code = "invalid_value"
+
+
+class MissingParameter(RequestError):
+    """A required field is absent."""
+
+    code = "missing_required_parameter"
+
+
+class UnknownParameter(RequestError):
+    """A field that nobody knows; refused, since dropping it would be a silent lie."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(RequestError):
+    """A field of the dialect that is not built, or that this model cannot do."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(RequestError):
+    """Prompt and requested tokens do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class TemplateRefused(RequestError):
+    """The chat template refused these messages, or passed a limit while rendering them."""
+
+    code = "template_refused"
+
+
+class AuthenticationFailed(RequestError):
+    """No credential, or one that is not accepted; the sentence is the same for all."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class PermissionDenied(RequestError):
+    """The caller is known, or local, and may not do this."""
+
+    status = 403
+    code = "permission_denied"
+
+
+class ModelNotFound(RequestError):
+    """No model of that name that this caller may use."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class RouteNotFound(RequestError):
+    """No such path."""
+
+    status = 404
+    code = "route_not_found"
+
+
+class MethodNotAllowed(RequestError):
+    """The path exists, with other methods."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTimedOut(RequestError):
+    """The request did not arrive whole in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class BodyTooLarge(RequestError):
+    """The body passes the limit of the settings; refused before it is read whole."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class UnsupportedMediaType(RequestError):
+    """The content type or encoding of the body is not taken."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class Overloaded(RequestError):
+    """More is waiting than the server is willing to queue."""
+
+    status = 429
+    code = "overloaded"
+    retryable = True
+
+
+class EngineError(AntiphonError):
+    """The engine could not finish this generation."""
+
+    status = 500
+    code = "engine_error"
+
+
+class EngineUnavailable(EngineError):
+    """The engine is not there now (starting, restarting, given up); nothing of the request was begun."""
+
+    status = 503
+    code = "engine_unavailable"
+    retryable = True
+
+
+class EngineDied(EngineError):
+    """The engine's process ended while this request was in its batch."""
+
+    status = 503
+    code = "engine_died"
+
+
+class DeadlineExceeded(EngineError):
+    """The request's deadline passed before it finished."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
+class InternalError(AntiphonError):
+    """A defect of ours; the caller gets the request id and no detail."""
+
+
+class StartupError(AntiphonError):
+    """The server cannot start; the process prints the sentence and ends with a non-zero status."""
+
+    code = "startup_failed"
+
+
+class SettingsError(StartupError):
+    """A flag, environment variable or settings file is wrong."""
+
+    code = "invalid_settings"
+
+
+class ModelFileError(StartupError):
+    """The model file is missing, cut short, of another format, or its header contradicts itself."""
+
+    code = "invalid_model_file"
+
+
+class LibraryError(StartupError):
+    """No usable engine library: not found, not loadable, or of an unknown ABI."""
+
+    code = "engine_library_unusable"
+
+
+class LoadError(StartupError):
+    """The library refused the model, or memory did not suffice."""
+
+    code = "model_load_failed"
+
+
+class AddressUnavailable(StartupError):
+    """The address to listen on is taken or not of this machine."""
+
+    code = "address_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """An error as it crosses a process border: values only."""
+
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: float | None = None
+
+    @staticmethod
+    def of(error: AntiphonError) -> "ErrorReport":
+        return ErrorReport(error.code, error.message, error.param, error.retry_after)
+
+    def exception(self) -> AntiphonError:
+        """The error this reports, of its own class; an unknown code becomes an InternalError."""
+        found = classes_by_code().get(self.code, InternalError)
+        return found(self.message, param=self.param, retry_after=self.retry_after)
+
+
+def classes_by_code() -> dict[str, type[AntiphonError]]:
+    """Every class of the tree under its code."""
+    found: dict[str, type[AntiphonError]] = {}
+    pending: list[type[AntiphonError]] = [AntiphonError]
+    while pending:
+        cls = pending.pop()
+        found[cls.code] = cls
+        pending.extend(cls.__subclasses__())
+    found["internal_error"] = InternalError
+    return found
