@@ -1,0 +1,1 @@
+"""Antiphon's tests: a mirror of src/antiphon, and the folders that cross it."""
