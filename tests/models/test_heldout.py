@@ -1,4 +1,4 @@
-"""The held-out set of cantor: unchanged, well formed, and with patterns that tell right answers from wrong ones.
+"""The held-out set of cantor: unchanged, well formed, its patterns telling right answers from wrong ones.
 
 It does not score a model.
 """
