@@ -1,0 +1,1 @@
+"""Policy: what happens to a generation request between the edge and an engine."""

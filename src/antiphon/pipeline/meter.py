@@ -1,0 +1,92 @@
+"""Says of every generation what it took and how it ended: one log record and the counters, once, whatever happens.
+
+A generation that is cut short counts the tokens that were made. Holds no limits and no prices.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event, Finished, Started, TextDelta
+from antiphon.domain.request import GenerationRequest
+from antiphon.domain.usage import Usage
+from antiphon.errors import AntiphonError, InternalError
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.metrics import Metrics
+
+OK = "ok"
+CANCELLED = "cancelled"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of one generation so far."""
+
+    began: float
+    """Monotonic seconds."""
+    first_token: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    finish_reasons: list[str] = field(default_factory=list)
+
+    def add(self, event: Event, now: float) -> None:
+        match event:
+            case TextDelta():
+                self.completion_tokens += event.tokens
+            case Finished():
+                self.completion_tokens += event.tokens
+                self.finish_reasons.append(event.reason)
+            case Started():
+                self.first_token = now
+                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+            case Usage():
+                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+                self.completion_tokens = event.completion_tokens
+
+
+async def metered(
+    events: AsyncGenerator[Event, None], request: GenerationRequest, context: Context, metrics: Metrics
+) -> AsyncGenerator[Event, None]:
+    """The same events; settles when they end, for whatever reason."""
+    monotonic = context.clock.monotonic
+    tally = Tally(monotonic())
+    whole = False
+    metrics.generation_began(request.model)
+    try:
+        async with aclosing(events):
+            async for event in events:
+                tally.add(event, monotonic())
+                whole = whole or isinstance(event, Usage)
+                yield event
+    finally:
+        _settle(tally, OK if whole else _ending(sys.exception()), request, context, metrics)
+
+
+def _ending(error: BaseException | None) -> str:
+    """How a generation ended that is not whole: its error's code, or cancelled when the caller left."""
+    if isinstance(error, AntiphonError):
+        return error.code
+    left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
+    return CANCELLED if left else InternalError.code
+
+
+def _settle(tally: Tally, status: str, request: GenerationRequest, context: Context, metrics: Metrics) -> None:
+    total = context.clock.monotonic() - tally.began
+    metrics.generation_ended(request.model, status, tally.prompt_tokens, tally.completion_tokens)
+    record(
+        "generation",
+        request_id=context.request_id,
+        actor=context.actor.id,
+        model=request.model,
+        status=status,
+        prompt_tokens=tally.prompt_tokens,
+        completion_tokens=tally.completion_tokens,
+        cached_tokens=tally.cached_tokens,
+        finish_reasons=tally.finish_reasons,
+        ttft_ms=None if tally.first_token is None else round((tally.first_token - tally.began) * 1000, 1),
+        total_ms=round(total * 1000, 1),
+    )

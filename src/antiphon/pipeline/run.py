@@ -1,0 +1,40 @@
+"""One request, told once: resolve → attempt → meter. The only thing that the edge calls.
+
+Holds no stage's logic. What a stage adds is in the module of its name.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.registry import Models
+from antiphon.pipeline.attempt import attempt
+from antiphon.pipeline.meter import metered
+from antiphon.pipeline.resolve import resolve
+from antiphon.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The stages with what they need, made once."""
+
+    models: Models
+    metrics: Metrics
+    restart_patience: float
+    """Seconds that a request waits for an engine that is starting again."""
+
+    def run(
+        self, request: GenerationRequest, context: Context
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Entering is cheap; the work runs as the iterator is read; leaving ends it, wherever it stands."""
+        return aclosing(self._events(request, context))
+
+    async def _events(self, request: GenerationRequest, context: Context) -> AsyncGenerator[Event, None]:
+        model = resolve(self.models, request)
+        attempted = attempt(model.engine, request, context, self.restart_patience)
+        async with aclosing(metered(attempted, request, context, self.metrics)) as events:
+            async for event in events:
+                yield event

@@ -1,0 +1,263 @@
+"""Every setting, declared once: its type, default, environment variable and meaning.
+
+A flag beats an environment variable, which beats `antiphon.toml`. Unknown keys are errors that name the nearest known one.
+This module reads what it is handed; it opens no file by itself except the one whose path it is given.
+"""
+
+import difflib
+import ipaddress
+import os
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.errors import SettingsError
+
+ENVIRONMENT_PREFIX = "ANTIPHON_"
+FOREIGN_PREFIX = "ANTIPHON_TEST_"
+"""Variables of the test suite; never settings."""
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def said(env: str, doc: str, **limits: Any) -> Meta:
+    """What a setting is called in the environment, and its line in the documentation."""
+    return Meta(description=doc, extra={"env": env}, **limits)
+
+
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP side."""
+
+    host: Annotated[str, said("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")] = "127.0.0.1"
+    port: Annotated[int, said("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
+    api_key: Annotated[
+        str | None,
+        said("ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."),
+    ] = None
+    max_body_bytes: Annotated[
+        int, said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413.", ge=KIB)
+    ] = 8 * MIB
+    receive_timeout: Annotated[
+        float, said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole.", gt=0)
+    ] = 30.0
+    keep_alive_interval: Annotated[
+        float, said("ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line.", gt=0)
+    ] = 10.0
+    send_timeout: Annotated[
+        float, said("ANTIPHON_SEND_TIMEOUT", "Seconds that a client may refuse to read its stream before it is cut.", gt=0)
+    ] = 60.0
+    request_timeout: Annotated[
+        float, said("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included.", gt=0)
+    ] = 3600.0
+    drain_timeout: Annotated[
+        float, said("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown.", ge=0)
+    ] = 5.0
+    cors_origins: Annotated[
+        tuple[str, ...], said("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default.")
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        said("ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."),
+    ] = ()
+
+
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        """The settings without the key; what `repr` and logs show."""
+        for field in msgspec.structs.fields(type(self)):
+            value = getattr(self, field.name)
+            yield field.name, "***" if field.name == "api_key" and value else value
+
+    def __repr__(self) -> str:
+        return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The embedded engine and its processes."""
+
+    interpreter: Annotated[
+        str | None, said("ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own.")
+    ] = None
+    library: Annotated[
+        str | None, said("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places.")
+    ] = None
+    wait_policy: Annotated[
+        Literal["passive", "active"],
+        said("ANTIPHON_ENGINE_WAIT_POLICY", "How idle OpenMP threads wait: passive for shared machines, active for idle ones."),
+    ] = "passive"
+    restart_patience: Annotated[
+        float,
+        said("ANTIPHON_ENGINE_RESTART_PATIENCE", "Seconds that a request waits for an engine that is starting again.", ge=0),
+    ] = 15.0
+
+
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One local model. Several are given as a list of tables in the file, or by repeating `--model`."""
+
+    name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
+    path: Annotated[str, Meta(description="The GGUF file.", min_length=1)]
+    sequences: Annotated[int, Meta(description="Choices that run at once; more wait.", ge=1, le=256)] = 8
+    context_length: Annotated[
+        Annotated[int, Meta(ge=16)] | None,
+        Meta(description="Tokens of one sequence; none fits the model's own to the memory."),
+    ] = None
+    threads: Annotated[
+        Annotated[int, Meta(ge=1, le=1024)] | None, Meta(description="CPU threads; none chooses for the machine.")
+    ] = None
+    exact: Annotated[bool, Meta(description="Bit-equal results alone and in a batch, at some cost in speed.")] = False
+    kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server writes to standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], said("ANTIPHON_LOG_LEVEL", "Least severe level that is written.")
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"], said("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record.")
+    ] = "text"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole tree."""
+
+    server: ServerSettings = ServerSettings()
+    engine: EngineSettings = EngineSettings()
+    log: LogSettings = LogSettings()
+    models: tuple[ModelSettings, ...] = ()
+
+
+SECTIONS: tuple[str, ...] = ("server", "engine", "log")
+
+
+def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
+    """(name, environment variable, doc line, default) of each setting of a section, in order."""
+    cls = get_type_hints(Settings)[section]
+    hints = get_type_hints(cls, include_extras=True)
+    for field in msgspec.structs.fields(cls):
+        meta = next(item for item in get_args(hints[field.name]) if isinstance(item, Meta))
+        yield field.name, (meta.extra or {})["env"], meta.description or "", field.default
+
+
+def load(
+    flags: Mapping[str, Mapping[str, object]], environ: Mapping[str, str], file: Path | None, models: list[dict[str, object]]
+) -> Settings:
+    """The effective settings. `flags` holds only what was said on the command line, by section.
+
+    Raises SettingsError with one sentence that names the key, where it was said, and the nearest known one.
+    """
+    tree = _from_file(file) if file else {}
+    _merge(tree, _from_environment(environ))
+    _merge(tree, {section: dict(values) for section, values in flags.items() if values})
+    if models:
+        tree["models"] = models
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as problem:
+        raise SettingsError(_explained(str(problem))) from None
+    _refuse_open_door(settings.server)
+    _refuse_double_names(settings.models)
+    return settings
+
+
+def encode(settings: Settings) -> bytes:
+    """One line of JSON, for a child process; holds the key, so it goes through a pipe, never an argument."""
+    return msgspec.json.encode(settings)
+
+
+def decode(line: bytes) -> Settings:
+    """The settings that `encode` wrote."""
+    return msgspec.json.decode(line, type=Settings)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as problem:
+        raise SettingsError(f"cannot read the settings file {file}: {os.strerror(problem.errno or 0)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{file} is not valid TOML: {problem}") from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    places = {env: (section, name) for section in SECTIONS for name, env, _, _ in declared(section)}
+    tree: dict[str, Any] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(FOREIGN_PREFIX):
+            continue
+        if variable not in places:
+            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable, places)}")
+        section, name = places[variable]
+        if value:
+            tree.setdefault(section, {})[name] = _parsed(section, name, value)
+    return tree
+
+
+def _parsed(section: str, name: str, value: str) -> object:
+    """A list setting is written with commas in the environment; all else is converted by its type."""
+    hint = get_type_hints(get_type_hints(Settings)[section])[name]
+    if get_origin(hint) is tuple:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+    for section, values in over.items():
+        tree.setdefault(section, {}).update(values)
+
+
+def _nearest(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _explained(problem: str) -> str:
+    """msgspec's sentence, with the nearest key added for an unknown one."""
+    parts = problem.split("`")
+    if "unknown field" not in problem or len(parts) < 2:
+        return f"invalid settings: {problem}"
+    names = tuple(
+        field.name
+        for cls in (Settings, ServerSettings, EngineSettings, LogSettings, ModelSettings)
+        for field in msgspec.structs.fields(cls)
+    )
+    return f"invalid settings: {problem}{_nearest(parts[1], names)}"
+
+
+def _refuse_open_door(server: ServerSettings) -> None:
+    if server.api_key is not None and not (16 <= len(server.api_key) <= 512 and server.api_key.isprintable()):
+        raise SettingsError("ANTIPHON_API_KEY must be 16 to 512 printable characters; make one with: openssl rand -hex 24")
+    if server.api_key is None and not is_loopback(server.host):
+        raise SettingsError(
+            f"refusing to listen on {server.host} without a key: set ANTIPHON_API_KEY (openssl rand -hex 24 makes one), "
+            "or listen on 127.0.0.1"
+        )
+
+
+def _refuse_double_names(models: tuple[ModelSettings, ...]) -> None:
+    seen: set[str] = set()
+    for model in models:
+        if model.name in seen:
+            raise SettingsError(f"two models are named {model.name!r}; give one another name with --model NAME=PATH")
+        seen.add(model.name)
+
+
+def interpreter(settings: Settings) -> str:
+    """The Python that runs engine hosts."""
+    return settings.engine.interpreter or sys.executable

@@ -1,0 +1,124 @@
+"""Settings: precedence, strictness, and the refusal to serve strangers without a key."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import SettingsError
+from antiphon.settings import SECTIONS, Settings, declared, decode, encode, is_loopback, load
+
+KEY = "0123456789abcdef0123"
+
+
+def loaded(flags=None, environ=None, file=None, models=None) -> Settings:
+    return load(flags or {}, environ or {}, file, models or [])
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "antiphon.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_loopback_without_a_key():
+    settings = loaded()
+    assert (settings.server.host, settings.server.port, settings.server.api_key) == ("127.0.0.1", 8000, None)
+
+
+def test_a_flag_beats_the_environment_and_that_beats_the_file(tmp_path):
+    file = written(tmp_path, "[server]\nport = 1001\nsend_timeout = 7\nreceive_timeout = 3\n")
+    environ = {"ANTIPHON_PORT": "1002", "ANTIPHON_SEND_TIMEOUT": "8"}
+    server = loaded({"server": {"port": 1003}}, environ, file).server
+    assert (server.port, server.send_timeout, server.receive_timeout) == (1003, 8.0, 3.0)
+
+
+def test_models_come_from_the_file(tmp_path):
+    file = written(tmp_path, '[[models]]\nname = "a"\npath = "a.gguf"\nexact = true\n')
+    (model,) = loaded(file=file).models
+    assert (model.name, model.exact, model.sequences) == ("a", True, 8)
+
+
+def test_models_named_by_flags_replace_those_of_the_file(tmp_path):
+    file = written(tmp_path, '[[models]]\nname = "a"\npath = "a.gguf"\n')
+    assert [model.name for model in loaded(file=file, models=[{"name": "b", "path": "b.gguf"}]).models] == ["b"]
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path):
+    with pytest.raises(SettingsError, match="receive_timout.*did you mean receive_timeout"):
+        loaded(file=written(tmp_path, "[server]\nreceive_timout = 3\n"))
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_known_one():
+    with pytest.raises(SettingsError, match="ANTIPHON_APIKEY; did you mean ANTIPHON_API_KEY"):
+        loaded(environ={"ANTIPHON_APIKEY": KEY})
+
+
+def test_variables_of_others_and_of_the_test_suite_are_left_alone():
+    assert loaded(environ={"PATH": "x", "ANTIPHON_TEST_REQUIRE": "all"}) == loaded()
+
+
+def test_an_empty_variable_is_silence():
+    assert loaded(environ={"ANTIPHON_API_KEY": ""}).server.api_key is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ANTIPHON_PORT", "http"), ("ANTIPHON_PORT", "70000"), ("ANTIPHON_SEND_TIMEOUT", "0"), ("ANTIPHON_LOG_LEVEL", "loud")],
+)
+def test_a_value_out_of_range_is_refused(variable, value):
+    with pytest.raises(SettingsError, match="invalid settings"):
+        loaded(environ={variable: value})
+
+
+def test_a_list_is_written_with_commas_in_the_environment():
+    server = loaded(environ={"ANTIPHON_CORS_ORIGINS": "https://a.example, https://b.example"}).server
+    assert server.cors_origins == ("https://a.example", "https://b.example")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_an_open_address_without_a_key_is_refused_with_what_to_do(host):
+    with pytest.raises(SettingsError, match="set ANTIPHON_API_KEY"):
+        loaded({"server": {"host": host}})
+    assert loaded({"server": {"host": host}}, {"ANTIPHON_API_KEY": KEY}).server.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+def test_loopback_addresses_need_no_key(host):
+    assert is_loopback(host)
+    assert loaded({"server": {"host": host}}).server.host == host
+
+
+@pytest.mark.parametrize("key", ["short", "x" * 600, "0123456789abcdef\n0123"])
+def test_a_weak_or_unprintable_key_is_refused_and_not_repeated(key):
+    with pytest.raises(SettingsError) as refused:
+        loaded(environ={"ANTIPHON_API_KEY": key})
+    assert key not in refused.value.message
+
+
+def test_two_models_of_one_name_are_refused():
+    pair = [{"name": "a", "path": "1"}, {"name": "a", "path": "2"}]
+    with pytest.raises(SettingsError, match="two models are named 'a'"):
+        loaded(models=pair)
+
+
+def test_a_broken_file_is_named(tmp_path):
+    with pytest.raises(SettingsError, match="not valid TOML"):
+        loaded(file=written(tmp_path, "[server\n"))
+    with pytest.raises(SettingsError, match="cannot read the settings file"):
+        loaded(file=tmp_path / "absent.toml")
+
+
+def test_settings_survive_the_way_to_a_child_process():
+    settings = loaded({"server": {"port": 1}}, {"ANTIPHON_API_KEY": KEY}, None, [{"name": "a", "path": "a"}])
+    assert decode(encode(settings)) == settings
+
+
+def test_the_key_is_not_in_the_settings_text():
+    settings = loaded(environ={"ANTIPHON_API_KEY": KEY})
+    assert KEY not in repr(settings) and KEY not in str(settings.server)
+
+
+def test_every_setting_has_a_variable_of_its_own_and_a_sentence():
+    rows = [row for section in SECTIONS for row in declared(section)]
+    assert len({env for _, env, _, _ in rows}) == len(rows)
+    assert all(doc.endswith(".") for _, _, doc, _ in rows)
