@@ -1,54 +1,79 @@
 # Antiphon's commands. `make` alone prints them.
 #
-# One environment in .venv: `make serve` puts the locked runtime there, `make test` and `make check` add the locked
-# test tools. Each install leaves a stamp, so the second call does nothing.
+# One environment, .venv: `make serve` installs the locked runtime there, `make test` and `make check` add the locked
+# test tools. Each step leaves a stamp, so that the next call installs nothing. Packages are not compiled when they
+# are installed but when they are first imported: that halves a cold install.
 
 PYTHON ?= python3
-HOST ?= 127.0.0.1
-PORT ?= 8000
 ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
-SERVE := .venv/serve.stamp
-TEST := .venv/test.stamp
+INSTALL := $(PIP) install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test check soak bench lock clean
+.PHONY: help serve install test check soak bench lock clean system
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-serve: $(SERVE) ## Serve the demo model (HOST, PORT, ARGS="--model PATH.gguf ...")
-	@exec $(BIN)/antiphon serve --host $(HOST) --port $(PORT) $(ARGS)
+serve: system .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, ARGS="--model PATH.gguf")
+	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-install: $(TEST) ## Build .venv with the runtime and the test tools
+install: .venv/test.stamp ## Make .venv with the runtime and the test tools
 
-test: $(TEST) ## Run every test (ARGS="-k words" to choose)
+test: .venv/test.stamp ## Run every test but the soak (ARGS="-k words" chooses)
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: $(TEST) ## Formatting, lint, types and architecture
+check: .venv/test.stamp ## Check format, lint, types and architecture
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest --quiet tests/architecture
 
-soak: $(TEST) ## Run the tests that take minutes
+soak: .venv/test.stamp ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+bench: .venv/test.stamp ## Measure; benchmarks/README.md says what
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lock: .venv/lock.stamp ## Resolve the locks again from pyproject.toml (ARGS=--upgrade for newer versions)
+	@$(LOCK) --group lock --output-file requirements/lock.txt
+	@$(LOCK) pyproject.toml --group build --output-file requirements/serve.txt
+	@$(LOCK) pyproject.toml --group build --group test --constraint requirements/serve.txt \
+		--output-file requirements/test.txt
 
 clean: ## Remove .venv and what the tools left behind
 	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
-.venv/made.stamp:
+# The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
+LOCK = .venv/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
+	--no-header $(ARGS)
+
+system:
+	@scripts/check-system $(PYTHON)
+
+# The setuptools that Python 3.11 puts into every new environment runs code at each start (a .pth file); nothing needs it.
+.venv/made.stamp: | system
+	@echo "Making .venv"
 	@$(PYTHON) -m venv .venv
+	@$(PIP) --quiet uninstall --yes setuptools
 	@touch $@
 
-$(SERVE): .venv/made.stamp requirements/serve.txt pyproject.toml
-	@$(PIP) install --require-hashes --requirement requirements/serve.txt
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+# The project itself is built by the locked backend, with nothing fetched on the side.
+.venv/serve.stamp: .venv/made.stamp requirements/serve.txt pyproject.toml
+	@echo "Installing the runtime"
+	@$(INSTALL) --require-hashes --requirement requirements/serve.txt
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(TEST): $(SERVE) requirements/test.txt
-	@$(PIP) install --require-hashes --requirement requirements/test.txt
+.venv/test.stamp: .venv/serve.stamp requirements/test.txt
+	@echo "Installing the test tools"
+	@$(INSTALL) --require-hashes --requirement requirements/test.txt
+	@touch $@
+
+.venv/lock.stamp: .venv/made.stamp requirements/lock.txt
+	@$(PYTHON) -m venv .venv/lock
+	@.venv/lock/bin/python -m pip --quiet install --require-hashes --requirement requirements/lock.txt
 	@touch $@
