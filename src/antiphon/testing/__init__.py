@@ -1,0 +1,26 @@
+"""Doubles and conformance kits that ship with Antiphon, for its own tests and for whoever writes an engine.
+
+They need no test framework: the kits are async functions that raise AssertionError with the sentence of the
+broken rule.
+"""
+
+from antiphon.testing.clock import FakeClock
+from antiphon.testing.engine import Answer, ScriptedEngine
+from antiphon.testing.engine_kit import check_engine
+from antiphon.testing.token_engine import Failure, Hold, Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing.token_kit import check_token_engine
+from antiphon.testing.vocabulary import build_vocabulary
+
+__all__ = [
+    "Answer",
+    "Failure",
+    "FakeClock",
+    "Hold",
+    "Script",
+    "ScriptedEngine",
+    "ScriptedTokenEngine",
+    "build_vocabulary",
+    "check_engine",
+    "check_token_engine",
+    "scripted_info",
+]

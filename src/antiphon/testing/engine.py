@@ -1,0 +1,202 @@
+"""An engine at the level of events: it answers with the texts it was given, at their pace, or fails as told.
+
+It has no tokens of its own: each delta counts as one token, and `encode` gives UTF-8 bytes. It keeps the
+contract of `Engine`, honours `max_tokens` and `choices`, and records every stream with how it ended.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import cycle, islice
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.usage import Usage
+from antiphon.engines.base import EngineState
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineUnavailable,
+    InvalidValue,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request gets."""
+
+    texts: tuple[str, ...] = ("Hello", " world", "!")
+    """The deltas of every choice; one token each."""
+    wait: float = 0.0
+    """Seconds before Started."""
+    pace: float | None = 0.0
+    """Seconds before each delta; 0 only lets others run, None not even that."""
+    endless: bool = False
+    """Whether the texts begin again when they are through."""
+    error: AntiphonError | None = None
+    error_after: int | None = None
+    """Deltas before the error; None fails before Started."""
+    gate: asyncio.Event | None = None
+    """Waited for before Started, so that a test decides when the answer begins."""
+    reason: FinishReason = FinishReason.STOP
+    """Why a choice ends whose texts are through."""
+
+
+class Ending(StrEnum):
+    """How a stream of the scripted engine ended."""
+
+    OPEN = "open"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    LEFT = "left"
+    """Closed by its reader before the end."""
+
+
+@dataclass(slots=True)
+class Record:
+    """One stream: what was asked, how much was given, how it ended."""
+
+    request: GenerationRequest
+    context: Context
+    events: int = 0
+    ending: Ending = Ending.OPEN
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the stream has ended, however it did."""
+
+
+Answers = Answer | Callable[[GenerationRequest], Answer]
+
+SCRIPTED_PROFILE = Profile(
+    architecture="scripted",
+    parameters=1000,
+    size=1000,
+    quantization="none",
+    context_length=2048,
+    vocabulary=256,
+    chat=True,
+    exact=True,
+    sequences=1000,
+    engine="scripted",
+)
+
+
+class ScriptedEngine:
+    """`Engine` and `Tokenizing` without tokens. `streams` holds a record of each stream, in order of
+    entering."""
+
+    def __init__(
+        self,
+        answer: Answers = Answer(),
+        *,
+        profile: Profile = SCRIPTED_PROFILE,
+        state: EngineState = EngineState.READY,
+    ) -> None:
+        self.answer = answer
+        self.streams: list[Record] = []
+        self.closed = False
+        self.standing = state
+        """What `state` says; a test may set it."""
+        self._profile = profile
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        record = Record(request, context)
+        self.streams.append(record)
+        events = self._events(record)
+        try:
+            yield events
+        finally:
+            await events.aclose()
+            record.ending = Ending.LEFT if record.ending is Ending.OPEN else record.ending
+            record.over.set()
+
+    async def profile(self) -> Profile:
+        self._require_ready()
+        return self._profile
+
+    def state(self) -> EngineState:
+        return self.standing
+
+    async def aclose(self) -> None:
+        self.closed = True
+        self.standing = EngineState.FAILED
+
+    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
+        self._require_ready()
+        return _tokens(prompt)
+
+    async def decode(self, tokens: Sequence[int]) -> str:
+        self._require_ready()
+        for token in tokens:
+            if not 0 <= token < self._profile.vocabulary:
+                raise InvalidValue(
+                    f"token id {token} is outside the vocabulary of {self._profile.vocabulary} tokens"
+                )
+        return bytes(tokens).decode(errors="replace")
+
+    def _require_ready(self) -> None:
+        if self.standing is not EngineState.READY:
+            raise EngineUnavailable(f"the scripted engine is {self.standing}", retry_after=1.0)
+
+    async def _events(self, record: Record) -> AsyncGenerator[Event, None]:
+        try:
+            async with asyncio.timeout(record.context.remaining()):
+                answer, prompt_tokens = await self._begin(record.request)
+            for event in self._told(answer, record.request, prompt_tokens):
+                if answer.pace is not None and isinstance(event, TextDelta):
+                    await asyncio.sleep(answer.pace)
+                if record.context.remaining() == 0:
+                    raise TimeoutError
+                record.events += 1
+                yield event
+            record.ending = Ending.COMPLETE
+        except AntiphonError:
+            record.ending = Ending.FAILED
+            raise
+        except TimeoutError:
+            record.ending = Ending.FAILED
+            raise DeadlineExceeded("the deadline passed before the answer was complete") from None
+
+    async def _begin(self, request: GenerationRequest) -> tuple[Answer, int]:
+        """All that comes before Started."""
+        self._require_ready()
+        answer = self.answer(request) if callable(self.answer) else self.answer
+        counts = [len(_tokens(prompt)) for prompt in request.prompts]
+        if max(counts) >= self._profile.context_length:
+            raise ContextLengthExceeded(f"{max(counts)} tokens do not fit {self._profile.context_length}")
+        await asyncio.sleep(answer.wait)
+        if answer.gate is not None:
+            await answer.gate.wait()
+        if answer.error is not None and answer.error_after is None:
+            raise answer.error
+        return answer, sum(counts)
+
+    def _told(self, answer: Answer, request: GenerationRequest, prompt_tokens: int) -> Iterator[Event]:
+        choices = range(len(request.prompts) * request.output.choices)
+        room = request.output.max_tokens or self._profile.context_length - prompt_tokens
+        said = cycle(answer.texts) if answer.endless else iter(answer.texts)
+        cut = answer.endless or len(answer.texts) > room
+        made = 0
+        yield Started(prompt_tokens)
+        for made, text in enumerate(islice(said, room), start=1):
+            if answer.error is not None and answer.error_after == made - 1:
+                raise answer.error
+            yield from (TextDelta(choice, text, tokens=1) for choice in choices)
+        if answer.error is not None:
+            raise answer.error
+        yield from (Finished(choice, FinishReason.LENGTH if cut else answer.reason) for choice in choices)
+        yield Usage(prompt_tokens, made * len(choices))
+
+
+def _tokens(prompt: Prompt) -> tuple[int, ...]:
+    """Bytes of the text, as if each were a token."""
+    if isinstance(prompt, Conversation):
+        return tuple("\n".join(message.text for message in prompt.messages).encode(errors="replace"))
+    return prompt.tokens if prompt.tokens is not None else tuple((prompt.text or "").encode(errors="replace"))

@@ -1,0 +1,256 @@
+"""Whether an engine keeps the contract written in `antiphon.engines.base`: run `await check_engine(make)`.
+
+Every rule is one function of this module; it gets an `EngineProbe`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from antiphon.domain.collect import Generation, collect
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
+from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.usage import Usage
+from antiphon.engines.base import Engine, EngineState, Load
+from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.testing.rules import (
+    PATIENCE,
+    beside,
+    interrupted,
+    require,
+    require_end,
+    require_error,
+    require_soon,
+)
+
+STORY = RawPrompt("Once upon a time there was a cat that")
+OTHER = RawPrompt("Hello world, the dog is in")
+LoadOf = Callable[[], Awaitable[Load]]
+
+
+async def check_engine(
+    make: Callable[[], Awaitable[Engine]], *, load: LoadOf | None = None, patience: float = PATIENCE
+) -> None:
+    """Raises AssertionError with the sentence of the first rule that the engine breaks.
+
+    `make` gives an engine, ready and idle; the kit closes it. `load` gives the counters of what the engine
+    holds, where it has some, so that the kit sees whether streams that were left are gone.
+    """
+    engine = await make()
+    probe = EngineProbe(engine, await engine.profile(), load, patience)
+    try:
+        for rule in RULES:
+            await rule(probe)
+            await probe.idle(f"a stream that is over leaves nothing behind ({rule.__name__})")
+    finally:
+        await require_end(engine.aclose(), "aclose ends all work at once", patience)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProbe:
+    """The engine under examination."""
+
+    engine: Engine
+    profile: Profile
+    load: LoadOf | None
+    patience: float
+
+    def request(
+        self,
+        *prompts: Prompt,
+        max_tokens: int | None = 8,
+        choices: int = 1,
+        sampling: AskedSampling | None = None,
+    ) -> GenerationRequest:
+        greedy = AskedSampling(temperature=0.0)
+        return GenerationRequest(
+            "any", prompts or (STORY,), sampling or greedy, Output(max_tokens=max_tokens, choices=choices)
+        )
+
+    async def events(self, request: GenerationRequest, context: Context | None = None) -> list[Event]:
+        async with self.engine.stream(request, context or Context("check")) as events:
+            return [event async for event in events]
+
+    async def generation(self, request: GenerationRequest) -> Generation:
+        async with self.engine.stream(request, Context("check")) as events:
+            return await collect(events)
+
+    async def idle(self, rule: str) -> None:
+        """Requires the engine to hold nothing, where it can be asked."""
+        asked = self.load
+        if asked is None:
+            return
+
+        async def free() -> bool:
+            load = await asked()
+            return load.running == 0 and load.queued == 0
+
+        await require_soon(free, rule, self.patience)
+
+
+async def events_come_in_order(probe: EngineProbe) -> None:
+    """One prompt, several choices, several prompts."""
+    requests = (probe.request(), probe.request(choices=3), probe.request(STORY, OTHER, choices=2))
+    for request in requests:
+        events = await probe.events(request)
+        _require_order(events, len(request.prompts) * request.output.choices)
+
+
+def _require_order(events: list[Event], choices: int) -> None:
+    require(events and isinstance(events[0], Started), "Started comes first")
+    require(isinstance(events[-1], Usage), "Usage comes last")
+    require(sum(isinstance(event, Started) for event in events) == 1, "there is one Started")
+    require(sum(isinstance(event, Usage) for event in events) == 1, "there is one Usage")
+    finished: set[int] = set()
+    for event in events[1:-1]:
+        require(
+            isinstance(event, TextDelta | Finished), "between Started and Usage there are deltas and Finished"
+        )
+        if not isinstance(event, TextDelta | Finished):
+            continue
+        require(event.choice in range(choices), "a choice has an index below prompts times choices")
+        require(event.choice not in finished, "nothing of a choice comes after its Finished")
+        if isinstance(event, Finished):
+            finished.add(event.choice)
+        else:
+            require(event.text, "a TextDelta is never empty")
+            require(
+                event.text.encode(errors="ignore").decode() == event.text, "text holds whole characters only"
+            )
+    require(finished == set(range(choices)), "each choice has exactly one Finished")
+
+
+async def usage_is_counted(probe: EngineProbe) -> None:
+    one = await probe.generation(probe.request())
+    three = await probe.generation(probe.request(choices=3))
+    both = await probe.generation(probe.request(STORY, OTHER))
+    other = await probe.generation(probe.request(OTHER))
+    require(one.usage.prompt_tokens > 0, "prompt tokens are counted")
+    require(0 < one.usage.completion_tokens <= 8, "a choice makes at least one token and at most max_tokens")
+    require(three.usage.prompt_tokens == one.usage.prompt_tokens, "n choices count their prompt once")
+    require(
+        one.usage.completion_tokens <= three.usage.completion_tokens <= 24, "each choice's tokens are counted"
+    )
+    require(
+        both.usage.prompt_tokens == one.usage.prompt_tokens + other.usage.prompt_tokens,
+        "each prompt is counted once",
+    )
+    events = await probe.events(probe.request(STORY, OTHER))
+    shown = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished))
+    require(shown == both.usage.completion_tokens, "deltas and Finished tell the tokens that Usage sums up")
+    started = next(event for event in events if isinstance(event, Started))
+    require(
+        started.prompt_tokens == both.usage.prompt_tokens, "Started tells the prompt tokens of all prompts"
+    )
+
+
+async def max_tokens_is_kept(probe: EngineProbe) -> None:
+    for limit in (1, 5):
+        found = await probe.generation(probe.request(max_tokens=limit))
+        require(found.usage.completion_tokens <= limit, "a choice makes at most max_tokens tokens")
+        cut = found.choices[0].reason is FinishReason.LENGTH
+        require(
+            not cut or found.usage.completion_tokens == limit, "LENGTH is said when max_tokens was reached"
+        )
+
+
+async def greedy_choices_are_equal(probe: EngineProbe) -> None:
+    found = await probe.generation(probe.request(choices=3))
+    require(len({choice.text for choice in found.choices}) == 1, "choices at temperature 0 are equal")
+    require(
+        found.choices[0].text == (await probe.generation(probe.request())).choices[0].text,
+        "a greedy choice says the same whether it has siblings or not",
+    )
+
+
+async def equal_seeds_speak_equally(probe: EngineProbe) -> None:
+    request = probe.request(choices=2, sampling=AskedSampling(temperature=1.3, seed=7))
+    first, second = await probe.generation(request), await probe.generation(request)
+    require(first.choices == second.choices, "equal seeds give equal choices")
+
+
+async def conversations_are_answered(probe: EngineProbe) -> None:
+    if probe.profile.chat:
+        talk = Conversation((Message(Role.USER, "Hello world"),))
+        _require_order(await probe.events(probe.request(talk)), 1)
+
+
+async def errors_are_of_the_tree(probe: EngineProbe) -> None:
+    too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
+    rule = "what cannot be done is refused before Started, by an error of antiphon.errors"
+    async with probe.engine.stream(probe.request(too_long), Context("check")) as events:
+        await require_error(anext(events), AntiphonError, rule, probe.patience)
+
+
+async def deadlines_end_streams(probe: EngineProbe) -> None:
+    clock = Context("check").clock
+    past = Context("check", deadline=clock.monotonic() - 1)
+    work = probe.events(probe.request(max_tokens=None), past)
+    await require_error(work, DeadlineExceeded, "a passed deadline raises DeadlineExceeded", probe.patience)
+
+
+async def entering_does_no_work(probe: EngineProbe) -> None:
+    begun = time.monotonic()
+    async with probe.engine.stream(probe.request(), Context("check")):
+        pass
+    require(
+        time.monotonic() - begun < probe.patience, "entering and leaving a stream that nobody reads is cheap"
+    )
+
+
+async def leaving_ends_the_work(probe: EngineProbe) -> None:
+    """Waiting for the first event, in mid-stream between two events, waiting for the next one, at the end."""
+    for moment in (0.0, 0.01, 0.1):
+        reading = interrupted(probe.events(probe.request(max_tokens=None, choices=2)), moment)
+        await require_end(reading, "leaving while waiting for an event ends at once", moment + probe.patience)
+        await probe.idle("leaving while waiting for an event frees the engine")
+    for wanted in (Started, TextDelta, Finished, Usage):
+        begun = await _leave_at(probe, wanted)
+        require(time.monotonic() - begun < probe.patience, f"leaving after {wanted.__name__} ends at once")
+        await probe.idle(f"leaving after {wanted.__name__} frees the engine")
+
+
+async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
+    """Leaves at the first event of a kind; the time when leaving began."""
+    limit = None if wanted in (Started, TextDelta) else 4
+    async with probe.engine.stream(probe.request(max_tokens=limit, choices=2), Context("check")) as events:
+        async for event in events:
+            if isinstance(event, wanted):
+                break
+        return time.monotonic()
+
+
+async def queued_streams_can_be_left(probe: EngineProbe) -> None:
+    """More streams than the engine runs at once; the last one leaves, the others go on until they are
+    left."""
+    count = min(probe.profile.sequences, 64) + 1
+    async with beside(*(probe.events(probe.request(max_tokens=None)) for _ in range(count - 1))):
+        await asyncio.sleep(0)
+        last = interrupted(probe.events(probe.request(max_tokens=None)), 0.02)
+        await require_end(last, "leaving while queued ends at once", probe.patience)
+
+
+async def readiness_is_told(probe: EngineProbe) -> None:
+    require(probe.engine.state() is EngineState.READY, "an engine that answers says READY")
+    require(probe.profile.context_length > 0, "the profile tells the context length")
+
+
+RULES = (
+    readiness_is_told,
+    events_come_in_order,
+    usage_is_counted,
+    max_tokens_is_kept,
+    greedy_choices_are_equal,
+    equal_seeds_speak_equally,
+    conversations_are_answered,
+    errors_are_of_the_tree,
+    deadlines_end_streams,
+    entering_does_no_work,
+    leaving_ends_the_work,
+    queued_streams_can_be_left,
+)

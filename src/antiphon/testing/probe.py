@@ -1,0 +1,127 @@
+"""What the rules of the token engine's kit stand on: the engine, its facts, and one sequence run to its
+end."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import (
+    Counts,
+    EngineInfo,
+    Load,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TokenEngine,
+    TokenEvent,
+    TokenRequest,
+    TokenSegment,
+    Vocabulary,
+)
+from antiphon.testing.rules import interrupted, require, require_end, require_soon
+
+GREEDY = Sampling(temperature=0.0)
+FAR = 100_000
+"""max_tokens of a sequence that is meant to go on until it is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One sequence, complete."""
+
+    started: SequenceStarted
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    alternatives: tuple[tuple[tuple[int, float], ...], ...]
+    cause: StopCause
+    counts: Counts
+
+
+@dataclass(slots=True)
+class Probe:
+    """The engine under examination."""
+
+    engine: TokenEngine
+    info: EngineInfo
+    vocabulary: Vocabulary
+    tolerance: float
+    patience: float
+    resting: Load
+    """The counters while nothing runs."""
+    prompts: tuple[tuple[int, ...], ...] = ()
+
+    @staticmethod
+    async def of(engine: TokenEngine, tolerance: float, patience: float) -> "Probe":
+        info = await engine.info()
+        return Probe(engine, info, await engine.vocabulary(), tolerance, patience, info.load)
+
+    def request(
+        self,
+        prompt: int = 0,
+        *,
+        max_tokens: int = FAR,
+        sampling: Sampling = GREEDY,
+        logprobs: int | None = None,
+        stop: tuple[int, ...] = (),
+    ) -> TokenRequest:
+        return TokenRequest((TokenSegment(self.prompts[prompt]),), max_tokens, sampling, stop, logprobs)
+
+    async def run(self, request: TokenRequest) -> Run:
+        """Runs a sequence to its end."""
+        steps: list[Steps] = []
+        started: SequenceStarted | None = None
+        finished: SequenceFinished | None = None
+        async with aclosing(self.engine.generate(request)) as events:
+            async for event in events:
+                require(finished is None, "nothing comes after SequenceFinished")
+                match event:
+                    case SequenceStarted():
+                        require(
+                            started is None and not steps,
+                            "there is one SequenceStarted, before the first token",
+                        )
+                        started = event
+                    case Steps():
+                        steps.append(event)
+                    case SequenceFinished():
+                        finished = event
+        if started is None or finished is None:
+            raise AssertionError("a sequence that raises nothing is admitted and finished")
+        return Run(
+            started,
+            tuple(token for step in steps for token in step.tokens),
+            tuple(value for step in steps for value in step.logprobs),
+            tuple(row for step in steps for row in step.alternatives),
+            finished.cause,
+            finished.counts,
+        )
+
+    async def runs(self, requests: list[TokenRequest]) -> list[Run]:
+        """Runs several at once."""
+        return list(await asyncio.gather(*(self.run(request) for request in requests)))
+
+    async def load(self) -> Load:
+        return (await self.engine.info()).load
+
+    async def idle(self, rule: str) -> None:
+        """Requires the counters of what is held to stand again where they stood in the beginning."""
+
+        async def resting() -> bool:
+            now, then = await self.load(), self.resting
+            held = (now.running, now.queued, now.free_sequences, now.cells_used)
+            return held == (then.running, then.queued, then.free_sequences, then.cells_used)
+
+        await require_soon(resting, rule, self.patience)
+
+    async def close(self, events: AsyncGenerator[TokenEvent, None], rule: str) -> None:
+        await require_end(events.aclose(), rule, self.patience)
+
+    async def close_while_waiting(
+        self, events: AsyncGenerator[TokenEvent, None], moment: float, rule: str
+    ) -> None:
+        """Closes as a reader does that waits for the next event and is cancelled."""
+        await require_end(interrupted(anext(events, None), moment), rule, moment + self.patience)
+        await self.close(events, rule)

@@ -1,0 +1,79 @@
+"""What the conformance kits share: stating a rule, waiting for a condition, measuring a close."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from antiphon.errors import AntiphonError
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds that a kit waits for what the contract calls "at once"; ten times the second that is promised."""
+
+
+def require(holds: object, rule: str) -> None:
+    """Raises AssertionError with the rule's sentence; not an `assert`, which `python -O` removes."""
+    if not holds:
+        raise AssertionError(rule)
+
+
+async def require_soon(
+    condition: Callable[[], Awaitable[bool]], rule: str, patience: float = PATIENCE
+) -> None:
+    """Requires a condition to become true within `patience` seconds."""
+    until = time.monotonic() + patience
+    while not await condition():
+        require(time.monotonic() < until, rule)
+        await asyncio.sleep(0.005)
+
+
+async def require_end(work: Awaitable[T], rule: str, patience: float = PATIENCE) -> T:
+    """Requires some work to end within `patience` seconds, and gives its result."""
+    try:
+        async with asyncio.timeout(patience):
+            return await work
+    except TimeoutError:
+        raise AssertionError(rule) from None
+
+
+async def require_error(
+    work: Awaitable[object], expected: type[Exception], rule: str, patience: float = PATIENCE
+) -> None:
+    """Requires some work to raise `expected`, and nothing else, in time."""
+    try:
+        async with asyncio.timeout(patience):
+            await work
+    except expected:
+        return
+    except (AntiphonError, TimeoutError, ValueError, RuntimeError) as error:
+        raise AssertionError(f"{rule} (raised {error!r})") from error
+    raise AssertionError(f"{rule} (nothing was raised)")
+
+
+async def interrupted(work: Awaitable[object], moment: float) -> None:
+    """Begins some work and cancels it after `moment` seconds, unless it has ended by then."""
+    try:
+        async with asyncio.timeout(moment):
+            await work
+    except TimeoutError:
+        pass
+
+
+@asynccontextmanager
+async def beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
+    """Runs all beside the block, and ends what still runs when the block is left; a failure is raised as
+    itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+            yield tasks
+            for task in tasks:
+                task.cancel()
+    except BaseExceptionGroup as failures:
+        first: BaseException = failures
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None

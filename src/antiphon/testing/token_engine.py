@@ -1,0 +1,318 @@
+"""A token engine that says what a script tells it, without weights, processes or threads.
+
+It keeps the contract of `TokenEngine` and the semantics of sampling, so it passes `check_token_engine`, and
+it can be told to wait, to hold at a token, to fail at a token and to go on without end. Prefix reuse happens
+inside a group only.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, cycle, repeat
+
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.sampling import AskedSampling
+from antiphon.engines.base import (
+    Counts,
+    EngineInfo,
+    Load,
+    LoadSpec,
+    Prepared,
+    Segment,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenEvent,
+    TokenRequest,
+    Vocabulary,
+)
+from antiphon.errors import AntiphonError, ContextLengthExceeded, EngineUnavailable, InvalidValue
+from antiphon.testing.toy import ToyModel
+from antiphon.testing.vocabulary import Tokenizer, build_vocabulary
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error raised at a point of the sequence."""
+
+    error: AntiphonError
+    after: int | None = 0
+    """Tokens made before it; None fails while queued, 0 after the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A place where the sequence stands still until the event is set."""
+
+    event: asyncio.Event
+    after: int | None = 0
+    """Tokens made before it; None holds in the middle of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is said to a prompt, and how. Without text and tokens the toy model speaks, by the sampling asked
+    for."""
+
+    text: str | bytes | None = None
+    """The continuation; the end-of-sequence token follows."""
+    tokens: tuple[int, ...] | None = None
+    """The continuation as ids; the end-of-sequence token follows, unless one of these ends the sequence."""
+    endless: bool = False
+    """Whether the continuation begins again when it is through."""
+    burst: int = 1
+    """Most tokens in one Steps event."""
+    prefill: float = 0.0
+    """Seconds that the prompt takes."""
+    pace: float | None = 0.0
+    """Seconds before each Steps event; 0 only lets others run, None not even that."""
+    hold: Hold | None = None
+    failure: Failure | None = None
+
+
+Scripts = Script | Callable[[TokenRequest], Script]
+TOY = Script()
+
+
+def scripted_info(
+    context_length: int = 2048, sequences: int = 4, chat_template: str | None = CHATML
+) -> EngineInfo:
+    """Facts of a model that does not exist."""
+    return EngineInfo(
+        architecture="scripted",
+        parameters=1000,
+        size=1000,
+        quantization="none",
+        trained_context=context_length,
+        context_length=context_length,
+        vocabulary=0,
+        sequences=sequences,
+        threads=1,
+        exact=True,
+        library="scripted",
+        library_path="",
+        cpu_features=(),
+        chat_template=chat_template,
+        sampling=AskedSampling(),
+    )
+
+
+@dataclass(slots=True)
+class _Group:
+    """Siblings: the first to hold the lock computes the prompt, the others find it computed."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    computed: bool = False
+    members: int = 0
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One running sequence: what it said, and why it ended."""
+
+    request: TokenRequest
+    script: Script
+    prompt: tuple[int, ...]
+    group: _Group
+    room: int
+    cached: int = 0
+    past: tuple[int, ...] = ()
+    made: int = 0
+    cells: int = 0
+    running: bool = False
+    cause: StopCause | None = None
+
+
+class ScriptedTokenEngine:
+    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the ones that
+    are over."""
+
+    def __init__(
+        self,
+        script: Scripts = TOY,
+        *,
+        info: EngineInfo | None = None,
+        vocabulary: Vocabulary | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.script = script
+        self.requests: list[TokenRequest] = []
+        self.ended = 0
+        self.closed = False
+        self.table = vocabulary or build_vocabulary()
+        self.tokenizer = Tokenizer(self.table)
+        self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
+        self._toy = ToyModel(self.table)
+        self._clock = clock or SystemClock()
+        self._slots = asyncio.Semaphore(self._facts.sequences)
+        self._counters = Load(free_sequences=self._facts.sequences)
+        self._groups: dict[str, _Group] = {}
+
+    # --- the seam ---
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        return await self.info()
+
+    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
+        count = len(self._prompt(segments))
+        return Prepared(count, count)
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        return self.tokenizer.encode(pieces, add_bos)
+
+    async def vocabulary(self) -> Vocabulary:
+        return self.table
+
+    async def info(self) -> EngineInfo:
+        return replace(self._facts, load=self._counters)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        sequence = self._accept(request)
+        script, begun = sequence.script, self._clock.monotonic()
+        self.requests.append(request)
+        sequence.group.members += 1
+        try:
+            await self._queue(sequence)
+            async with sequence.group.lock:
+                self._admit(sequence)
+                yield SequenceStarted(len(sequence.prompt), sequence.cached, self._clock.monotonic() - begun)
+                await self._prefill(sequence)
+            words = self._words(sequence)
+            while sequence.cause is None:
+                await self._stand(script, sequence.made)
+                if script.pace is not None:
+                    await asyncio.sleep(script.pace)
+                yield self._step(sequence, words)
+            self._leave(sequence)
+            yield SequenceFinished(
+                sequence.cause, Counts(len(sequence.prompt), sequence.made, sequence.cached)
+            )
+        finally:
+            self._leave(sequence)
+            sequence.group.members -= 1
+            if not sequence.group.members and request.group is not None:
+                self._groups.pop(request.group, None)
+            self.ended += 1
+
+    # --- one sequence ---
+
+    def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        prompt = tuple(token for segment in segments for token in segment.tokens)
+        size = len(self.table.pieces)
+        for token in prompt:
+            if not 0 <= token < size:
+                raise InvalidValue(f"token id {token} is outside the vocabulary of {size} tokens")
+        return prompt
+
+    def _accept(self, request: TokenRequest) -> _Sequence:
+        prompt = self._prompt(request.segments)
+        room = self._facts.context_length - len(prompt)
+        if self.closed:
+            raise EngineUnavailable("the scripted engine is closed")
+        if not prompt or request.max_tokens < 1:
+            raise InvalidValue("a sequence needs at least one prompt token and max_tokens of at least 1")
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"{len(prompt)} tokens fill the context of {self._facts.context_length}"
+            )
+        script = self.script(request) if callable(self.script) else self.script
+        group = _Group() if request.group is None else self._groups.setdefault(request.group, _Group())
+        return _Sequence(request, script, prompt, group, min(room, request.max_tokens), past=prompt)
+
+    async def _queue(self, sequence: _Sequence) -> None:
+        failure = sequence.script.failure
+        self._count(queued=1)
+        try:
+            if failure is not None and failure.after is None:
+                raise failure.error
+            await self._slots.acquire()
+        finally:
+            self._count(queued=-1)
+        sequence.running = True
+        self._count(running=1, free_sequences=-1)
+
+    def _admit(self, sequence: _Sequence) -> None:
+        sequence.cached = len(sequence.prompt) - 1 if sequence.group.computed else 0
+        sequence.cells = len(sequence.prompt)
+        self._count(cells_used=sequence.cells)
+
+    async def _prefill(self, sequence: _Sequence) -> None:
+        hold = sequence.script.hold
+        if hold is not None and hold.after is None:
+            await hold.event.wait()
+        if not sequence.cached:
+            await asyncio.sleep(sequence.script.prefill)
+        sequence.group.computed = True
+        self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
+
+    def _leave(self, sequence: _Sequence) -> None:
+        """Frees what the sequence holds; once."""
+        if sequence.running:
+            sequence.running = False
+            self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
+            self._slots.release()
+
+    @staticmethod
+    async def _stand(script: Script, made: int) -> None:
+        """Waits or fails where the script says so."""
+        if script.hold is not None and script.hold.after == made:
+            await script.hold.event.wait()
+        if script.failure is not None and script.failure.after == made:
+            raise script.failure.error
+
+    def _words(self, sequence: _Sequence) -> Iterator[int]:
+        """The tokens of this sequence, one by one; `past` must hold the ones before."""
+        script, request = sequence.script, sequence.request
+        said = script.tokens if script.text is None else self.tokenizer.plain(script.text)
+        if said is not None:
+            eos = self.table.eos_id if self.table.eos_id is not None else 0
+            return cycle(said) if script.endless else chain(said, repeat(eos))
+        return iter(
+            lambda: self._toy.pick(sequence.past, request.sampling, request.choice, sequence.made), -1
+        )
+
+    def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
+        script, wanted = sequence.script, sequence.request.logprobs
+        marks = {mark.after for mark in (script.hold, script.failure) if mark is not None}
+        tokens: list[int] = []
+        before = sequence.past
+        for token in words:
+            tokens.append(token)
+            sequence.past = (*sequence.past[-8:], token)
+            sequence.made += 1
+            sequence.cause = self._cause(token, sequence)
+            if sequence.cause is not None or len(tokens) >= script.burst or sequence.made in marks:
+                break
+        sequence.cells += len(tokens)
+        self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
+        return Steps(tuple(tokens)) if wanted is None else self._scored(before, tokens, wanted)
+
+    def _cause(self, token: int, sequence: _Sequence) -> StopCause | None:
+        if token in sequence.request.stop_token_ids:
+            return StopCause.STOP_TOKEN
+        if token in self.table.end_ids:
+            return StopCause.END
+        return StopCause.LENGTH if sequence.made >= sequence.room else None
+
+    def _scored(self, before: tuple[int, ...], tokens: list[int], wanted: int) -> Steps:
+        rows = [self._toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
+        chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
+        best = (sorted(enumerate(row), key=lambda pair: -pair[1])[:wanted] for row in rows)
+        return Steps(tuple(tokens), chosen, tuple(map(tuple, best)) if wanted else ())
+
+    def _count(self, **changes: int) -> None:
+        self._counters = replace(
+            self._counters,
+            **{name: getattr(self._counters, name) + change for name, change in changes.items()},
+        )

@@ -1,0 +1,237 @@
+"""Whether a token engine keeps the contract in `antiphon.engines.base`: `await check_token_engine(engine)`.
+
+Every rule is one function of this module. They are about order, counts, ends and refusals here;
+`token_kit_draws` holds the rules about values (log-probabilities, seeds, groups) and `token_kit_closing` the
+ones about closing.
+"""
+
+from collections.abc import Sequence
+
+from antiphon.engines.base import (
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenEngine,
+    TokenKind,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.errors import AntiphonError, InvalidValue
+from antiphon.testing.probe import Probe, Run
+from antiphon.testing.rules import PATIENCE, require, require_error
+from antiphon.testing.token_kit_closing import CLOSING_RULES
+from antiphon.testing.token_kit_draws import VALUE_RULES
+
+SENTENCES = (
+    "Once upon a time there was a cat that sat on the mat and thought about the world.",
+    "Hello world, this is a longer sentence which the model has to read before it says anything at all.",
+    "The dog is in the garden and the bird is on the roof, and neither of them can see the other one.",
+)
+
+
+async def check_token_engine(
+    engine: TokenEngine,
+    *,
+    prompts: Sequence[tuple[int, ...]] | None = None,
+    tolerance: float = 0.0,
+    patience: float = PATIENCE,
+) -> None:
+    """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
+    idle.
+
+    `prompts`: at least three of different content and at least 16 tokens; by default English sentences.
+    `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch; 0 asks for
+    equal tokens, as exact mode promises.
+    """
+    probe = await Probe.of(engine, tolerance, patience)
+    probe.prompts = tuple(prompts or [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
+    for rule in (*ORDER_RULES, *VALUE_RULES, *CLOSING_RULES):
+        await rule(probe)
+        await probe.idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+
+
+async def events_come_in_order(probe: Probe) -> None:
+    events = [event async for event in probe.engine.generate(probe.request(max_tokens=5))]
+    require(
+        isinstance(events[0], SequenceStarted) and isinstance(events[-1], SequenceFinished),
+        "a sequence begins with SequenceStarted and ends with SequenceFinished",
+    )
+    require(
+        events[1:-1] and all(isinstance(event, Steps) for event in events[1:-1]),
+        "between SequenceStarted and SequenceFinished there are Steps and nothing else",
+    )
+    require(
+        all(event.tokens for event in events if isinstance(event, Steps)),
+        "Steps hold at least one token each",
+    )
+
+
+async def counts_are_true(probe: Probe) -> None:
+    for index, prompt in enumerate(probe.prompts):
+        run = await probe.run(probe.request(index, max_tokens=7))
+        prepared = await probe.engine.prepare((TokenSegment(prompt),))
+        require(
+            run.counts.completion_tokens == len(run.tokens),
+            "completion_tokens counts the tokens of Steps, the last included",
+        )
+        require(
+            run.counts.prompt_tokens == run.started.prompt_tokens == prepared.tokens == len(prompt),
+            "prepare, SequenceStarted and the counts agree on the prompt's tokens",
+        )
+        require(
+            0 <= run.counts.cached_tokens < len(prompt), "at least the prompt's last token is computed anew"
+        )
+        require(run.started.queued >= 0, "queued is a time in seconds")
+
+
+async def max_tokens_is_kept(probe: Probe) -> None:
+    for limit in (1, 2, 9):
+        run = await probe.run(probe.request(max_tokens=limit))
+        require(len(run.tokens) <= limit, "a sequence makes at most max_tokens tokens")
+        ended = run.tokens[-1] in probe.vocabulary.end_ids
+        require(
+            (run.cause is StopCause.END) == ended,
+            "the cause is END exactly when the last token is an end-of-generation token",
+        )
+        require(
+            ended or len(run.tokens) == limit, "a sequence does not end before max_tokens without a reason"
+        )
+        require(
+            ended or run.cause is StopCause.LENGTH, "a sequence that is cut at max_tokens ends with LENGTH"
+        )
+        early = set(run.tokens[:-1]) & set(probe.vocabulary.end_ids)
+        require(not early, "nothing comes after an end-of-generation token")
+
+
+async def stop_tokens_end_the_sequence(probe: Probe) -> None:
+    free = await probe.run(probe.request(max_tokens=12))
+    stop = free.tokens[len(free.tokens) // 2]
+    run = await probe.run(probe.request(max_tokens=12, stop=(stop,)))
+    expected = free.tokens[: free.tokens.index(stop) + 1]
+    require(
+        run.tokens == expected, "a stop token ends the sequence where it first appears, and is part of Steps"
+    )
+    allowed = {StopCause.STOP_TOKEN} | ({StopCause.END} if stop in probe.vocabulary.end_ids else set())
+    require(run.cause in allowed, "a sequence that a stop token ended says STOP_TOKEN")
+    require(run.counts.completion_tokens == len(expected), "the stop token is counted")
+
+
+async def foreign_tokens_are_refused(probe: Probe) -> None:
+    for token in (len(probe.vocabulary.pieces), -1, 2**31):
+        segments = (TokenSegment((*probe.prompts[0], token)),)
+        await require_error(
+            probe.engine.prepare(segments),
+            InvalidValue,
+            "prepare refuses ids outside the vocabulary with InvalidValue",
+        )
+        await require_error(
+            probe.run(TokenRequest(segments, max_tokens=2)),
+            AntiphonError,
+            "generate refuses ids outside the vocabulary with an error of the tree",
+        )
+
+
+async def context_is_kept(probe: Probe) -> None:
+    context = probe.info.context_length
+    words = [token for prompt in probe.prompts for token in prompt]
+    prompt = tuple((words * (context // len(words) + 1))[: context - 3])
+    run = await probe.run(TokenRequest((TokenSegment(prompt),), max_tokens=50))
+    require(
+        len(run.tokens) <= 4,
+        "a sequence fills at most the context, the token that is not computed any more aside",
+    )
+    require(run.cause is not StopCause.LENGTH or len(run.tokens) >= 3, "a sequence may use the whole context")
+    too_long = TokenRequest((TokenSegment(prompt + prompt[:8]),), max_tokens=1)
+    await require_error(
+        probe.run(too_long),
+        AntiphonError,
+        "a prompt longer than the context is refused with an error of the tree",
+    )
+
+
+async def vocabulary_is_whole(probe: Probe) -> None:
+    table = probe.vocabulary
+    require(
+        len(table.pieces) == len(table.kinds) == probe.info.vocabulary,
+        "the vocabulary has a piece and a kind for each of the ids that info counts",
+    )
+    controls = {index for index, kind in enumerate(table.kinds) if kind is TokenKind.CONTROL}
+    require(not any(table.pieces[index] for index in controls), "a control token adds no text")
+    require(controls <= set(table.names), "each control token has its name")
+    require(
+        all(0 <= index < len(table.pieces) for index in table.end_ids), "end_ids are ids of the vocabulary"
+    )
+    require(table.end_ids, "a model can end its turn")
+
+
+async def text_becomes_tokens_and_back(probe: Probe) -> None:
+    table = probe.vocabulary
+    for text in ("Hello world", "naïve café 😀 日本語", "  two spaces\n\n\tand a tab", "a\u0000b"):
+        tokens = await probe.engine.tokenize([TextPiece(text)], False)
+        back = b"".join(table.pieces[token] for token in tokens)
+        require(
+            back in (text.encode(), b" " + text.encode()),
+            "the pieces of a text's tokens are the text's bytes",
+        )
+        require(
+            table.space_prefix or back == text.encode(),
+            "only a tokenizer with space_prefix puts a space before a text",
+        )
+        split = [TextPiece(text[:4]), TextPiece(text[4:])]
+        require(await probe.engine.tokenize(split, False) == tokens, "pieces are tokenized as one text")
+    if table.bos_id is not None:
+        with_bos = await probe.engine.tokenize([TextPiece("Hello")], True)
+        require(with_bos[0] == table.bos_id, "add_bos puts the BOS first")
+        require(
+            with_bos[1:] == await probe.engine.tokenize([TextPiece("Hello")], False),
+            "add_bos adds one token only",
+        )
+
+
+async def control_text_needs_leave(probe: Probe) -> None:
+    for index, name in probe.vocabulary.names.items():
+        tokens = await probe.engine.tokenize([TextPiece(f"a{name}b")], False)
+        require(
+            index not in tokens,
+            "the text of a control token stays text unless the piece may hold control tokens",
+        )
+        split = [TextPiece(name[:2]), TextPiece(name[2:]), TextPiece(name[:1], True), TextPiece(name[1:])]
+        tokens = await probe.engine.tokenize(split, False)
+        require(index not in tokens, "a control token is not put together from several pieces")
+        mixed = [TextPiece("a"), TextPiece(name, True), TextPiece("b")]
+        require(
+            index in await probe.engine.tokenize(mixed, False),
+            "a piece that may hold control tokens yields them",
+        )
+
+
+async def totals_only_grow(probe: Probe) -> None:
+    before = (await probe.engine.info()).load
+    run: Run = await probe.run(probe.request(max_tokens=6))
+    after = (await probe.engine.info()).load
+    require(
+        after.decoded_tokens - before.decoded_tokens == len(run.tokens),
+        "decoded_tokens grows by the tokens that were made",
+    )
+    computed = run.counts.prompt_tokens - run.counts.cached_tokens
+    require(
+        after.prefill_tokens - before.prefill_tokens >= computed,
+        "prefill_tokens grows by the prompt tokens computed",
+    )
+    require(after.steps > before.steps, "steps grows with each call of decode")
+
+
+ORDER_RULES = (
+    events_come_in_order,
+    counts_are_true,
+    max_tokens_is_kept,
+    stop_tokens_end_the_sequence,
+    foreign_tokens_are_refused,
+    context_is_kept,
+    vocabulary_is_whole,
+    text_becomes_tokens_and_back,
+    control_text_needs_leave,
+    totals_only_grow,
+)

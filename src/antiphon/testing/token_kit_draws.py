@@ -1,0 +1,161 @@
+"""The token engine's rules about values: log-probabilities, draws, equality alone and together, groups."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+from antiphon.domain.sampling import Sampling
+from antiphon.testing.probe import GREEDY, Probe, Run
+from antiphon.testing.rules import require
+
+ROUNDING = 1e-4
+"""Slack for float32 arithmetic on log-probabilities."""
+MOST_ALTERNATIVES = 20
+
+
+async def logprobs_come_as_asked(probe: Probe) -> None:
+    silent = await probe.run(probe.request(max_tokens=6))
+    require(
+        not silent.logprobs and not silent.alternatives, "log-probabilities come only when they are asked for"
+    )
+    bare = await probe.run(probe.request(max_tokens=6, logprobs=0))
+    require(len(bare.logprobs) == len(bare.tokens), "with logprobs there is one for each token")
+    require(not any(bare.alternatives), "logprobs=0 asks for no alternatives")
+    require(silent.tokens == bare.tokens, "asking for log-probabilities does not change what is said")
+    for count in (1, 5, MOST_ALTERNATIVES):
+        run = await probe.run(probe.request(max_tokens=6, logprobs=count))
+        require(
+            len(run.alternatives) == len(run.tokens) and all(len(row) == count for row in run.alternatives),
+            "logprobs=k gives the k likeliest alternatives of each token",
+        )
+        _require_distributions(run)
+
+
+def _require_distributions(run: Run) -> None:
+    for token, value, row in zip(run.tokens, run.logprobs, run.alternatives, strict=True):
+        values = [other for _, other in row]
+        require(value <= 0 and all(other <= 0 for other in values), "log-probabilities are at most 0")
+        require(all(first >= second for first, second in pairwise(values)), "alternatives come best first")
+        require(len({index for index, _ in row}) == len(row), "alternatives are different tokens")
+        require(math.fsum(map(math.exp, values)) <= 1 + ROUNDING, "probabilities add up to at most 1")
+        if token in dict(row):
+            same = abs(dict(row)[token] - value) <= ROUNDING
+            require(same, "the chosen token's log-probability is the same among the alternatives")
+        else:
+            require(value <= values[-1] + ROUNDING, "the alternatives are the likeliest tokens")
+
+
+async def greedy_takes_the_likeliest(probe: Probe) -> None:
+    run = await probe.run(probe.request(max_tokens=8, logprobs=1))
+    for value, row in zip(run.logprobs, run.alternatives, strict=True):
+        require(value >= row[0][1] - ROUNDING, "temperature 0 takes the likeliest token")
+
+
+async def logprobs_are_raw(probe: Probe) -> None:
+    rows = []
+    for temperature in (0.0, 0.5, 1.7):
+        sampling = Sampling(temperature=temperature, top_k=1, top_p=0.5, seed=3)
+        run = await probe.run(probe.request(max_tokens=1, logprobs=5, sampling=sampling))
+        rows.append(run.alternatives[0])
+    slack = max(probe.tolerance, ROUNDING)
+    for row in rows[1:]:
+        near = all(abs(mine[1] - theirs[1]) <= slack for mine, theirs in zip(row, rows[0], strict=True))
+        require(near, "log-probabilities are of the raw distribution, whatever the sampling")
+
+
+async def top_k_one_is_greedy(probe: Probe) -> None:
+    greedy = await probe.run(probe.request(max_tokens=8))
+    narrow = await probe.run(probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, top_k=1, seed=5)))
+    require(greedy.tokens == narrow.tokens, "top_k=1 leaves only the likeliest token")
+    thin = await probe.run(
+        probe.request(max_tokens=8, sampling=Sampling(temperature=1.0, top_p=1e-9, seed=5))
+    )
+    require(greedy.tokens == thin.tokens, "top_p near 0 leaves only the likeliest token")
+    steep = await probe.run(
+        probe.request(max_tokens=8, sampling=Sampling(temperature=1.0, min_p=1.0, seed=5))
+    )
+    require(greedy.tokens == steep.tokens, "min_p=1 leaves only the likeliest token")
+
+
+async def equal_seeds_draw_equally(probe: Probe) -> None:
+    drawn = [
+        probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed))
+        for seed in (11, 11, 2**63 + 5, 12)
+    ]
+    first, second, *_ = [await probe.run(request) for request in drawn]
+    require(first.tokens == second.tokens, "equal seeds give equal draws")
+    many = [replace(drawn[0], choice=choice) for choice in range(8)]
+    texts = {(await probe.run(request)).tokens for request in many}
+    require(len(texts) > 1, "the choice enters the draw: the same seed gives siblings different draws")
+    seeds = [replace(drawn[0], sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(8)]
+    require(len({(await probe.run(request)).tokens for request in seeds}) > 1, "the seed enters the draw")
+    if probe.tolerance == 0:
+        crowd = await probe.runs([*many, *drawn])
+        require(crowd[0].tokens == first.tokens, "a draw does not depend on what else is in the batch")
+
+
+async def alone_and_together_are_equal(probe: Probe) -> None:
+    wanted = [
+        probe.request(index % len(probe.prompts), max_tokens=16, logprobs=2)
+        for index in range(probe.info.sequences)
+    ]
+    alone = [await probe.run(request) for request in wanted[: len(probe.prompts)]]
+    for index, run in enumerate(await probe.runs(wanted)):
+        _require_equal(alone[index % len(alone)], run, probe.tolerance)
+
+
+def _require_equal(alone: Run, together: Run, tolerance: float) -> None:
+    """Equal tokens; within the tolerance, up to the first place where the two best were too near to tell."""
+    rule = "a greedy sequence says the same alone and together with others"
+    for place, (mine, theirs) in enumerate(zip(alone.tokens, together.tokens, strict=False)):
+        first, second = alone.alternatives[place]
+        if mine != theirs and first[1] - second[1] < tolerance:
+            return
+        require(mine == theirs, rule)
+        near = abs(alone.logprobs[place] - together.logprobs[place]) <= tolerance
+        require(near, "log-probabilities are the same alone and together, within the tolerance")
+    require(len(alone.tokens) == len(together.tokens), rule)
+
+
+async def siblings_share_a_prompt(probe: Probe) -> None:
+    count = min(3, probe.info.sequences)
+    lone = await probe.run(probe.request(max_tokens=6))
+    before = await probe.load()
+    request = replace(probe.request(max_tokens=6), group="shared")
+    family = await probe.runs([replace(request, choice=choice) for choice in range(count)])
+    after = await probe.load()
+    if probe.tolerance == 0:
+        require(
+            all(run.tokens == lone.tokens for run in family), "greedy siblings say what a lone sequence says"
+        )
+    size = len(probe.prompts[0])
+    require(
+        after.prefill_tokens - before.prefill_tokens < 2 * size or count < 2,
+        "siblings share the first one's prefill instead of computing the prompt again",
+    )
+    require(
+        sum(run.counts.cached_tokens > 0 for run in family) >= count - 1,
+        "siblings say which prompt tokens were shared",
+    )
+    require(
+        all(run.started.cached_tokens == run.counts.cached_tokens for run in family),
+        "both counts of cached tokens agree",
+    )
+
+
+async def greedy_ignores_the_seed(probe: Probe) -> None:
+    first = await probe.run(probe.request(max_tokens=8, sampling=replace(GREEDY, seed=1)))
+    second = await probe.run(probe.request(max_tokens=8, sampling=replace(GREEDY, seed=2)))
+    require(first.tokens == second.tokens, "temperature 0 draws nothing, so the seed changes nothing")
+
+
+VALUE_RULES = (
+    logprobs_come_as_asked,
+    greedy_takes_the_likeliest,
+    logprobs_are_raw,
+    top_k_one_is_greedy,
+    equal_seeds_draw_equally,
+    greedy_ignores_the_seed,
+    alone_and_together_are_equal,
+    siblings_share_a_prompt,
+)
