@@ -1,0 +1,158 @@
+"""The pipeline as the edge sees it: resolve, attempt, meter over a scripted engine."""
+
+import asyncio
+import logging
+
+import pytest
+
+from antiphon.domain.collect import collect
+from antiphon.domain.context import Context
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.engines.base import EngineState
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound
+from antiphon.pipeline.run import Pipeline
+from antiphon.telemetry.logs import FIELDS
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing.clock import FakeClock
+from antiphon.testing.engine import Answer, Ending, ScriptedEngine
+
+REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
+
+
+class Bench:
+    """A pipeline over one scripted engine, and the records it logged."""
+
+    def __init__(self, caplog, answer=Answer(), patience=1.0, engine=None):  # noqa: B008 - frozen
+        self.engine = engine or ScriptedEngine(answer)
+        self.metrics = Metrics()
+        self.pipeline = Pipeline(Models((Model("m", self.engine, 1),)), self.metrics, patience)
+        self.caplog = caplog
+        caplog.set_level(logging.INFO, logger="antiphon")
+
+    def run(self, request=REQUEST, clock=None):
+        return self.pipeline.run(request, Context("req-1", clock=clock or FakeClock()))
+
+    def logged(self):
+        return [getattr(record, FIELDS) for record in self.caplog.records if record.message == "generation"]
+
+
+@pytest.fixture
+def bench(caplog):
+    return lambda *args, **kwargs: Bench(caplog, *args, **kwargs)
+
+
+async def test_a_generation_passes_through_and_is_logged_once(bench):
+    at = bench()
+    async with at.run() as events:
+        generation = await collect(events)
+    assert generation.choices[0].text == "Hello world!"
+    (line,) = at.logged()
+    assert (line["status"], line["request_id"], line["actor"], line["model"]) == ("ok", "req-1", "anonymous", "m")
+    assert (line["prompt_tokens"], line["completion_tokens"], line["finish_reasons"]) == (5, 3, ["stop"])
+    assert at.metrics.ended == {("m", "ok"): 1} and at.metrics.running["m"] == 0
+
+
+async def test_neither_prompt_nor_answer_is_logged(bench):
+    at = bench(Answer(texts=("SECRETANSWER",)))
+    async with at.run(GenerationRequest("m", (RawPrompt(text="SECRETPROMPT"),))) as events:
+        await collect(events)
+    assert "SECRET" not in str(at.logged())
+
+
+async def test_an_unknown_model_is_refused_and_those_that_exist_are_named(bench):
+    at = bench()
+    with pytest.raises(ModelNotFound, match="'x' does not exist; this server has: m"):
+        async with at.run(GenerationRequest("x", REQUEST.prompts)) as events:
+            await collect(events)
+    assert at.engine.streams == []
+
+
+async def test_entering_begins_nothing(bench):
+    at = bench()
+    async with at.run():
+        pass
+    assert at.engine.streams == []
+
+
+async def test_leaving_mid_stream_ends_the_engine_and_logs_what_was_made(bench):
+    at = bench(Answer(endless=True))
+    async with at.run(GenerationRequest("m", REQUEST.prompts, output=Output(max_tokens=1000))) as events:
+        async for _ in events:
+            if at.engine.streams[0].events >= 4:
+                break
+    assert at.engine.streams[0].ending is Ending.LEFT
+    (line,) = at.logged()
+    assert line["status"] == "cancelled" and at.metrics.running["m"] == 0
+
+
+async def test_a_cancelled_task_ends_the_engine_and_is_logged_as_cancelled(bench):
+    at = bench(Answer(gate=asyncio.Event()))
+
+    async def consume():
+        async with at.run() as events:
+            await collect(events)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(consume())
+        while not at.engine.streams:
+            await asyncio.sleep(0)
+        task.cancel()
+    assert at.engine.streams[0].ending is Ending.LEFT
+    assert [line["status"] for line in at.logged()] == ["cancelled"]
+
+
+async def test_an_engine_that_comes_back_in_time_costs_a_queued_request_nothing_but_time(bench):
+    engine = ScriptedEngine(state=EngineState.RESTARTING)
+    at = bench(patience=30.0, engine=engine)
+
+    async def come_back():
+        while not engine.streams:
+            await asyncio.sleep(0)
+        engine.standing = EngineState.READY
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(come_back())
+        async with at.run() as events:
+            generation = await collect(events)
+    assert generation.choices[0].text == "Hello world!"
+    assert len(engine.streams) >= 2 and [line["status"] for line in at.logged()] == ["ok"]
+
+
+async def test_patience_ends(bench):
+    at = bench(patience=0.0, engine=ScriptedEngine(state=EngineState.RESTARTING))
+    with pytest.raises(EngineUnavailable):
+        async with at.run() as events:
+            await collect(events)
+    assert len(at.engine.streams) == 1
+    assert [line["status"] for line in at.logged()] == ["engine_unavailable"]
+
+
+async def test_an_engine_that_was_given_up_is_not_waited_for(bench):
+    at = bench(patience=1000.0, engine=ScriptedEngine(state=EngineState.FAILED))
+    with pytest.raises(EngineUnavailable):
+        async with at.run() as events:
+            await collect(events)
+    assert len(at.engine.streams) == 1
+
+
+@pytest.mark.parametrize("error", [EngineDied("gone"), InvalidValue("no"), EngineUnavailable("late")])
+async def test_nothing_is_retried_after_the_first_event_nor_what_may_not_be(bench, error):
+    after = 1 if isinstance(error, EngineUnavailable) else None
+    at = bench(Answer(error=error, error_after=after), patience=1000.0)
+    with pytest.raises(type(error)):
+        async with at.run() as events:
+            await collect(events)
+    assert len(at.engine.streams) == 1
+    assert [line["status"] for line in at.logged()] == [error.code]
+
+
+async def test_a_defect_is_logged_as_an_internal_error(bench):
+    def broken(_request):
+        raise ZeroDivisionError
+
+    at = bench(broken)
+    with pytest.raises(ZeroDivisionError):
+        async with at.run() as events:
+            await collect(events)
+    assert [line["status"] for line in at.logged()] == ["internal_error"]

@@ -1,0 +1,57 @@
+"""Log records: values stay values, whatever they hold."""
+
+import json
+import logging
+
+import pytest
+
+from antiphon.telemetry.logs import FIELDS, LOGGER, JsonFormatter, TextFormatter, configure, record
+
+NASTY = 'a"b\r\nlevel=error injected="yes" \u2028 \x1b[31m'
+
+
+def made(**values: object) -> logging.LogRecord:
+    line = logging.LogRecord(LOGGER.name, logging.INFO, "", 0, "event", (), None)
+    setattr(line, FIELDS, values)
+    return line
+
+
+def test_a_json_record_is_one_object_with_the_values():
+    line = JsonFormatter().format(made(model=NASTY, tokens=3))
+    assert "\n" not in line
+    assert {"event": "event", "model": NASTY, "tokens": 3}.items() <= json.loads(line).items()
+
+
+def test_a_text_record_is_one_line_whatever_a_value_holds():
+    line = TextFormatter().format(made(model=NASTY, tokens=3, plain="abc"))
+    assert line.isprintable() and line.isascii()
+    assert "tokens=3" in line and "plain=abc" in line
+
+
+def test_silence_takes_no_room():
+    assert "nothing" not in TextFormatter().format(made(nothing=None, empty=[]))
+
+
+@pytest.fixture
+def restored():
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level, LOGGER.level)
+    yield
+    root.handlers[:], level, own = before[0], before[1], before[2]
+    root.setLevel(level)
+    LOGGER.setLevel(own)
+
+
+def test_levels_below_the_configured_one_are_not_written(restored, capfd):
+    configure("warning", "json")
+    record("quiet", value=1)
+    record("loud", logging.WARNING, value=2)
+    written = capfd.readouterr().err.splitlines()
+    assert [json.loads(line)["event"] for line in written] == ["loud"]
+
+
+def test_other_loggers_come_out_in_the_same_form(restored, capfd):
+    configure("info", "text")
+    logging.getLogger("some.library").warning("line one\nline two")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "some.library" in line and "line one" in line
