@@ -1,0 +1,81 @@
+"""What the repository holds: nothing of one machine or registry, few binaries, tests in their places."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.architecture.source import ROOT, SRC, expect_none
+
+BINARIES_MB = 30
+# Folders of tests that cross the packages of src/antiphon.
+CROSSING = set("architecture benchmarks contract e2e fixtures models recordings scripts support".split())
+UNTRACKED = set(".git .venv __pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache dist".split())
+
+# Written so that they do not find themselves.
+REGISTRY = re.compile(r"python[h]osted\.org|pyp[i]\.org|npmj[s]\.(?:org|com)|deb\.debia[n]\.org")
+MACHINE = re.compile(r"(?<![\w.~-])/(?:(?:work|farm|root|opt|home|Users)\b|tmp/[a-z])")
+
+
+def tracked() -> list[Path]:
+    """The files under version control, or, in an unpacked archive, all that no tool has made."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+        if listed.returncode == 0:
+            return [path for name in listed.stdout.decode().split("\0") if (path := ROOT / name).is_file()]
+    return [path for path in ROOT.rglob("*") if path.is_file() and not UNTRACKED & set(path.parts)]
+
+
+def text_of(path: Path) -> str | None:
+    data = path.read_bytes()
+    return None if b"\0" in data else data.decode("utf-8", errors="replace")
+
+
+def leaks(name: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if REGISTRY.search(line):
+            yield f"{name}:{number} names a registry's host: the user's configuration has it"
+        if MACHINE.search(line):
+            yield f"{name}:{number} names a path of one machine: {line.strip():.80}"
+
+
+def strangers(folders: Iterator[Path], packages: Path) -> Iterator[str]:
+    """Folders of tests that mirror nothing."""
+    for folder in folders:
+        if folder.parts[0] not in CROSSING and not (packages / folder).is_dir():
+            yield f"tests/{folder} mirrors no src/antiphon/{folder}"
+
+
+def test_no_file_names_a_registry_or_a_machine():
+    named = ((path, text) for path in tracked() if (text := text_of(path)) is not None)
+    expect_none(line for path, text in named for line in leaks(str(path.relative_to(ROOT)), text))
+
+
+def test_committed_binaries_stay_small():
+    sizes = {path: path.stat().st_size for path in tracked() if text_of(path) is None}
+    assert sum(sizes.values()) < BINARIES_MB * 1_000_000, sizes
+
+
+def test_tests_lie_where_their_code_lies():
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")} - {Path()}
+    expect_none(strangers(iter(sorted(folders)), SRC / "antiphon"))
+
+
+def test_a_leak_is_found():
+    places = [
+        "see /" + "work/main",
+        "a = '/" + "home/ann/x'",
+        "(/" + "tmp/half.gguf)",
+        "https://files.python" + "hosted.org/a",
+    ]
+    assert [len(list(leaks("a.md", place))) for place in places] == [1, 1, 1, 1]
+    fine = "src/work/x ./opt ~/home /v1/models /tmp, https://host/rooted, and /workers"
+    assert list(leaks("a.md", fine)) == []
+
+
+def test_a_test_without_code_is_found(tmp_path):
+    (tmp_path / "http").mkdir()
+    folders = iter([Path("http"), Path("contract/openai"), Path("htpt")])
+    assert list(strangers(folders, tmp_path)) == ["tests/htpt mirrors no src/antiphon/htpt"]

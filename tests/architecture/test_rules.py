@@ -1,0 +1,159 @@
+"""What no module does, whoever writes it; the few places that may are listed with the reason."""
+
+import ast
+from collections.abc import Iterator
+
+from tests.architecture.source import Function, Module, expect_none, modules
+
+# The three borders where anything may arrive and must become one of our errors, a log line or a restart.
+BROAD_EXCEPT = {
+    "antiphon.http.middleware": "the edge: whatever a handler raises becomes an error envelope",
+    "antiphon.engines.host": "the engine adapter: one request's failure must not end the others",
+    "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
+    "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
+    "antiphon.supervisor": "it outlives everything it starts",
+}
+# JSON and TOML from outside have no type before they are decoded.
+WIRE = (
+    "antiphon.settings",
+    "antiphon.dialects",
+    "antiphon.http",
+    "antiphon.engines.upstream",
+    "antiphon.engines.host.frames",
+)
+# Where the contracts are: every public name in them is explained.
+SEAMS = (
+    "antiphon.errors",
+    "antiphon.settings",
+    "antiphon.domain",
+    "antiphon.engines.base",
+    "antiphon.dialects.base",
+    "antiphon.store.base",
+    "antiphon.auth.base",
+    "antiphon.retrieval.base",
+)
+RUNS_CODE = {"eval", "exec", "compile", "__import__"}
+
+
+def broad_excepts(module: Module) -> Iterator[str]:
+    """Handlers of everything. One that ends by raising the same again hides nothing."""
+    if module.within(*BROAD_EXCEPT):
+        return
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        broad = any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds)
+        last = node.body[-1]
+        if broad and not (isinstance(last, ast.Raise) and last.exc is None):
+            yield module.at(node, "catches everything: name the errors, or leave it to the border")
+
+
+def forbidden(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Global():
+                yield module.at(node, "has a global: give the state an owner")
+            case ast.Assert():
+                yield module.at(node, "asserts: `python -O` removes it, so raise")
+            case ast.Name(id=name) if name in RUNS_CODE:
+                yield module.at(node, f"uses {name}: text never becomes code")
+            case ast.Name(id="Any") | ast.Attribute(attr="Any") if not module.within(*WIRE):
+                yield module.at(node, "uses Any outside wire decoding")
+            case ast.Call(func=ast.Attribute(attr="create_task", value=owner)) if not _is_group(owner):
+                yield module.at(node, "starts a task without a group, which nobody awaits or cancels")
+            case ast.Call(func=ast.Name(id="create_task" | "ensure_future")):
+                yield module.at(node, "starts a task without a group, which nobody awaits or cancels")
+            case ast.Call(func=ast.Attribute(attr="ensure_future")):
+                yield module.at(node, "starts a task without a group, which nobody awaits or cancels")
+
+
+def _is_group(owner: ast.expr) -> bool:
+    """Task groups are told by their name: `group`, `self._group`, `readers_group`."""
+    return ast.unparse(owner).rpartition(".")[2].endswith(("group", "tasks"))
+
+
+def unexplained(module: Module) -> Iterator[str]:
+    if not ast.get_docstring(module.tree):
+        yield f"{module.name} has no docstring: say what it does and what it does not"
+    if not module.within(*SEAMS):
+        return
+    for node in module.tree.body:
+        if not isinstance(node, ast.ClassDef | Function) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield module.at(node, f"{node.name} is part of a contract and has no docstring")
+
+
+def loose_values(module: Module) -> Iterator[str]:
+    """Values of the domain that could change under their readers, or grow attributes."""
+    if not module.within("antiphon.domain"):
+        return
+    for node in ast.walk(module.tree):
+        for mark in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+            text = ast.unparse(mark)
+            if "dataclass" in text and not ("frozen=True" in text and "slots=True" in text):
+                yield module.at(node, "is a domain value: frozen=True, slots=True")
+
+
+def violations(module: Module) -> list[str]:
+    checks = (broad_excepts, forbidden, unexplained, loose_values)
+    return [line for check in checks for line in check(module)]
+
+
+def test_no_module_does_what_none_may():
+    expect_none(line for module in modules() for line in violations(module))
+
+
+def changes_when_optimized(module: Module) -> bool:
+    plain, optimized = (compile(module.text, module.name, "exec", optimize=level) for level in (0, 1))
+    return plain != optimized
+
+
+def test_optimized_python_runs_the_same_code():
+    """Nothing, and no check least of all, stands in an `assert` or under `__debug__`."""
+    assert [module.name for module in modules() if changes_when_optimized(module)] == []
+    for text in ("def f():\n  def g():\n    assert a", "class A:\n  if __debug__:\n    b = 1"):
+        assert changes_when_optimized(Module("antiphon.x", text)), text
+
+
+def _found(name: str, body: str) -> list[str]:
+    return [line.split(" ", 1)[1] for line in violations(Module(name, f'"""Doc."""\n{body}'))]
+
+
+def test_swallowing_everything_is_found():
+    for kind in ("", " Exception", " (OSError, BaseException) as error"):
+        text = f"try:\n    a()\nexcept{kind}:\n    b()"
+        assert _found("antiphon.pipeline.run", text) == [
+            "catches everything: name the errors, or leave it to the border"
+        ]
+        assert _found("antiphon.supervisor", text) == []
+        assert _found("antiphon.pipeline.run", text + "\n    raise") == []
+    assert _found("antiphon.pipeline.run", "try:\n    a()\nexcept OSError:\n    b()") == []
+
+
+def test_forbidden_words_are_found():
+    for text in (
+        "def f():\n    global state",
+        "assert a",
+        "eval('1')",
+        "from typing import Any\ndef f(a: Any): ...",
+        "import typing\na: typing.Any = 1",
+        "asyncio.create_task(f())",
+        "asyncio.get_running_loop().create_task(f())",
+        "asyncio.ensure_future(f())",
+        "create_task(f())",
+    ):
+        assert len(_found("antiphon.pipeline.run", text)) == 1, text
+    for text in ("group.create_task(f())", "self._group.create_task(f())", "re.compile('a')"):
+        assert _found("antiphon.pipeline.run", text) == [], text
+    assert _found("antiphon.dialects.openai", "from typing import Any\ndef f(a: Any): ...") == []
+
+
+def test_what_is_unexplained_or_loose_is_found():
+    assert len(violations(Module("antiphon.pipeline.run", "a = 1"))) == 1
+    assert len(_found("antiphon.errors", "class Broken(Exception): ...\nclass _Hidden: ...")) == 1
+    loose = '@dataclass(frozen=True)\nclass Usage:\n    """Tokens."""'
+    assert _found("antiphon.domain.usage", loose) == ["is a domain value: frozen=True, slots=True"]
+    assert _found("antiphon.domain.usage", loose.replace(")", ", slots=True)", 1)) == []
+    assert _found("antiphon.pipeline.run", loose) == []

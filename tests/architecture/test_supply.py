@@ -1,0 +1,110 @@
+"""What is installed is what was locked, and nothing of it runs when Python starts."""
+
+import re
+import sysconfig
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.architecture.source import ROOT, SRC, expect_none
+
+LOCKS = ROOT / "requirements"
+ENTRY = re.compile(r"([a-z0-9][a-z0-9.-]*)==([a-z0-9.!+-]+)( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+")
+# Each with its reason, and only as long as it holds paths and no code.
+PATH_FILES = {"antiphon.pth": "the editable install: the project's own src"}
+
+
+def entries(lock: str) -> list[str]:
+    """A lock's logical lines."""
+    return [" ".join(line.split()) for line in lock.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def loose(lock: str) -> Iterator[str]:
+    """What is not one exact version with its hashes: an option, an address, a range, a bare name."""
+    yield from (f"is not locked: {entry:.80}" for entry in entries(lock) if not ENTRY.fullmatch(entry))
+
+
+def pins(lock: str) -> dict[str, set[str]]:
+    """The versions that each name is locked at: more than one where Python versions differ."""
+    found: dict[str, set[str]] = {}
+    for entry in entries(lock):
+        name, version, *_ = re.split(r"==| ", entry)
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+def unmet(requirements: list[str], lock: str) -> Iterator[str]:
+    locked = pins(lock)
+    for requirement in map(Requirement, requirements):
+        versions = locked.get(canonicalize_name(requirement.name), set())
+        if not versions or not all(requirement.specifier.contains(version) for version in versions):
+            yield f"{requirement} is locked at {versions or 'nothing'}: run `make lock`"
+
+
+def path_files(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.glob("*.pth")):
+        text = path.read_text("utf-8")
+        if path.name not in PATH_FILES:
+            yield f"{path.name} was installed: Python reads it at every start"
+        elif re.search(r"^import\s", text, re.MULTILINE):
+            yield f"{path.name} runs code at every start"
+
+
+def _lock(name: str) -> str:
+    return (LOCKS / f"{name}.txt").read_text("utf-8")
+
+
+def test_every_lock_entry_has_hashes_and_no_address():
+    expect_none(
+        f"{path.name}: {line}" for path in LOCKS.glob("*.txt") for line in loose(path.read_text("utf-8"))
+    )
+
+
+def test_the_locks_hold_what_the_project_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    groups = project["dependency-groups"]
+    runtime = project["project"]["dependencies"] + project["build-system"]["requires"]
+    expect_none(unmet(runtime, _lock("serve")))
+    expect_none(unmet(runtime + groups["test"], _lock("test")))
+    expect_none(unmet(groups["lock"], _lock("lock")))
+    assert groups["build"] == project["build-system"]["requires"]
+
+
+def test_the_runtime_is_tested_in_the_versions_it_is_served_with():
+    tested = pins(_lock("test"))
+    assert {
+        name: versions for name, versions in pins(_lock("serve")).items() if tested.get(name) != versions
+    } == {}
+
+
+def test_nothing_installed_runs_when_python_starts():
+    places = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    expect_none(line for place in places for line in path_files(place))
+    assert [path.read_text("utf-8").strip() for place in places for path in place.glob("antiphon.pth")] == [
+        str(SRC)
+    ]
+
+
+def test_a_loose_entry_is_found():
+    digest = " \\\n    --hash=sha256:" + "0" * 64
+    good = f"anyio==4.16.0{digest}{digest}\nnumpy==2.4.6 ; python_full_version < '3.12'{digest}\n"
+    assert list(loose(good)) == []
+    bad = [
+        "anyio==4.16.0",
+        f"anyio>=4{digest}",
+        "--index-url https://host/simple",
+        f"a @ https://host/a.whl{digest}",
+    ]
+    assert [len(list(loose(entry))) for entry in bad] == [1, 1, 1, 1]
+    assert [
+        len(list(unmet([asked], good))) for asked in ("anyio>=4", "anyio>=5", "rich", "Anyio==4.16.0")
+    ] == [0, 1, 1, 0]
+
+
+def test_a_path_file_that_runs_code_is_found(tmp_path):
+    (tmp_path / "antiphon.pth").write_text("import os; os.system('true')\n")
+    (tmp_path / "helpful.pth").write_text("a\n")
+    assert [line.split()[0] for line in path_files(tmp_path)] == ["antiphon.pth", "helpful.pth"]
