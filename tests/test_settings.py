@@ -40,11 +40,13 @@ def test_models_come_from_the_file(tmp_path):
 
 def test_models_named_by_flags_replace_those_of_the_file(tmp_path):
     file = written(tmp_path, '[[models]]\nname = "a"\npath = "a.gguf"\n')
-    assert [model.name for model in loaded(file=file, models=[{"name": "b", "path": "b.gguf"}]).models] == ["b"]
+    assert [model.name for model in loaded(file=file, models=[{"name": "b", "path": "b.gguf"}]).models] == [
+        "b"
+    ]
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path):
-    with pytest.raises(SettingsError, match="receive_timout.*did you mean receive_timeout"):
+    with pytest.raises(SettingsError, match=r"receive_timout.*did you mean receive_timeout"):
         loaded(file=written(tmp_path, "[server]\nreceive_timout = 3\n"))
 
 
@@ -63,7 +65,12 @@ def test_an_empty_variable_is_silence():
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("ANTIPHON_PORT", "http"), ("ANTIPHON_PORT", "70000"), ("ANTIPHON_SEND_TIMEOUT", "0"), ("ANTIPHON_LOG_LEVEL", "loud")],
+    [
+        ("ANTIPHON_PORT", "http"),
+        ("ANTIPHON_PORT", "70000"),
+        ("ANTIPHON_SEND_TIMEOUT", "0"),
+        ("ANTIPHON_LOG_LEVEL", "loud"),
+    ],
 )
 def test_a_value_out_of_range_is_refused(variable, value):
     with pytest.raises(SettingsError, match="invalid settings"):

@@ -30,9 +30,12 @@
         ├── LoadError                              model_load_failed
         └── AddressUnavailable                     address_unavailable
 
-`retryable` is said of a failure before the first token: the same request may be tried again, here or elsewhere, without
-doing anything twice. EngineDied is not: the request was in the batch of the process that died, and may be what killed it.
-A dialect gives an error its wire shape; a process border carries it as `ErrorReport` and raises it again on the other side.
+`retryable` is said of a failure before the first token: the same request may be tried again, here or
+elsewhere, without
+doing anything twice. EngineDied is not: the request was in the batch of the process that died, and may be
+what killed it.
+A dialect gives an error its wire shape; a process border carries it as `ErrorReport` and raises it again on
+the other side.
 """
 
 from dataclasses import dataclass
@@ -40,7 +43,8 @@ from typing import ClassVar
 
 
 class AntiphonError(Exception):
-    """Base of all errors. `message` is for the caller: it names the thing and says what to do, and holds no secret."""
+    """Base of all errors. `message` is for the caller: it names the thing and says what to do, and holds no
+    secret."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"

@@ -1,6 +1,7 @@
 """Every setting, declared once: its type, default, environment variable and meaning.
 
-A flag beats an environment variable, which beats `antiphon.toml`. Unknown keys are errors that name the nearest known one.
+A flag beats an environment variable, which beats `antiphon.toml`. Unknown keys are errors that name the
+nearest known one.
 This module reads what it is handed; it opens no file by itself except the one whose path it is given.
 """
 
@@ -26,52 +27,77 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-def said(env: str, doc: str, **limits: Any) -> Meta:
+def said(env: str, doc: str) -> Meta:
     """What a setting is called in the environment, and its line in the documentation."""
-    return Meta(description=doc, extra={"env": env}, **limits)
+    return Meta(description=doc, extra={"env": env})
+
+
+POSITIVE = Meta(gt=0)
+AT_LEAST_ZERO = Meta(ge=0)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP side."""
 
-    host: Annotated[str, said("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")] = "127.0.0.1"
-    port: Annotated[int, said("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
+    host: Annotated[
+        str, said("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, said("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
+    ] = 8000
     api_key: Annotated[
         str | None,
-        said("ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."),
+        said(
+            "ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."
+        ),
     ] = None
     max_body_bytes: Annotated[
-        int, said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413.", ge=KIB)
+        int,
+        said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
+        Meta(ge=KIB),
     ] = 8 * MIB
     receive_timeout: Annotated[
-        float, said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole.", gt=0)
+        float,
+        said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
+        POSITIVE,
     ] = 30.0
     keep_alive_interval: Annotated[
-        float, said("ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line.", gt=0)
+        float,
+        said("ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."),
+        POSITIVE,
     ] = 10.0
     send_timeout: Annotated[
-        float, said("ANTIPHON_SEND_TIMEOUT", "Seconds that a client may refuse to read its stream before it is cut.", gt=0)
+        float,
+        said(
+            "ANTIPHON_SEND_TIMEOUT", "Seconds that a client may refuse to read its stream before it is cut."
+        ),
+        POSITIVE,
     ] = 60.0
     request_timeout: Annotated[
-        float, said("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included.", gt=0)
+        float,
+        said("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
+        POSITIVE,
     ] = 3600.0
     drain_timeout: Annotated[
-        float, said("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown.", ge=0)
+        float,
+        said("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
+        AT_LEAST_ZERO,
     ] = 5.0
     cors_origins: Annotated[
-        tuple[str, ...], said("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default.")
+        tuple[str, ...],
+        said("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
     ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...],
-        said("ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."),
+        said(
+            "ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."
+        ),
     ] = ()
 
-
-    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """The settings without the key; what `repr` and logs show."""
-        for field in msgspec.structs.fields(type(self)):
-            value = getattr(self, field.name)
-            yield field.name, "***" if field.name == "api_key" and value else value
+        values = msgspec.structs.asdict(self)
+        return [(name, "***" if name == "api_key" and value else value) for name, value in values.items()]
 
     def __repr__(self) -> str:
         return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -81,18 +107,27 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The embedded engine and its processes."""
 
     interpreter: Annotated[
-        str | None, said("ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own.")
+        str | None,
+        said("ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own."),
     ] = None
     library: Annotated[
-        str | None, said("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places.")
+        str | None,
+        said("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places."),
     ] = None
     wait_policy: Annotated[
         Literal["passive", "active"],
-        said("ANTIPHON_ENGINE_WAIT_POLICY", "How idle OpenMP threads wait: passive for shared machines, active for idle ones."),
+        said(
+            "ANTIPHON_ENGINE_WAIT_POLICY",
+            "How idle OpenMP threads wait: passive for shared machines, active for idle ones.",
+        ),
     ] = "passive"
     restart_patience: Annotated[
         float,
-        said("ANTIPHON_ENGINE_RESTART_PATIENCE", "Seconds that a request waits for an engine that is starting again.", ge=0),
+        said(
+            "ANTIPHON_ENGINE_RESTART_PATIENCE",
+            "Seconds that a request waits for an engine that is starting again.",
+        ),
+        AT_LEAST_ZERO,
     ] = 15.0
 
 
@@ -107,9 +142,12 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="Tokens of one sequence; none fits the model's own to the memory."),
     ] = None
     threads: Annotated[
-        Annotated[int, Meta(ge=1, le=1024)] | None, Meta(description="CPU threads; none chooses for the machine.")
+        Annotated[int, Meta(ge=1, le=1024)] | None,
+        Meta(description="CPU threads; none chooses for the machine."),
     ] = None
-    exact: Annotated[bool, Meta(description="Bit-equal results alone and in a batch, at some cost in speed.")] = False
+    exact: Annotated[
+        bool, Meta(description="Bit-equal results alone and in a batch, at some cost in speed.")
+    ] = False
     kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
 
 
@@ -117,10 +155,12 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the server writes to standard error."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], said("ANTIPHON_LOG_LEVEL", "Least severe level that is written.")
+        Literal["debug", "info", "warning", "error"],
+        said("ANTIPHON_LOG_LEVEL", "Least severe level that is written."),
     ] = "info"
     format: Annotated[
-        Literal["text", "json"], said("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record.")
+        Literal["text", "json"],
+        said("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record."),
     ] = "text"
 
 
@@ -141,12 +181,15 @@ def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
     cls = get_type_hints(Settings)[section]
     hints = get_type_hints(cls, include_extras=True)
     for field in msgspec.structs.fields(cls):
-        meta = next(item for item in get_args(hints[field.name]) if isinstance(item, Meta))
+        meta = next(item for item in get_args(hints[field.name]) if isinstance(item, Meta) and item.extra)
         yield field.name, (meta.extra or {})["env"], meta.description or "", field.default
 
 
 def load(
-    flags: Mapping[str, Mapping[str, object]], environ: Mapping[str, str], file: Path | None, models: list[dict[str, object]]
+    flags: Mapping[str, Mapping[str, object]],
+    environ: Mapping[str, str],
+    file: Path | None,
+    models: list[dict[str, object]],
 ) -> Settings:
     """The effective settings. `flags` holds only what was said on the command line, by section.
 
@@ -190,7 +233,9 @@ def _from_file(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as problem:
-        raise SettingsError(f"cannot read the settings file {file}: {os.strerror(problem.errno or 0)}") from None
+        raise SettingsError(
+            f"cannot read the settings file {file}: {os.strerror(problem.errno or 0)}"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise SettingsError(f"{file} is not valid TOML: {problem}") from None
 
@@ -242,11 +287,13 @@ def _explained(problem: str) -> str:
 
 def _refuse_open_door(server: ServerSettings) -> None:
     if server.api_key is not None and not (16 <= len(server.api_key) <= 512 and server.api_key.isprintable()):
-        raise SettingsError("ANTIPHON_API_KEY must be 16 to 512 printable characters; make one with: openssl rand -hex 24")
+        raise SettingsError(
+            "ANTIPHON_API_KEY must be 16 to 512 printable characters; make one with: openssl rand -hex 24"
+        )
     if server.api_key is None and not is_loopback(server.host):
         raise SettingsError(
-            f"refusing to listen on {server.host} without a key: set ANTIPHON_API_KEY (openssl rand -hex 24 makes one), "
-            "or listen on 127.0.0.1"
+            f"refusing to listen on {server.host} without a key: set ANTIPHON_API_KEY "
+            "(openssl rand -hex 24 makes one), or listen on 127.0.0.1"
         )
 
 
@@ -254,7 +301,9 @@ def _refuse_double_names(models: tuple[ModelSettings, ...]) -> None:
     seen: set[str] = set()
     for model in models:
         if model.name in seen:
-            raise SettingsError(f"two models are named {model.name!r}; give one another name with --model NAME=PATH")
+            raise SettingsError(
+                f"two models are named {model.name!r}; give one another name with --model NAME=PATH"
+            )
         seen.add(model.name)
 
 

@@ -48,7 +48,12 @@ async def test_a_generation_passes_through_and_is_logged_once(bench):
         generation = await collect(events)
     assert generation.choices[0].text == "Hello world!"
     (line,) = at.logged()
-    assert (line["status"], line["request_id"], line["actor"], line["model"]) == ("ok", "req-1", "anonymous", "m")
+    assert (line["status"], line["request_id"], line["actor"], line["model"]) == (
+        "ok",
+        "req-1",
+        "anonymous",
+        "m",
+    )
     assert (line["prompt_tokens"], line["completion_tokens"], line["finish_reasons"]) == (5, 3, ["stop"])
     assert at.metrics.ended == {("m", "ok"): 1} and at.metrics.running["m"] == 0
 

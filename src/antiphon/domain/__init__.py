@@ -1,1 +1,2 @@
-"""Values of the completions domain: standard library only, frozen, without behaviour that needs the outside."""
+"""Values of the completions domain: standard library only, frozen, without behaviour that needs the
+outside."""

@@ -1,4 +1,5 @@
-"""What a request carries besides what it asks: who, until when, and where time, ids and randomness come from."""
+"""What a request carries besides what it asks: who, until when, and where time, ids and randomness come
+from."""
 
 import secrets
 import time

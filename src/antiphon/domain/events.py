@@ -1,6 +1,8 @@
-"""What happens while generating. A stream is one Started, deltas and one Finished for each choice, and Usage last.
+"""What happens while generating. A stream is one Started, deltas and one Finished for each choice, and
+Usage last.
 
-Started comes with the first token, not before, so a failure before it is still an ordinary error. Errors are raised, not yielded.
+Started comes with the first token, not before, so a failure before it is still an ordinary error. Errors
+are raised, not yielded.
 """
 
 from dataclasses import dataclass
@@ -33,6 +35,10 @@ class TextDelta:
 
     choice: int
     text: str
+    tokens: int = 0
+    """Completion tokens since this choice's last event. Summed over its events they are its part of the
+    usage, so that a
+    stream which is cut can be billed for what was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class Finished:
 
     choice: int
     reason: FinishReason
+    tokens: int = 0
+    """Completion tokens since this choice's last delta: those that showed no text."""
 
 
 Event = Started | TextDelta | Finished | Usage

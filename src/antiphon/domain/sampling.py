@@ -34,9 +34,12 @@ class AskedSampling:
     seed: int | None = None
 
     def settle(self, defaults: "AskedSampling", seed: int) -> Sampling:
-        """The caller's value, else the profile's, else the dialect-independent default; `seed` when nobody said one."""
+        """The caller's value, else the profile's, else the dialect-independent default; `seed` when nobody
+        said one."""
         said = {
-            field.name: mine if (mine := getattr(self, field.name)) is not None else getattr(defaults, field.name)
+            field.name: mine
+            if (mine := getattr(self, field.name)) is not None
+            else getattr(defaults, field.name)
             for field in fields(self)
         }
         known = {name: value for name, value in said.items() if value is not None}

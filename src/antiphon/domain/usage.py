@@ -13,7 +13,8 @@ class UsageSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Totals of one request: each prompt once, the tokens of every choice. Also the last event of a stream."""
+    """Totals of one request: each prompt once, the tokens of every choice. Also the last event of a
+    stream."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -6,12 +6,15 @@
   - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
   - leaving the context ends the work at once, wherever it stands; no retry inside.
 
-`TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string. The
+`TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string.
+The
 contract, checked by `antiphon.testing.check_token_engine`:
-  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch (before that it is queued: if the
+  - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch (before that it is
+  queued: if the
     engine goes away then, EngineUnavailable; after that, EngineDied), then Steps, then one SequenceFinished;
   - closing the generator ends that sequence and no other, also while queued and in prefill;
-  - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it; each may be
+  - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it;
+  each may be
     closed alone, the first included;
   - log-probabilities are of the model's raw distribution, before temperature;
   - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts.
@@ -68,7 +71,7 @@ class Tokenizing(Protocol):
         """The text of token ids, without the space that the tokenizer's prefix added."""
 
 
-# --- the token engine ---------------------------------------------------------------------------------------------------
+# --- the token engine ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The models that a caller may name, and the engine behind each. Holds no logic of choice; that is `pipeline.resolve`."""
+"""The models that a caller may name, and the engine behind each. Holds no logic of choice; that is
+`pipeline.resolve`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ class Models:
         if found is None:
             known = ", ".join(list(self._models)[:8]) or "none"
             shown = name if len(name) <= 100 else name[:100] + "..."
-            raise ModelNotFound(f"the model {shown!r} does not exist; this server has: {known}", param="model")
+            raise ModelNotFound(
+                f"the model {shown!r} does not exist; this server has: {known}", param="model"
+            )
         return found
 
     async def aclose(self) -> None:

@@ -1,4 +1,5 @@
-"""Says of every generation what it took and how it ended: one log record and the counters, once, whatever happens.
+"""Says of every generation what it took and how it ended: one log record and the counters, once, whatever
+happens.
 
 A generation that is cut short counts the tokens that were made. Holds no limits and no prices.
 """
@@ -74,7 +75,9 @@ def _ending(error: BaseException | None) -> str:
     return CANCELLED if left else InternalError.code
 
 
-def _settle(tally: Tally, status: str, request: GenerationRequest, context: Context, metrics: Metrics) -> None:
+def _settle(
+    tally: Tally, status: str, request: GenerationRequest, context: Context, metrics: Metrics
+) -> None:
     total = context.clock.monotonic() - tally.began
     metrics.generation_ended(request.model, status, tally.prompt_tokens, tally.completion_tokens)
     record(

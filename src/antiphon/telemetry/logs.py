@@ -1,6 +1,7 @@
 """Structured log records on standard error, as one line for people or one JSON object.
 
-A record is an event's name and values; the formatter quotes them, so that nothing a caller sends can break a line. Prompts,
+A record is an event's name and values; the formatter quotes them, so that nothing a caller sends can break
+a line. Prompts,
 answers and credentials are never handed to it.
 """
 
@@ -38,12 +39,19 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`time level event name=value ...`, values in JSON notation when they hold anything but plain characters."""
+    """`time level event name=value ...`, values in JSON notation when they hold anything but plain
+    characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         values = getattr(record, FIELDS, {})
-        said = "".join(f" {name}={_plain(value)}" for name, value in values.items() if value not in (None, [], ""))
-        event = record.getMessage() if record.name == LOGGER.name else f"{record.name}: {_plain(record.getMessage())}"
+        said = "".join(
+            f" {name}={_plain(value)}" for name, value in values.items() if value not in (None, [], "")
+        )
+        event = (
+            record.getMessage()
+            if record.name == LOGGER.name
+            else f"{record.name}: {_plain(record.getMessage())}"
+        )
         line = f"{_timestamp(record.created)} {record.levelname.lower():7} {event}{said}"
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
