@@ -1,0 +1,91 @@
+"""The engine host: one process that holds one engine. Started by the supervisor as `python -m
+antiphon.engines.host`.
+
+It loads what its configuration says, listens once the engine is ready, and ends in one of three ways: at
+SIGTERM, after its calls had a moment to end; at once when its standard input ends, since then nobody is left
+who would stop it, even while native code runs; or with what the engine does to the process. It opens no port
+and knows no caller's credential.
+"""
+
+import asyncio
+import faulthandler
+import importlib
+import logging
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from antiphon.engines.base import TokenEngine
+from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
+from antiphon.engines.host.frames import from_line
+from antiphon.engines.host.runtime import leave
+from antiphon.engines.host.server import listening, remove
+from antiphon.errors import AntiphonError, LoadError
+from antiphon.telemetry.logs import LOGGER, configure, record
+
+DRAIN = 2.0
+"""Seconds that calls get to end after SIGTERM; the HTTP process has drained before, so seldom is any left."""
+
+ORPHANED = 3
+"""Exit status of a host whose supervisor is gone."""
+
+
+def main() -> None:
+    """The process. Ends by `os._exit`: threads of the engine's library cannot be joined in time."""
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
+    lifeline = Lifeline()
+    config = from_line(lifeline.line(), HostConfig)
+    configure(config.log_level, config.log_format)
+    lifeline.watch(told=lambda _: None, gone=lambda: _abandon(config.socket))
+    status = asyncio.run(_host(config, StatusPipe(config.status_fd)))
+    logging.shutdown()
+    os._exit(status)
+
+
+async def _host(config: HostConfig, status: StatusPipe) -> int:
+    """Loads, serves until told to stop, and frees; the exit status."""
+    stop = asyncio.Event()
+    status.loading()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, lambda: os._exit(0))  # nothing to drain while loading
+    try:
+        engine = _made(config.factory)
+        info = await engine.load(config.load)
+    except AntiphonError as error:
+        status.failed(error)
+        return 1
+    except Exception as problem:  # noqa: BLE001 - the border around an engine: its defect is told, not shown
+        LOGGER.exception("engine_load_failed")
+        status.failed(
+            LoadError(f"the engine of {config.name} cannot start: {type(problem).__name__}: {problem}")
+        )
+        return 1
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    async with listening(engine, config.socket) as host:
+        status.ready(info)
+        record("engine_ready", model=config.name, library=info.library, pid=os.getpid())
+        await stop.wait()
+        await host.drain(DRAIN)
+    await engine.aclose()
+    return 0
+
+
+def _made(factory: str) -> TokenEngine:
+    """The engine that `module:attribute` makes."""
+    module, _, attribute = factory.partition(":")
+    engine: TokenEngine = getattr(importlib.import_module(module), attribute)()
+    return engine
+
+
+def _abandon(path: str) -> None:
+    """Leaves nothing behind, and does not wait for the engine."""
+    with suppress(OSError):
+        remove(path)
+        leave(Path(path).parent)
+    os._exit(ORPHANED)
+
+
+if __name__ == "__main__":
+    main()

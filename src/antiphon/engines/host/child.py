@@ -1,0 +1,188 @@
+"""The processes that the supervisor starts: the lifeline, reports and end of each, and the watch that starts
+it again.
+
+What a child is started for is not known here.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.engines.base import EngineInfo, EngineState
+from antiphon.engines.host.control import ChildState, Status
+from antiphon.engines.host.frames import from_line
+from antiphon.errors import AntiphonError, StartupError
+from antiphon.sandbox import kill
+from antiphon.telemetry.logs import record
+
+DEATHS = 3
+WINDOW = 60.0
+"""That many deaths within so many seconds, and a child is not started again."""
+
+LONGEST_LINE = 1024 * 1024
+"""Bytes of one report; an engine's facts take a few thousand."""
+
+STDERR = 2
+
+
+class Child:
+    """A running process. `reports` must be read to its end, `ended` awaited after that."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
+        self._process = process
+        self._reader = reader
+        self.pid = process.pid
+
+    async def reports(self) -> AsyncIterator[Status]:
+        """What the child says of itself, until it closes its pipe by ending."""
+        async for line in self._reader:
+            yield from_line(line, Status)
+
+    async def ended(self) -> str:
+        """How the process ended, for people: `status 1`, `signal SIGKILL`."""
+        code = await self._process.wait()
+        return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+    def tell(self, line: bytes) -> None:
+        """Sends news; a child that is gone hears nothing."""
+        if self._process.stdin is not None and not self._process.stdin.is_closing():
+            self._process.stdin.write(line)
+
+    async def stop(self, deadline: float) -> None:
+        """SIGTERM, and SIGKILL when it has not ended by the deadline, in seconds."""
+        kill(self._process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(deadline):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        kill(self._process)
+
+
+async def start_child(
+    command: Sequence[str],
+    configuration: Callable[[int], bytes],
+    environment: Mapping[str, str],
+    inherited: Sequence[int] = (),
+) -> Child:
+    """Starts a process and writes its configuration, made for the number of its status pipe. Raises OSError.
+
+    It gets a session of its own, so that a terminal's signals reach the supervisor alone. Its standard output
+    goes where errors go: native libraries print there.
+    """
+    reading, writing = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=STDERR,
+            env=dict(environment),
+            pass_fds=(writing, *inherited),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
+    )
+    child = Child(process, reader)
+    child.tell(configuration(writing))
+    return child
+
+
+@dataclass(slots=True)
+class Deaths:
+    """The latest deaths of one child."""
+
+    times: deque[float] = field(default_factory=deque)
+
+    def too_many(self, now: float) -> bool:
+        """Counts one more; whether it is one too many."""
+        self.times.append(now)
+        while now - self.times[0] > WINDOW:
+            self.times.popleft()
+        return len(self.times) >= DEATHS
+
+
+class Watch:
+    """Keeps one child alive. `changed` hears READY with the child's facts, RESTARTING at each death, FAILED
+    at the last."""
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], Awaitable[Child]],
+        changed: Callable[[EngineState, EngineInfo | None], None],
+    ) -> None:
+        self.name = name
+        """For people: `the engine of cantor`."""
+        self._start = start
+        self._changed = changed
+        self._child: Child | None = None
+        self._stopping = False
+        self._was_ready = False
+        self._deaths = Deaths()
+
+    async def keep(self) -> None:
+        """Starts the child, and again whenever it dies, until stopped or given up.
+
+        Raises the child's own StartupError, or one about it, when it was never ready.
+        """
+        while not self._stopping:
+            how, error = await self._life()
+            if self._stopping:
+                return
+            record(
+                "process_ended", logging.WARNING, process=self.name, how=how, error=error and error.message
+            )
+            if not self._was_ready:
+                raise error or StartupError(f"{self.name} ended with {how} before it was ready")
+            if self._deaths.too_many(time.monotonic()):
+                self._changed(EngineState.FAILED, None)
+                return
+            self._changed(EngineState.RESTARTING, None)
+
+    async def _life(self) -> tuple[str, AntiphonError | None]:
+        """One process from start to end: how it ended, and what it said was wrong."""
+        error: AntiphonError | None = None
+        try:
+            child = await self._start()
+        except OSError as problem:
+            return "no start", StartupError(f"{self.name} cannot be started: {problem}")
+        self._child = child
+        if self._stopping:
+            child.kill()
+        async for status in child.reports():
+            if status.state is ChildState.READY:
+                self._was_ready = True
+                self._changed(EngineState.READY, status.info)
+            elif status.error is not None:
+                error = status.error.exception()
+        return await child.ended(), error
+
+    def tell(self, line: bytes) -> None:
+        """Sends news to the child, if there is one."""
+        if self._child is not None:
+            self._child.tell(line)
+
+    async def stop(self, deadline: float) -> None:
+        """Ends the child for good, by force after so many seconds."""
+        self._stopping = True
+        if self._child is not None:
+            await self._child.stop(deadline)
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()

@@ -1,0 +1,316 @@
+"""The gateway's stand-in for an engine in another process: a `TokenEngine` whose every call crosses the
+socket.
+
+It connects by itself, again after the host's process died, and says at once what a loss means: a sequence
+that had started gets EngineDied, one that had not gets EngineUnavailable, as does a new call while there is
+no connection. It starts no process and reads no vocabulary into memory; whoever needs the table asks once for
+each `generation`.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from antiphon.engines.base import (
+    EngineInfo,
+    EngineState,
+    LoadSpec,
+    Prepared,
+    Segment,
+    TextPiece,
+    TokenEvent,
+    TokenRequest,
+    Vocabulary,
+)
+from antiphon.engines.host.channel import Channel
+from antiphon.engines.host.frames import (
+    MAX_MESSAGE,
+    TO_GATEWAY,
+    AskInfo,
+    Asking,
+    AskVocabulary,
+    Begun,
+    Cancel,
+    Counted,
+    Ended,
+    Facts,
+    Failed,
+    FrameError,
+    FrameReader,
+    Generate,
+    Hello,
+    Incompatible,
+    Prepare,
+    Reply,
+    Stepped,
+    Table,
+    ToGateway,
+    Tokenize,
+    Tokenized,
+)
+from antiphon.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    EngineDied,
+    EngineError,
+    EngineUnavailable,
+    InvalidValue,
+    LoadError,
+    Overloaded,
+)
+from antiphon.telemetry.logs import record
+
+FIRST_PAUSE = 0.02
+"""Seconds before the first new attempt to connect; an attempt on a local socket costs microseconds."""
+
+LONGEST_PAUSE = 0.2
+"""Seconds between later attempts: short beside the time a model takes to load."""
+
+GREETING_DEADLINE = 5.0
+"""Seconds for the host's Hello; it listens only once its engine is ready, so only a stopped one takes this
+long."""
+
+CALL_DEADLINE = 30.0
+"""Seconds for an answer to a call that makes no token; tokenizing the largest body takes about one."""
+
+RETRY_AFTER = 1.0
+"""Seconds that a host needs to come back with a small model; what callers are told to wait."""
+
+R = TypeVar("R", Counted, Tokenized, Table, Facts)
+
+
+class _Call:
+    """What has come for one call and was not yet read, and what it ends with when the connection does."""
+
+    __slots__ = ("_arrived", "_replies", "started")
+
+    def __init__(self) -> None:
+        self.started = False
+        self._replies: deque[Reply | AntiphonError] = deque()
+        self._arrived: asyncio.Future[None] | None = None
+
+    def push(self, reply: Reply | AntiphonError) -> None:
+        self._replies.append(reply)
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    async def next(self) -> Reply:
+        """The next reply in order. Raises the error that ended the call."""
+        while not self._replies:
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        reply = self._replies.popleft()
+        if isinstance(reply, AntiphonError):
+            raise reply
+        if isinstance(reply, Failed):
+            raise reply.value.exception()
+        return reply
+
+
+class HostTokenEngine:
+    """`TokenEngine` over the socket of one engine host. `keep_connected` must run beside it, in a task
+    group."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self._path = path
+        self._name = name
+        self._channel: Channel[ToGateway] | None = None
+        self._calls: dict[int, _Call] = {}
+        self._numbers = itertools.count(1)
+        self._given_up: str | None = None
+        self._settled = asyncio.Event()
+        self.generation = 0
+        """Connections so far; what the host said about its model holds for one of them."""
+
+    # --- standing -------------------------------------------------------------------------------------------
+
+    def state(self) -> EngineState:
+        """READY while connected and greeted."""
+        if self._given_up is not None:
+            return EngineState.FAILED
+        if self._channel is not None:
+            return EngineState.READY
+        return EngineState.RESTARTING if self.generation else EngineState.STARTING
+
+    def give_up(self, message: str) -> None:
+        """The host will not come back: every call, now and from now on, is refused with this sentence."""
+        self._given_up = message
+        self._settled.set()
+        if self._channel is not None:
+            self._channel.cut(message)
+
+    async def keep_connected(self) -> None:
+        """Connects, and connects again when the connection is lost, until given up or closed."""
+        pause = FIRST_PAUSE
+        while self._given_up is None:
+            try:
+                await self._connection()
+                pause = FIRST_PAUSE
+            except Incompatible as problem:
+                self.give_up(f"the engine of {self._name} cannot be used: {problem}")
+            except (OSError, TimeoutError):
+                pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _connection(self) -> None:
+        """One connection from greeting to end. Raises OSError, TimeoutError or Incompatible when there is
+        none."""
+        over = asyncio.Event()
+
+        def ended(reason: str) -> None:
+            over.set()
+            if self._channel is channel:
+                self._drop(reason)
+
+        channel: Channel[ToGateway] = Channel(FrameReader(TO_GATEWAY), self._receive, ended)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
+        try:
+            async with asyncio.timeout(GREETING_DEADLINE):
+                await channel.greeted
+            self._channel = channel
+            self.generation += 1
+            self._settled.set()
+            record("engine_connected", model=self._name, generation=self.generation)
+            await over.wait()
+        finally:
+            channel.cut("this side closed")
+
+    def _drop(self, reason: str) -> None:
+        """Ends every call, each by what was known of it."""
+        self._channel = None
+        if self._given_up is None:
+            self._settled.clear()
+        calls, self._calls = self._calls, {}
+        record("engine_lost", logging.WARNING, model=self._name, reason=reason, calls=len(calls))
+        for call in calls.values():
+            call.push(self._death() if call.started else self._absence())
+
+    def _absence(self) -> EngineUnavailable:
+        if self._given_up is not None:
+            return EngineUnavailable(self._given_up)
+        begins = "is starting again" if self.generation else "is starting"
+        return EngineUnavailable(
+            f"the engine of {self._name} {begins}; try again shortly", retry_after=RETRY_AFTER
+        )
+
+    def _death(self) -> EngineDied:
+        return EngineDied(
+            f"the engine of {self._name} ended while it was generating this answer; try again",
+            retry_after=RETRY_AFTER,
+        )
+
+    # --- calls ----------------------------------------------------------------------------------------------
+
+    def _open(self, asking: Callable[[int], Asking]) -> tuple[int, _Call]:
+        """Sends a call. Raises EngineUnavailable, Overloaded or InvalidValue; then nothing was sent."""
+        channel = self._channel
+        if channel is None or self._given_up is not None:
+            raise self._absence()
+        if channel.unsent > MAX_MESSAGE:
+            raise Overloaded(
+                f"too much is waiting for the engine of {self._name}; try again", retry_after=RETRY_AFTER
+            )
+        number, call = next(self._numbers), _Call()
+        try:
+            channel.put(asking(number))
+        except FrameError:
+            raise InvalidValue(f"the prompt is too large to hand to the engine of {self._name}") from None
+        self._calls[number] = call
+        return number, call
+
+    def _close(self, number: int) -> None:
+        """Ends a call early; one that is over needs no word."""
+        if self._calls.pop(number, None) is not None and self._channel is not None:
+            self._channel.put(Cancel(number))
+
+    def _receive(self, message: ToGateway) -> None:
+        if isinstance(message, Hello):
+            raise FrameError("the host said Hello twice")
+        if isinstance(message, Begun | Stepped):
+            call = self._calls.get(message.call)
+            if call is not None:
+                call.started = True
+                call.push(message)
+        elif (last := self._calls.pop(message.call, None)) is not None:
+            last.push(message)
+
+    async def _ask(self, asking: Callable[[int], Asking], answer: type[R]) -> R:
+        number, call = self._open(asking)
+        try:
+            async with asyncio.timeout(CALL_DEADLINE):
+                reply = await call.next()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the engine of {self._name} did not answer within {CALL_DEADLINE:g} s"
+            ) from None
+        finally:
+            self._close(number)
+        if not isinstance(reply, answer):
+            raise self._nonsense(reply)
+        return reply
+
+    def _nonsense(self, reply: Reply) -> EngineError:
+        return EngineError(f"the engine of {self._name} answered out of turn with {type(reply).__name__}")
+
+    # --- the seam -------------------------------------------------------------------------------------------
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        """Waits for the host, which loads what the supervisor told it. Raises LoadError when it is given
+        up."""
+        while self._channel is None:
+            await self._settled.wait()
+            if self._given_up is not None:
+                raise LoadError(self._given_up)
+        return await self.info()
+
+    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
+        wanted = tuple(segments)
+        return (await self._ask(lambda number: Prepare(number, wanted), Counted)).value
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        wanted = tuple(pieces)
+        return (await self._ask(lambda number: Tokenize(number, wanted, add_bos), Tokenized)).value
+
+    async def vocabulary(self) -> Vocabulary:
+        return (await self._ask(AskVocabulary, Table)).value
+
+    async def info(self) -> EngineInfo:
+        return (await self._ask(AskInfo, Facts)).value
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        number, call = self._open(lambda number: Generate(number, request))
+        try:
+            while True:
+                match await call.next():
+                    case Begun(value=begun):
+                        yield begun
+                    case Stepped(value=steps):
+                        yield steps
+                    case Ended(value=finished):
+                        yield finished
+                        return
+                    case other:
+                        raise self._nonsense(other)
+        finally:
+            self._close(number)
+
+    async def aclose(self) -> None:
+        """Ends the connection, and with it every sequence that this side began."""
+        self.give_up(f"the engine of {self._name} is closed")
+
+
+@asynccontextmanager
+async def host_engine(path: str, name: str) -> AsyncIterator[HostTokenEngine]:
+    """The engine behind the socket, kept connected while the context lasts."""
+    engine = HostTokenEngine(path, name)
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(engine.keep_connected())
+        try:
+            yield engine
+        finally:
+            await engine.aclose()
+            keeping.cancel()

@@ -1,0 +1,100 @@
+"""The short directory that holds the sockets of one running server.
+
+It belongs to the supervisor, which holds a lock in it for as long as it lives. Whoever finds the lock free
+may remove the directory: the last child to leave after the supervisor was killed, or the next supervisor at
+its start.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from antiphon.errors import SettingsError
+
+PREFIX = "antiphon-"
+NAME = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
+LOCK = "lock"
+
+LONGEST_PATH = 100
+"""Bytes of a socket's path: the kernel ends them at 108 (104 elsewhere), its zero included."""
+
+
+@contextmanager
+def runtime_directory(base: Path | None = None) -> Iterator[Path]:
+    """A new directory, mode 0700, locked while the context lasts and removed afterwards; stale ones are
+    removed first."""
+    base = base or _base()
+    sweep(base)
+    path = base / f"{PREFIX}{secrets.token_hex(4)}"
+    lock = _create(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def socket_path(runtime: Path, index: int) -> str:
+    """Where the engine host of the model with this index listens; names of models are too long and too free
+    for paths."""
+    return str(runtime / f"{index}.sock")
+
+
+def sweep(base: Path) -> None:
+    """Removes the directories of supervisors that are dead."""
+    for path in base.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if NAME.fullmatch(path.name) and path.lstat().st_uid == os.getuid() and _lock_is_free(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def leave(runtime: Path) -> None:
+    """Called by a child whose supervisor is gone, after it removed its own socket: the last one removes the
+    directory."""
+    with suppress(OSError):
+        if os.listdir(runtime) == [LOCK] and _lock_is_free(runtime):
+            shutil.rmtree(runtime, ignore_errors=True)
+
+
+def _base() -> Path:
+    """The first place whose sockets' paths are short enough."""
+    wished = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - made 0700
+    for place in filter(None, wished):
+        longest = Path(place) / f"{PREFIX}{'0' * 8}" / "0000.sock"
+        if len(os.fsencode(longest)) <= LONGEST_PATH and os.access(place, os.W_OK | os.X_OK):
+            return Path(place)
+    raise SettingsError(
+        f"no place for the engine's sockets: none of {', '.join(filter(None, wished))} will do; "
+        "set XDG_RUNTIME_DIR to a writable directory with a short path"
+    )
+
+
+def _create(path: Path) -> int:
+    """Makes the directory with its lock held before it has its name, so that no sweep can find it
+    unlocked."""
+    nascent = path.with_name(f".{path.name}")
+    nascent.mkdir(mode=0o700)
+    lock = os.open(nascent / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    nascent.rename(path)
+    return lock
+
+
+def _lock_is_free(path: Path) -> bool:
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True

@@ -1,0 +1,216 @@
+"""The killable helper: runs one of our own functions on somebody else's data, in a process with hard limits.
+
+A template, regular expression or schema may take for ever or eat all memory, and native code cannot be
+interrupted from inside. Here that costs one small process. `run_job` is the caller's side; `python -m
+antiphon.sandbox` is the helper, which takes one job as JSON on standard input and answers with JSON on
+standard output. What a job does is not known here, and only functions of this package can be one. This is no
+shield against hostile native code, only against hostile data.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from antiphon.errors import AntiphonError, ErrorReport
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader
+    from asyncio.subprocess import Process
+
+PACKAGE = "antiphon."
+"""Where a job's function must live."""
+
+INTERPRETER_VARIABLES = frozenset(
+    "PATH HOME LANG LC_ALL LC_CTYPE TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV "
+    "PYTHONPATH PYTHONHOME PYTHONUTF8 PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX".split()
+)
+"""What a Python needs of the environment to start; no credential is among it."""
+
+START_DEADLINE = 20.0
+"""Seconds for the interpreter to start; our own code, so slow only when the machine is."""
+
+START_CPU = 2
+"""Seconds of CPU that the start may take on top of the job's."""
+
+OPEN_FILES = 64
+"""Enough to import the job's modules."""
+
+CHUNK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one job may take."""
+
+    seconds: float = 2.0
+    """Of wall clock, and of CPU, once the function is called."""
+    memory: int = 256 * 1024 * 1024
+    """Bytes of address space, the interpreter's own included."""
+    answer: int = 4 * 1024 * 1024
+    """Bytes of JSON that come back."""
+
+
+class Stop(StrEnum):
+    """Why a job did not end by itself."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    ANSWER = "answer"
+    """It had more to say than the limit."""
+    CRASH = "crash"
+    """The process died, perhaps of what the function raised."""
+
+
+class JobStopped(Exception):
+    """The job passed a limit or broke. The caller knows whose data it was, and gives this its name for the
+    outside."""
+
+    def __init__(self, stop: Stop, message: str) -> None:
+        super().__init__(message)
+        self.stop = stop
+
+
+async def run_job(target: str, payload: Mapping[str, object], limits: Limits = Limits()) -> object:
+    """What the function `module:name` returns for the payload, both of JSON's types.
+
+    Raises the AntiphonError that the function raised, or JobStopped. The process is gone when this returns,
+    also when it is cancelled.
+    """
+    process = await _start(limits)
+    try:
+        answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
+    finally:
+        kill(process)
+        code = await process.wait()
+    return _outcome(answer, code)
+
+
+def kill(process: "Process", number: int = 9) -> None:
+    """Sends a signal to a process that may have ended. Not `Process.kill`: that may reap it before asyncio
+    does."""
+    import os
+
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+async def _start(limits: Limits) -> "Process":
+    import asyncio
+    import os
+
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "antiphon.sandbox", json.dumps(asdict(limits))),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
+    )
+
+
+async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
+    """Hands over the job and takes the answer; empty when the helper died without one."""
+    import asyncio
+
+    if process.stdin is None or process.stdout is None:
+        raise JobStopped(Stop.CRASH, "the helper has no pipes")
+    process.stdin.write(job)
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(START_DEADLINE):
+            await process.stdout.read(1)
+        async with asyncio.timeout(limits.seconds):
+            return await _bounded(process.stdout, limits.answer)
+    except TimeoutError:
+        raise JobStopped(Stop.TIME, f"it took more than {limits.seconds:g} s") from None
+
+
+async def _bounded(stream: "StreamReader", most: int) -> bytes:
+    """Everything until the end, if that is not too much."""
+    answer = bytearray()
+    while chunk := await stream.read(CHUNK):
+        answer += chunk
+        if len(answer) > most:
+            raise JobStopped(Stop.ANSWER, f"it had more to say than {most} bytes")
+    return bytes(answer)
+
+
+def _outcome(answer: bytes, code: int) -> object:
+    import signal
+
+    if code == -signal.SIGXCPU:
+        raise JobStopped(Stop.TIME, "it took too much time")
+    if not answer:
+        raise JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
+    said = json.loads(answer)
+    if "result" in said:
+        return said["result"]
+    if "error" in said:
+        raise ErrorReport(**said["error"]).exception()
+    raise JobStopped(Stop(said["stop"]), said["message"])
+
+
+# --- the helper's side --------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """One job. The first byte of the answer says that the job begins now."""
+    limits = Limits(**json.loads(sys.argv[1]))
+    _confine(limits)
+    job = json.loads(sys.stdin.buffer.read())
+    function = _function(job["target"])
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+    _alarm(limits)
+    sys.stdout.buffer.write(_answer(function, job["payload"]))
+    sys.stdout.buffer.flush()
+
+
+def _confine(limits: Limits) -> None:
+    import math
+    import resource
+
+    cpu = math.ceil(limits.seconds) + START_CPU
+    for kind, most in (
+        (resource.RLIMIT_AS, limits.memory),
+        (resource.RLIMIT_CPU, cpu),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _alarm(limits: Limits) -> None:
+    """Ends this process also when its parent is no longer there to do so."""
+    import signal
+
+    signal.setitimer(signal.ITIMER_REAL, limits.seconds + 1)
+
+
+def _function(target: str) -> Callable[[Mapping[str, object]], object]:
+    module, _, name = target.partition(":")
+    if not module.startswith(PACKAGE):
+        raise ValueError(f"{target} is not a function of this package")
+    function: Callable[[Mapping[str, object]], object] = getattr(import_module(module), name)
+    return function
+
+
+def _answer(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
+    """What it returns or refuses. Any other error ends the helper, and that too is an answer."""
+    try:
+        return json.dumps({"result": function(payload)}).encode()
+    except AntiphonError as error:
+        return json.dumps({"error": asdict(ErrorReport.of(error))}).encode()
+    except MemoryError:
+        return json.dumps({"stop": Stop.MEMORY, "message": "it took more memory than it may"}).encode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests of the engine host, its client and what runs between them."""

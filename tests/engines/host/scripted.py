@@ -1,0 +1,85 @@
+"""Engines that hosts of these tests are told to hold, and requests that suit them."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+
+from antiphon.engines.base import (
+    EngineInfo,
+    LoadSpec,
+    SequenceStarted,
+    TextPiece,
+    TokenEvent,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.errors import LibraryError
+from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+
+SPEC = LoadSpec("no file")
+PROMPT = (TokenSegment((1, 20, 30)),)
+
+
+def asking(max_tokens: int = 1_000_000, prompt: tuple[TokenSegment, ...] = PROMPT) -> TokenRequest:
+    return TokenRequest(prompt, max_tokens)
+
+
+def endless() -> ScriptedTokenEngine:
+    """Four sequences that say a token each hundredth of a second and never end."""
+    script = Script(text="on and on ", endless=True, pace=0.01)
+    return ScriptedTokenEngine(script, info=scripted_info(context_length=10_000_000, sequences=4))
+
+
+def brief() -> ScriptedTokenEngine:
+    """Says a sentence and ends."""
+    return ScriptedTokenEngine(Script(text="Hello there."))
+
+
+class Torrent(ScriptedTokenEngine):
+    """As many tokens as can be taken, without a pause."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Script(text="on and on ", endless=True), info=scripted_info(context_length=10**9, sequences=16)
+        )
+
+
+class Unloadable(ScriptedTokenEngine):
+    """Its library is missing."""
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        raise LibraryError("no engine library was found; install one")
+
+
+class Defective(ScriptedTokenEngine):
+    """Its loading has a defect, and so has every call."""
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        raise RuntimeError("a defect with /a/path in it")
+
+
+class Careless(ScriptedTokenEngine):
+    """Raises what no engine should, in a call and in the middle of a sequence; and does one thing right."""
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        raise RuntimeError("a defect at 0x7f0012345678")
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        yield SequenceStarted(3)
+        raise ZeroDivisionError("a defect at 0x7f0012345678")
+
+
+class Loading(ScriptedTokenEngine):
+    """Takes its time to load, in native code."""
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        await asyncio.to_thread(time.sleep, 600)
+        return await self.info()
+
+
+class Stuck(ScriptedTokenEngine):
+    """Holds up the whole event loop as soon as anybody asks for something."""
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        time.sleep(600)  # noqa: ASYNC251 - that is the point
+        return ()
