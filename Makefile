@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test check soak bench lock clean system
+.PHONY: help serve install test check soak bench docs lock clean system
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ soak: .venv/test.stamp ## Run the tests that take minutes
 
 bench: .venv/test.stamp ## Measure; benchmarks/README.md says what
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: .venv/serve.stamp ## Write the pages that are made from code again
+	@$(BIN)/python scripts/generate_docs.py
 
 lock: .venv/lock.stamp ## Resolve the locks again from pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(LOCK) --group lock --output-file requirements/lock.txt

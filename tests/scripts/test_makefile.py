@@ -1,0 +1,44 @@
+"""The Makefile, asked what it would do."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def make(*words: str) -> str:
+    """What make prints, without the options of the make that may run these tests."""
+    env = {"PATH": os.environ["PATH"]}
+    command = ["make", "--no-print-directory", *words]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+
+
+def test_help_is_the_default_and_names_every_target():
+    text = (ROOT / "Makefile").read_text("utf-8")
+    (listed,) = re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)
+    shown = re.findall(r"^  make (\w+) +\S", make(), re.MULTILINE)
+    assert sorted(shown) == sorted(set(listed.split()) - {"system"})
+
+
+def test_serve_takes_host_port_and_further_arguments():
+    told = make("--dry-run", "serve", "HOST=0.0.0.0", "PORT=8123", "ARGS=--model a.gguf")
+    assert re.search(r"antiphon serve --host 0\.0\.0\.0 --port 8123 --model a\.gguf\n", told)
+
+
+def test_serve_leaves_what_is_not_given_to_the_settings():
+    assert re.search(r"antiphon serve *\n", make("--dry-run", "serve"))
+
+
+def test_serve_looks_at_the_machine_before_it_installs():
+    told = make("--dry-run", "--always-make", "serve")
+    steps = [
+        told.index(step) for step in ("scripts/check-system", "-m venv", "--require-hashes", "antiphon serve")
+    ]
+    assert steps == sorted(steps)
+
+
+def test_the_gate_runs_the_check_and_then_the_tests_with_skips_forbidden():
+    lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    assert lines[-3:] == ["export ANTIPHON_TEST_REQUIRE=all", "make check", "make test"]
