@@ -17,6 +17,7 @@
     │   ├── RequestTimedOut                408     request_timeout
     │   ├── BodyTooLarge                   413     body_too_large
     │   ├── UnsupportedMediaType           415     unsupported_media_type
+    │   ├── HeadersTooLarge                431     headers_too_large
     │   └── Overloaded                     429     overloaded                   yes
     ├── EngineError                        500     engine_error
     │   ├── EngineUnavailable              503     engine_unavailable           yes
@@ -162,6 +163,13 @@ class UnsupportedMediaType(RequestError):
 
     status = 415
     code = "unsupported_media_type"
+
+
+class HeadersTooLarge(RequestError):
+    """The headers pass the limit; refused before they are complete."""
+
+    status = 431
+    code = "headers_too_large"
 
 
 class Overloaded(RequestError):

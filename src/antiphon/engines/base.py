@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
@@ -61,6 +61,7 @@ class Engine(Protocol):
         """Ends all work and frees what the engine holds."""
 
 
+@runtime_checkable
 class Tokenizing(Protocol):
     """An engine that can show its token ids; what /tokenize and /detokenize stand on."""
 

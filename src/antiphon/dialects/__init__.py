@@ -1,0 +1,1 @@
+"""Wire formats: one folder for each product's, over one seam."""

@@ -1,0 +1,158 @@
+"""The seam of dialects: bytes of one product's wire format on one side, domain values on the other.
+
+A dialect knows paths, field names, defaults, ranges and the shapes of answers, streams and errors. It knows
+no engine, no HTTP framework and no caller. Everything here is free of input and output, so the edge may run
+it where it likes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from antiphon.domain.collect import Generation
+from antiphon.domain.events import Event
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.errors import AntiphonError
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A decoded body: what is asked for, and how the answer shall travel."""
+
+    request: GenerationRequest
+    stream: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with the usage. A buffered answer always holds it."""
+    ignored: tuple[str, ...] = ()
+    """Fields that were sent, are accepted and do nothing; the edge names them in a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every part of one answer repeats."""
+
+    id: str
+    """Unique, without the dialect's prefix."""
+    created: int
+    """Unix time in seconds."""
+    model: str
+    """As the caller spelt it."""
+
+
+class Chunks(Protocol):
+    """Encodes one stream, event by event, into the bytes of server-sent events."""
+
+    def encode(self, event: Event) -> bytes:
+        """The events on the wire that this one becomes; empty when it shows nothing."""
+
+    def end(self) -> bytes:
+        """What closes a stream that is whole."""
+
+    def error(self, error: AntiphonError) -> bytes:
+        """What closes a stream that is not."""
+
+
+class Operation(Protocol):
+    """One generating endpoint."""
+
+    @property
+    def path(self) -> str:
+        """Where it lies, from the root."""
+
+    def decode(self, body: bytes) -> Call:
+        """Raises a RequestError that names the field at fault."""
+
+    def answer(self, head: Head, generation: Generation) -> bytes:
+        """The buffered answer."""
+
+    def chunks(self, head: Head, call: Call) -> Chunks:
+        """The encoder of one streamed answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeCall:
+    """A prompt whose token ids are asked for."""
+
+    model: str | None
+    """None is the only model there is."""
+    prompt: Prompt
+    add_special: bool
+    """Whether the prompt begins as it would when generating from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeCall:
+    """Token ids whose text is asked for."""
+
+    model: str | None
+    tokens: tuple[int, ...]
+
+
+class TokenOperations(Protocol):
+    """The two endpoints that show token ids."""
+
+    tokenize_path: str
+    detokenize_path: str
+
+    def decode_tokenize(self, body: bytes) -> TokenizeCall:
+        """Raises a RequestError that names the field at fault."""
+
+    def decode_detokenize(self, body: bytes) -> DetokenizeCall:
+        """Raises a RequestError that names the field at fault."""
+
+    def tokenized(self, tokens: tuple[int, ...], context_length: int) -> bytes:
+        """The answer to tokenize."""
+
+    def detokenized(self, text: str) -> bytes:
+        """The answer to detokenize."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """What a list of models says of one."""
+
+    name: str
+    created: int
+    state: str
+    """Where its engine stands."""
+    profile: Profile | None = None
+    """None while the engine cannot say."""
+
+
+class ModelOperations(Protocol):
+    """The endpoints that show which models there are."""
+
+    path: str
+    """The list; one model lies below it, under its name."""
+
+    def listed(self, models: Iterable[ModelEntry]) -> bytes:
+        """The list of models, without profiles."""
+
+    def shown(self, model: ModelEntry) -> bytes:
+        """One model with its profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A dialect's part of the OpenAPI document."""
+
+    paths: Mapping[str, Any] = field(default_factory=dict)
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    error_schema: str = ""
+    """Name of the schema that all errors have."""
+
+
+class Dialect(Protocol):
+    """One product's wire format, whole."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    tokens: TokenOperations
+    models: ModelOperations
+
+    def error(self, error: AntiphonError) -> bytes:
+        """The body of an error response."""
+
+    def describe(self) -> Description:
+        """Paths and schemas for the OpenAPI document, made from the wire types."""

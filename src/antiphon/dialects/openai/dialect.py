@@ -1,0 +1,58 @@
+"""The dialect as one value: its endpoints, its errors, its description."""
+
+from antiphon.dialects.base import Call, Chunks, Description, Head, Operation
+from antiphon.dialects.openai.decode import decode_chat, decode_text
+from antiphon.dialects.openai.describe import describe
+from antiphon.dialects.openai.encode import ChatForm, OpenAIChunks, TextForm, chat_answer, text_answer
+from antiphon.dialects.openai.errors import encode_error
+from antiphon.dialects.openai.models import OpenAIModels
+from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.domain.collect import Generation
+from antiphon.errors import AntiphonError
+
+
+class ChatCompletions:
+    """POST /v1/chat/completions."""
+
+    path = "/v1/chat/completions"
+
+    def decode(self, body: bytes) -> Call:
+        return decode_chat(body)
+
+    def answer(self, head: Head, generation: Generation) -> bytes:
+        return chat_answer(head, generation)
+
+    def chunks(self, head: Head, call: Call) -> Chunks:
+        return OpenAIChunks(ChatForm(), head, call)
+
+
+class Completions:
+    """POST /v1/completions."""
+
+    path = "/v1/completions"
+
+    def decode(self, body: bytes) -> Call:
+        return decode_text(body)
+
+    def answer(self, head: Head, generation: Generation) -> bytes:
+        return text_answer(head, generation)
+
+    def chunks(self, head: Head, call: Call) -> Chunks:
+        return OpenAIChunks(TextForm(), head, call)
+
+
+class OpenAI:
+    """OpenAI's dialect. Holds no state; one value serves every request."""
+
+    name = "openai"
+
+    def __init__(self) -> None:
+        self.operations: tuple[Operation, ...] = (ChatCompletions(), Completions())
+        self.models = OpenAIModels()
+        self.tokens = VLLMTokens()
+
+    def error(self, error: AntiphonError) -> bytes:
+        return encode_error(error)
+
+    def describe(self) -> Description:
+        return describe()

@@ -1,0 +1,269 @@
+"""Every request field of OpenAI's reference for the generating endpoints, with vLLM's common extras, and what
+Antiphon does with it.
+
+This table is the one place that says so: decoding obeys it and the OpenAPI document prints it. A field is
+supported; accepted and ignored, with the reason; or refused as not built, except where its value asks for
+what happens anyway (`harmless`). A field that is not in the table is unknown and refused. In all of them null
+means absent.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from antiphon.dialects.strict_json import MAX_SHOWN_KEY, shown_key
+from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
+
+
+class Standing(StrEnum):
+    """What becomes of a field."""
+
+    SUPPORTED = "supported"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+class Place(StrEnum):
+    """The object that a field belongs to."""
+
+    CHAT = "/v1/chat/completions"
+    TEXT = "/v1/completions"
+    MESSAGE = "message"
+    PART = "content part"
+    STREAM = "stream_options"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field in one or several places."""
+
+    name: str
+    places: frozenset[Place]
+    standing: Standing
+    says: str
+    """What it does; or why it does nothing; or what to do without it."""
+    harmless: tuple[object, ...] = ()
+    """Values of a refused field that are taken, since they ask for what happens anyway."""
+
+
+CHAT = frozenset({Place.CHAT})
+TEXT = frozenset({Place.TEXT})
+BOTH = CHAT | TEXT
+MESSAGE = frozenset({Place.MESSAGE})
+PART = frozenset({Place.PART})
+STREAM = frozenset({Place.STREAM})
+TOKENIZE = frozenset({Place.TOKENIZE})
+DETOKENIZE = frozenset({Place.DETOKENIZE})
+
+
+def _supported(places: frozenset[Place], **says: str) -> tuple[Field, ...]:
+    return tuple(Field(name, places, Standing.SUPPORTED, text) for name, text in says.items())
+
+
+def _refused(name: str, places: frozenset[Place], says: str, *harmless: object) -> Field:
+    return Field(name, places, Standing.REFUSED, says, harmless)
+
+
+def _ignored(name: str, places: frozenset[Place], says: str) -> Field:
+    return Field(name, places, Standing.IGNORED, says)
+
+
+PENALTIES = "penalties are not built yet; leave it out"
+TOOLS = "tool calls are not built yet; leave it out"
+LOGPROBS = "log-probabilities are not built yet; leave it out"
+GUIDED = "constrained output is not built yet; leave it out"
+MEDIA = "only text is taken in and given out"
+STORE = "nothing is stored here; leave it out"
+HOSTED = "it belongs to OpenAI's hosted service; leave it out"
+TEMPLATE = "the model's own template is used as it is; leave it out"
+
+FIELDS: tuple[Field, ...] = (
+    *_supported(
+        CHAT, messages="The conversation so far.", max_completion_tokens="The newer name of max_tokens."
+    ),
+    *_supported(
+        TEXT,
+        prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens.",
+    ),
+    *_supported(
+        BOTH,
+        model="Name of a model of /v1/models.",
+        max_tokens="Most tokens of one choice; a chat may else use the rest of the context, a text makes 16.",
+        temperature="0 is greedy; the model's own default, else 1.",
+        top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
+        top_k="The k likeliest tokens; 0 or -1 keeps all.",
+        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        seed="The same seed gives the same draws.",
+        n="Choices of each prompt.",
+        stop="Texts that end a choice, at most four; cut from its text.",
+        stop_token_ids="Token ids that end a choice, besides the model's own.",
+        stream="Whether the answer comes as server-sent events.",
+        stream_options="How a stream ends; only together with stream.",
+    ),
+    *_supported(STREAM, include_usage="Whether one more chunk, with empty choices, brings the usage."),
+    *_supported(
+        MESSAGE,
+        role="system, developer, user or assistant.",
+        content="A text, or a list of text parts, which are joined.",
+        name="Who of that role speaks; given to the model's template.",
+    ),
+    *_supported(PART, type="text", text="The text."),
+    *_supported(
+        TOKENIZE,
+        prompt="A text as /v1/completions takes it.",
+        messages="A conversation, instead of a prompt.",
+        add_special_tokens="Whether the prompt gets the model's begin token; true by default.",
+        add_generation_prompt="Whether the assistant's turn is opened after the messages; true by default.",
+    ),
+    *_supported(DETOKENIZE, tokens="The token ids."),
+    *_supported(TOKENIZE | DETOKENIZE, model="Name of a model; may be left out when there is only one."),
+    # --- accepted and ignored ---
+    _ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
+    _ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
+    _ignored(
+        "prompt_cache_key", CHAT, "a hint where to look for a shared prefix; prefixes are found without it"
+    ),
+    # --- OpenAI's, not built ---
+    _refused("frequency_penalty", BOTH, PENALTIES, 0),
+    _refused("presence_penalty", BOTH, PENALTIES, 0),
+    _refused("logit_bias", BOTH, "logit bias is not built yet; leave it out", {}),
+    _refused("logprobs", CHAT, LOGPROBS, False),
+    _refused("top_logprobs", CHAT, LOGPROBS, 0),
+    _refused("logprobs", TEXT, LOGPROBS),
+    _refused("best_of", TEXT, "choosing among more candidates is not built yet; leave it out", 1),
+    _refused("echo", TEXT, "echo of the prompt is not built yet; leave it out", False),
+    _refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
+    _refused("tools", CHAT, TOOLS, []),
+    _refused("tool_choice", CHAT, TOOLS, "none", "auto"),
+    _refused("parallel_tool_calls", CHAT, TOOLS, True, False),
+    _refused("functions", CHAT, TOOLS, []),
+    _refused("function_call", CHAT, TOOLS, "none", "auto"),
+    _refused("response_format", CHAT, GUIDED, {"type": "text"}),
+    _refused("modalities", CHAT, MEDIA, ["text"]),
+    _refused("audio", CHAT, MEDIA),
+    _refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
+    _refused("reasoning_effort", CHAT, "reasoning models are not built yet; leave it out", "none"),
+    _refused("verbosity", CHAT, "say in a message how long the answer shall be", "medium"),
+    _refused("store", CHAT, STORE, False),
+    _refused("metadata", CHAT, STORE, {}),
+    _refused("service_tier", CHAT, "there is one tier; leave it out", "auto", "default"),
+    _refused("web_search_options", CHAT, HOSTED),
+    _refused("moderation", CHAT, HOSTED),
+    _refused("prompt_cache_options", CHAT, HOSTED, {}),
+    _refused("prompt_cache_retention", CHAT, HOSTED, "in_memory"),
+    _refused("include_obfuscation", STREAM, "streams are not padded; leave it out", False),
+    # --- messages and parts ---
+    _refused("tool_calls", MESSAGE, TOOLS, []),
+    _refused("tool_call_id", MESSAGE, TOOLS),
+    _refused("function_call", MESSAGE, TOOLS),
+    _refused("refusal", MESSAGE, "say it as content"),
+    _refused("audio", MESSAGE, MEDIA),
+    _refused("image_url", PART, MEDIA),
+    _refused("input_audio", PART, MEDIA),
+    _refused("file", PART, MEDIA),
+    _refused("refusal", PART, "say it as text"),
+    _refused("prompt_cache_breakpoint", PART, HOSTED),
+    # --- vLLM's extras, not built ---
+    _refused("repetition_penalty", BOTH, PENALTIES, 1),
+    _refused("length_penalty", BOTH, PENALTIES, 1),
+    _refused("use_beam_search", BOTH, "beam search is not built; leave it out", False),
+    _refused("ignore_eos", BOTH, "generating past the end token is not built yet; leave it out", False),
+    _refused("min_tokens", BOTH, "a least number of tokens is not built yet; leave it out", 0),
+    _refused("bad_words", BOTH, "forbidden words are not built yet; leave it out", []),
+    _refused("allowed_token_ids", BOTH, GUIDED),
+    _refused("include_stop_str_in_output", BOTH, "the stop text is cut; append it yourself", False),
+    _refused("skip_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
+    _refused("spaces_between_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
+    _refused("truncate_prompt_tokens", BOTH, "a prompt is never shortened; shorten it before sending"),
+    _refused("prompt_logprobs", BOTH, LOGPROBS),
+    _refused("return_token_ids", BOTH, "use /tokenize to see token ids", False),
+    _refused("return_tokens_as_token_ids", BOTH, "use /tokenize to see token ids", False),
+    _refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
+    _refused("structured_outputs", BOTH, GUIDED),
+    _refused("guided_json", BOTH, GUIDED),
+    _refused("guided_regex", BOTH, GUIDED),
+    _refused("guided_choice", BOTH, GUIDED),
+    _refused("guided_grammar", BOTH, GUIDED),
+    _refused("response_format", TEXT, GUIDED, {"type": "text"}),
+    _refused("priority", BOTH, "requests are served in order; leave it out", 0),
+    _refused("cache_salt", BOTH, "a salt of the prefix cache is not built yet; leave it out"),
+    _refused("echo", CHAT, "echo of the prompt is not built yet; leave it out", False),
+    _refused("add_generation_prompt", CHAT, TEMPLATE, True),
+    _refused("continue_final_message", CHAT, TEMPLATE, False),
+    _refused("add_special_tokens", CHAT, TEMPLATE, False),
+    _refused("add_special_tokens", TEXT, "a raw prompt gets the model's begin token; leave it out", True),
+    _refused("chat_template", CHAT, TEMPLATE),
+    _refused("chat_template_kwargs", CHAT, TEMPLATE, {}),
+    _refused("documents", CHAT, "write them into a message", []),
+    _refused("continue_final_message", TOKENIZE, TEMPLATE, False),
+    _refused("chat_template", TOKENIZE, TEMPLATE),
+    _refused("chat_template_kwargs", TOKENIZE, TEMPLATE, {}),
+    _refused("tools", TOKENIZE, TOOLS, []),
+    _refused("return_token_strs", TOKENIZE, "send one id at a time to /detokenize to see its text", False),
+)
+
+Table = Mapping[str, Field]
+
+
+def fields_of(place: Place) -> Table:
+    """The fields of one place, by name."""
+    return {field.name: field for field in FIELDS if place in field.places}
+
+
+TABLES: Mapping[Place, Table] = {place: fields_of(place) for place in Place}
+
+
+def sift(given: dict[str, Any], place: Place, where: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields that decoding shall see, and the names of those that are ignored. `where` is the path of the
+    object.
+
+    Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows.
+    """
+    table = TABLES[place]
+    kept: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+    for name, value in given.items():
+        if (field := table.get(name)) is None:
+            raise _unknown(name, place, where)
+        if value is None:
+            continue
+        if field.standing is Standing.REFUSED:
+            _require_harmless(field, value, where)
+            continue
+        if field.standing is Standing.IGNORED:
+            ignored += (name,)
+        kept[name] = value
+    return kept, ignored
+
+
+def _require_harmless(field: Field, value: object, where: str) -> None:
+    if any(_same(value, harmless) for harmless in field.harmless):
+        return
+    raise UnsupportedParameter(
+        f"{where}{field.name} is not supported: {field.says}", param=f"{where}{field.name}"
+    )
+
+
+def _same(value: object, harmless: object) -> bool:
+    """Equality of JSON values: true is not 1, but 0.0 is 0."""
+    return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
+
+
+def _unknown(name: str, place: Place, where: str) -> AntiphonError:
+    shown = shown_key(name)
+    elsewhere = [
+        str(other) for other in (Place.CHAT, Place.TEXT) if other is not place and name in TABLES[other]
+    ]
+    hint = f"; it belongs to {elsewhere[0]}" if elsewhere and place in BOTH else _nearest(name, TABLES[place])
+    return UnknownParameter(f"unknown field {where}{shown}{hint}", param=f"{where}{shown}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    if len(name) > MAX_SHOWN_KEY:
+        return ""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""

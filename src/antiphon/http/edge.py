@@ -1,0 +1,63 @@
+"""What the edge stands on, handed to it by assembly; and what it keeps of one request while it is
+answered."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.types import Scope
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.dialects.base import Dialect
+from antiphon.domain.context import Clock, Context, SystemClock
+from antiphon.domain.events import Event
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.registry import Models
+from antiphon.http.work import Ongoing
+from antiphon.settings import ServerSettings
+
+EXCHANGE = "antiphon.exchange"
+"""Key of the Exchange in the scope."""
+
+
+class Runner(Protocol):
+    """The pipeline, as far as the edge knows it."""
+
+    def run(
+        self, request: GenerationRequest, context: Context
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Entering is cheap; the work runs as the iterator is read; leaving ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Everything that handlers and middleware use."""
+
+    pipeline: Runner
+    models: Models
+    dialect: Dialect
+    settings: ServerSettings
+    verifiers: tuple[TokenVerifier, ...] = ()
+    """None of them: every caller is the local anonymous actor, and must come from this machine."""
+    clock: Clock = field(default_factory=SystemClock)
+    ongoing: Ongoing = field(default_factory=Ongoing)
+    """The generations that run now; shutdown ends them."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through the middleware."""
+
+    request_id: str
+    actor: Actor = LOCAL_ANONYMOUS
+    body: bytes = b""
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """The exchange that the outermost middleware put into the scope."""
+    exchange = scope[EXCHANGE]
+    if not isinstance(exchange, Exchange):
+        raise TypeError("the scope holds no exchange")
+    return exchange

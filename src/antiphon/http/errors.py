@@ -1,0 +1,67 @@
+"""Errors as HTTP responses: status and headers from the error, the body from the dialect."""
+
+import math
+import re
+import traceback
+
+from starlette.types import Message, Send
+
+from antiphon.dialects.base import Dialect
+from antiphon.errors import AntiphonError, InternalError
+
+DEFAULT_RETRY = 1.0
+"""Seconds for Retry-After where the error names none: an engine is back within a few."""
+
+UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
+
+
+def internal(request_id: str) -> InternalError:
+    """What a caller hears of a defect: the request id and nothing else."""
+    return InternalError(f"something went wrong inside the server; the request id is {request_id}")
+
+
+def frames(problem: BaseException) -> str:
+    """Type and place of an exception without its message, which may hold a prompt."""
+    stack = traceback.extract_tb(problem.__traceback__)
+    places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
+    return f"{type(problem).__name__} at {places}"
+
+
+def _short(filename: str) -> str:
+    return re.sub(r"^.*/(?:site-packages|src)/", "", filename)
+
+
+def error_headers(error: AntiphonError) -> list[tuple[bytes, bytes]]:
+    """The headers that an error's status calls for, besides those of its body."""
+    headers: list[tuple[bytes, bytes]] = []
+    retry_after = error.retry_after
+    if retry_after is None and error.status in (TOO_MANY, UNAVAILABLE):
+        retry_after = DEFAULT_RETRY
+    if retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after))))
+    if error.status == UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
+    if error.status == TIMED_OUT:
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+def json_start(status: int, length: int, headers: list[tuple[bytes, bytes]] | None = None) -> Message:
+    """The message that opens a JSON response."""
+    fixed = [(b"content-type", b"application/json"), (b"content-length", b"%d" % length)]
+    return {"type": "http.response.start", "status": status, "headers": fixed + (headers or [])}
+
+
+async def send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    """A whole answer with status 200."""
+    await send(json_start(200, len(body), headers))
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(
+    send: Send, dialect: Dialect, error: AntiphonError, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """A whole error response in the dialect's shape."""
+    body = dialect.error(error)
+    await send(json_start(error.status, len(body), error_headers(error) + (headers or [])))
+    await send({"type": "http.response.body", "body": body})

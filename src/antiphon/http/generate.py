@@ -1,0 +1,92 @@
+"""One generation over HTTP: decode, run, answer; buffered or streamed, from the same events."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from antiphon.dialects.base import Call, Chunks, Head, Operation
+from antiphon.domain.collect import collect
+from antiphon.domain.context import Context
+from antiphon.errors import AntiphonError
+from antiphon.http.edge import Edge, Exchange, exchange_of
+from antiphon.http.errors import send_json
+from antiphon.http.middleware import ABORT, translated
+from antiphon.http.sse import Outbox, Sender
+from antiphon.http.work import ClientLeft, Work, attended
+from antiphon.telemetry.logs import record
+
+T = TypeVar("T")
+
+OFF_LOOP = 1 << 16
+"""Bytes of a body from which it is decoded in a thread: reading as many takes a millisecond."""
+
+
+class Generate:
+    """The ASGI endpoint of one operation of a dialect."""
+
+    def __init__(self, edge: Edge, operation: Operation) -> None:
+        self._edge = edge
+        self._operation = operation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        call = await decoded(self._operation.decode, exchange)
+        clock, settings = self._edge.clock, self._edge.settings
+        deadline = clock.monotonic() + settings.request_timeout
+        context = Context(exchange.request_id, exchange.actor, deadline, clock)
+        head = Head(clock.unique(), int(clock.wall()), call.request.model)
+        async with attended(receive, self._edge.ongoing, settings.request_timeout) as work:
+            if call.stream:
+                cut = scope["state"].get(ABORT, lambda: None)
+                sender = self._sender(send, call, work, cut)
+                await self._stream(call, context, self._operation.chunks(head, call), work, sender)
+            else:
+                answer = await self._answer(call, context, head, work)
+                await send_json(send, answer, reported(call))
+
+    async def _answer(self, call: Call, context: Context, head: Head, work: Work) -> bytes:
+        with work.interruptible():
+            async with self._edge.pipeline.run(call.request, context) as events:
+                generation = await collect(events)
+        return self._operation.answer(head, generation)
+
+    async def _stream(self, call: Call, context: Context, chunks: Chunks, work: Work, sender: Sender) -> None:
+        outbox = Outbox()
+        delivery = work.group.create_task(sender.deliver(outbox))
+        try:
+            with translated(context.request_id), work.interruptible():
+                await self._fill(outbox, call, context, chunks)
+            outbox.close(chunks.end())
+        except AntiphonError as error:
+            if not outbox.begun:
+                raise
+            record("stream_failed", request_id=context.request_id, code=error.code)
+            outbox.close(chunks.error(error))
+        await delivery
+
+    async def _fill(self, outbox: Outbox, call: Call, context: Context, chunks: Chunks) -> None:
+        async with self._edge.pipeline.run(call.request, context) as events:
+            async for event in events:
+                await outbox.put(chunks.encode(event))
+
+    def _sender(self, send: Send, call: Call, work: Work, abort: Callable[[], None]) -> Sender:
+        def cut() -> None:
+            abort()
+            work.end(ClientLeft())
+
+        settings = self._edge.settings
+        return Sender(send, settings.keep_alive_interval, settings.send_timeout, cut, reported(call))
+
+
+def reported(call: Call) -> list[tuple[bytes, bytes]]:
+    """The header that names the fields which were accepted and do nothing."""
+    return [(b"x-antiphon-ignored", ", ".join(call.ignored).encode())] if call.ignored else []
+
+
+async def decoded(decode: Callable[[bytes], T], exchange: Exchange) -> T:
+    """What the body says; a large one is read in a thread, so that nobody else waits."""
+    if len(exchange.body) <= OFF_LOOP:
+        return decode(exchange.body)
+    return await asyncio.to_thread(decode, exchange.body)

@@ -1,0 +1,217 @@
+"""What every request passes, outermost first: the border, the origin guard, and for bodies the gate.
+
+Pure ASGI, so a client that leaves is seen by whoever asks. Authentication, which stands between guard and
+gate, has its
+own module.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from antiphon.errors import (
+    AntiphonError,
+    BodyTooLarge,
+    InternalError,
+    PermissionDenied,
+    RequestError,
+    RequestTimedOut,
+    UnsupportedMediaType,
+)
+from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of
+from antiphon.http.errors import frames, internal, send_error
+from antiphon.http.work import ClientLeft
+from antiphon.settings import is_loopback
+from antiphon.telemetry.logs import record
+
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+"""What a caller may name a request: enough for every tracing format, and nothing that a log or header could
+trip on."""
+
+ABORT = "antiphon.abort"
+"""Key in the scope's state of the function that drops the connection at once."""
+
+ARRIVAL = "antiphon.arrival"
+"""Key in the scope's state of the loop's time at which the first byte of the request came."""
+
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
+
+JSON_TYPE = "application/json"
+
+
+def header_values(scope: Scope, name: bytes) -> list[bytes]:
+    """Every value of a header, in order."""
+    return [value for key, value in scope["headers"] if key == name]
+
+
+@contextmanager
+def translated(request_id: str) -> Iterator[None]:
+    """Turns a defect into an InternalError and a log record with its place, but not its message."""
+    try:
+        yield
+    except (AntiphonError, ClientLeft):
+        raise
+    except Exception as problem:
+        record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
+        raise internal(request_id) from problem
+
+
+class Border:
+    """The outermost layer: gives the request its id and turns whatever is raised into an error response."""
+
+    def __init__(self, app: ASGIApp, edge: Edge) -> None:
+        self._app = app
+        self._edge = edge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(self._request_id(scope))
+        scope[EXCHANGE] = exchange
+        fixed = [(b"x-request-id", exchange.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        started = False
+
+        async def stamped(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message["headers"], *fixed]}
+            await send(message)
+
+        try:
+            with translated(exchange.request_id):
+                await self._app(scope, receive, stamped)
+        except ClientLeft:
+            return
+        except AntiphonError as error:
+            self._note(error, exchange, scope)
+            if not started:
+                await send_error(stamped, self._edge.dialect, error)
+
+    def _request_id(self, scope: Scope) -> str:
+        values = header_values(scope, b"x-request-id")
+        if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
+            return values[0].decode()
+        return f"req-{self._edge.clock.unique()}"
+
+    def _note(self, error: AntiphonError, exchange: Exchange, scope: Scope) -> None:
+        if isinstance(error, InternalError):
+            return
+        level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
+        record(
+            "refused",
+            level,
+            request_id=exchange.request_id,
+            status=error.status,
+            code=error.code,
+            param=error.param,
+            method=scope["method"],
+        )
+
+
+class Guard:
+    """Refuses what a web page of another site sends, and, while there is no key, names that are not of this
+    machine.
+
+    A page that rebinds its own name to 127.0.0.1 sends that name as Host; a page of another site says so in
+    Origin or
+    Sec-Fetch-Site.
+    """
+
+    def __init__(self, app: ASGIApp, edge: Edge) -> None:
+        self._app = app
+        self._local = not edge.verifiers
+        self._hosts = frozenset(host.lower() for host in edge.settings.allowed_hosts)
+        self._origins = frozenset(edge.settings.cors_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = self._checked_host(header_values(scope, b"host"))
+        if not self._same_site(scope, host):
+            raise PermissionDenied(
+                "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
+            )
+        await self._app(scope, receive, send)
+
+    def _checked_host(self, values: list[bytes]) -> str:
+        if len(values) > 1:
+            raise RequestError("the request has several Host headers")
+        host = values[0].decode("latin-1").lower() if values else ""
+        if self._local and not self._is_ours(host):
+            raise PermissionDenied(
+                "refused: without a key only loopback names are served; use http://127.0.0.1, "
+                "or add the name to ANTIPHON_ALLOWED_HOSTS"
+            )
+        return host
+
+    def _is_ours(self, host: str) -> bool:
+        match = HOST.fullmatch(host)
+        return match is not None and (is_loopback(match["name"]) or match["name"] in self._hosts)
+
+    def _same_site(self, scope: Scope, host: str) -> bool:
+        origins = header_values(scope, b"origin")
+        if origins:
+            origin = origins[0].decode("latin-1")
+            known = origin in self._origins or "*" in self._origins
+            return len(origins) == 1 and (known or origin.lower().partition("://")[2] == host != "")
+        sites = header_values(scope, b"sec-fetch-site")
+        return all(site in (b"same-origin", b"none") for site in sites) or _is_navigation(scope)
+
+
+def _is_navigation(scope: Scope) -> bool:
+    """Whether a person follows a link here: the page that holds the link sees nothing of the answer."""
+    return scope["method"] == "GET" and header_values(scope, b"sec-fetch-mode") == [b"navigate"]
+
+
+class Gate:
+    """Lets a JSON body in, whole, within its limits of size and time, and hands it on in the exchange."""
+
+    def __init__(self, app: ASGIApp, edge: Edge) -> None:
+        self._app = app
+        self._limit = edge.settings.max_body_bytes
+        self._seconds = edge.settings.receive_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _require_json(scope)
+        declared = header_values(scope, b"content-length")
+        if declared and int(declared[0]) > self._limit:
+            raise self._too_large()
+        exchange_of(scope).body = await self._read(scope, receive)
+        await self._app(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        arrival = scope["state"].get(ARRIVAL, asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout_at(arrival + self._seconds):
+                return await self._whole(receive)
+        except TimeoutError:
+            raise RequestTimedOut(f"the request did not arrive within {self._seconds:g} seconds") from None
+
+    async def _whole(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), message.get("more_body", False)
+            if size > self._limit:
+                raise self._too_large()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"the body is larger than {self._limit:,} bytes (ANTIPHON_MAX_BODY_BYTES)")
+
+
+def _require_json(scope: Scope) -> None:
+    types = header_values(scope, b"content-type")
+    media, _, options = (types[0] if len(types) == 1 else b"").decode("latin-1").lower().partition(";")
+    if media.strip() != JSON_TYPE or options.strip() not in ("", "charset=utf-8", 'charset="utf-8"'):
+        raise UnsupportedMediaType("the body must be JSON; send it with Content-Type: application/json")
+    codings = header_values(scope, b"content-encoding")
+    if any(coding.strip().lower() != b"identity" for coding in codings):
+        raise UnsupportedMediaType("compressed bodies are not taken; send it without Content-Encoding")

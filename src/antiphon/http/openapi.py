@@ -1,0 +1,65 @@
+"""The OpenAPI document: the dialect's paths and schemas, the edge's own paths, and the errors that all of
+them share."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon import __version__
+from antiphon.dialects.base import Dialect
+from antiphon.http.health import HEALTH_SCHEMA
+
+ERRORS: Mapping[str, str] = {
+    "400": "A field, the body or the prompt's length is at fault; `param` names the field",
+    "401": "No valid key",
+    "403": "Refused by origin or host",
+    "404": "No such model or path",
+    "408": "The request did not arrive in time",
+    "413": "The body is too large",
+    "415": "The body is not JSON",
+    "429": "Too much is waiting; see Retry-After",
+    "500": "A defect; quote the request id",
+    "503": "The engine is not there; see Retry-After",
+    "504": "The answer took too long",
+}
+"""What an error status means."""
+
+HEALTH = "Health"
+
+
+def document(dialect: Dialect, keyed: bool) -> bytes:
+    """The document of a server that does or does not ask for a key."""
+    described = dialect.describe()
+    paths = {path: _completed(item, described.error_schema) for path, item in described.paths.items()}
+    own = {
+        "/health": _health("Whether the process lives"),
+        "/health/ready": _health("Whether every engine is ready", 503),
+    }
+    licence = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
+    whole: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Antiphon", "version": __version__, "license": licence},
+        "paths": paths | own,
+        "components": {"schemas": dict(described.schemas) | {HEALTH: HEALTH_SCHEMA}},
+    }
+    if keyed:
+        whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        whole["security"] = [{"key": []}]
+    return json.dumps(whole).encode()
+
+
+def _completed(item: Mapping[str, Any], error_schema: str) -> dict[str, Any]:
+    """The same path with its error responses."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error_schema}"}}}
+    errors = {status: {"description": says, "content": content} for status, says in ERRORS.items()}
+    return {
+        method: {**operation, "responses": operation["responses"] | errors}
+        for method, operation in item.items()
+    }
+
+
+def _health(summary: str, *more: int) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{HEALTH}"}}}
+    statuses = sorted({200, *more})
+    responses = {str(status): {"description": summary, "content": content} for status in statuses}
+    return {"get": {"summary": summary, "tags": ["health"], "security": [], "responses": responses}}

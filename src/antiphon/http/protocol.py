@@ -1,0 +1,148 @@
+"""uvicorn's HTTP/1.1 protocol with the limits it lacks: a deadline for a request to arrive, a size for its
+headers, errors in the dialect's shape, and a way to drop a connection at once.
+
+A request is told by its first byte. From then on it must arrive within the deadline: late headers are
+answered here, a
+late body by the gate. What still comes of a body after its answer is read and thrown away for as long, so
+that a client
+which is still sending can read the refusal; then the connection is dropped.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from antiphon.dialects.base import Dialect
+from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
+from antiphon.http.middleware import ABORT, ARRIVAL
+
+MAX_HEADER_BYTES = 1 << 16
+"""Request line and headers together: what common proxies take at most, and room for any credential."""
+
+LINGER = 5.0
+"""Seconds that a refused body may still come in after its deadline, and that a closing connection may still
+write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the protocol is told."""
+
+    dialect: Dialect
+    arrival_seconds: float
+    """In which a request must have arrived."""
+    new_id: Callable[[], str]
+    """Names a request that never reached the middleware."""
+
+
+class _HeadersOverflowError(Exception):
+    """Raised in the parser's callback to stop it."""
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        policy: Policy,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._policy = policy
+        self._deadline: asyncio.TimerHandle | None = None
+        self._in_headers = False
+        self._header_bytes = 0
+        self._overflow = False
+
+    # --- from first to last byte of a request ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None and self._is_idle():
+            self._expect_request()
+        self._header_bytes += len(data)
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(_too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["state"][ABORT] = self.transport.abort
+        self.scope["state"][ARRIVAL] = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
+            self._overflow = True
+            raise _HeadersOverflowError
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._forget_deadline()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_request(self) -> None:
+        self._in_headers, self._header_bytes = True, 0
+        self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._late)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        if self._in_headers:
+            seconds = self._policy.arrival_seconds
+            self._refuse(RequestTimedOut(f"the request did not arrive within {seconds:g} seconds"))
+        else:
+            self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+
+    # --- refusals before there is a request ---
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(_too_large() if self._overflow else RequestError("the request is not valid HTTP"))
+
+    def _refuse(self, error: AntiphonError) -> None:
+        if self.transport.is_closing():
+            return
+        self._forget_deadline()
+        body = self._policy.dialect.error(error)
+        self.transport.write(
+            STATUS_LINE[error.status]
+            + b"content-type: application/json\r\n"
+            + b"content-length: %d\r\n" % len(body)
+            + b"x-request-id: req-%b\r\n" % self._policy.new_id().encode()
+            + b"connection: close\r\n\r\n"
+            + body
+        )
+        self._close()
+
+    # --- ends ---
+
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            self._close()
+
+    def _close(self) -> None:
+        """Closes once all is written, or after a while although the client does not read."""
+        self.transport.close()
+        self.loop.call_later(LINGER, self.transport.abort)
+
+
+def _too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(f"the headers are larger than {MAX_HEADER_BYTES:,} bytes")

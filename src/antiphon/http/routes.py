@@ -1,0 +1,133 @@
+"""The handlers beside generation: models, token ids, the OpenAPI document, the page of documentation."""
+
+from collections.abc import Awaitable
+from importlib.resources import files
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from antiphon.dialects.base import ModelEntry
+from antiphon.domain.profile import Profile
+from antiphon.engines.base import Tokenizing
+from antiphon.engines.registry import Model
+from antiphon.errors import EngineUnavailable, MissingParameter, UnsupportedParameter
+from antiphon.http.edge import Edge, exchange_of
+from antiphon.http.generate import decoded
+from antiphon.http.openapi import document
+from antiphon.http.work import attended
+
+T = TypeVar("T")
+
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+async def list_models(request: Request) -> Response:
+    """Every model, in the order of the settings."""
+    edge = edge_of(request)
+    return _json(edge.dialect.models.listed(_entry(model) for model in edge.models))
+
+
+async def show_model(request: Request) -> Response:
+    """One model with its profile."""
+    edge = edge_of(request)
+    model = edge.models.get(request.path_params["model"])
+    return _json(edge.dialect.models.shown(_entry(model, await _profile(request, model))))
+
+
+async def tokenize(request: Request) -> Response:
+    """The token ids of a prompt."""
+    edge = edge_of(request)
+    call = await decoded(edge.dialect.tokens.decode_tokenize, exchange_of(request.scope))
+    model = _chosen(edge, call.model)
+    tokens = await _awaited(request, _tokenizing(model).encode(call.prompt, call.add_special))
+    profile = await _awaited(request, model.engine.profile())
+    return _json(edge.dialect.tokens.tokenized(tokens, profile.context_length))
+
+
+async def detokenize(request: Request) -> Response:
+    """The text of token ids."""
+    edge = edge_of(request)
+    call = await decoded(edge.dialect.tokens.decode_detokenize, exchange_of(request.scope))
+    text = await _awaited(request, _tokenizing(_chosen(edge, call.model)).decode(call.tokens))
+    return _json(edge.dialect.tokens.detokenized(text))
+
+
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document."""
+    edge = edge_of(request)
+    return _json(document(edge.dialect, keyed=bool(edge.verifiers)))
+
+
+async def docs(_: Request) -> Response:
+    """The page that shows the OpenAPI document: a shell without data, which asks for the key."""
+    return _page("page.html", "text/html")
+
+
+async def docs_style(_: Request) -> Response:
+    """The page's style sheet."""
+    return _page("page.css", "text/css")
+
+
+async def docs_script(_: Request) -> Response:
+    """The page's script."""
+    return _page("page.js", "text/javascript")
+
+
+def edge_of(request: Request) -> Edge:
+    """What the application was made with."""
+    edge = request.app.state.edge
+    if not isinstance(edge, Edge):
+        raise TypeError("the application was made without an edge")
+    return edge
+
+
+async def _awaited(request: Request, work: Awaitable[T]) -> T:
+    """The result, unless the caller leaves or the time for a generation is up."""
+    edge = edge_of(request)
+    async with attended(request.receive, edge.ongoing, edge.settings.request_timeout) as attention:
+        with attention.interruptible():
+            return await work
+
+
+def _chosen(edge: Edge, name: str | None) -> Model:
+    """The named model; without a name the only one."""
+    if name is not None:
+        return edge.models.get(name)
+    models = list(edge.models)
+    if len(models) != 1:
+        names = ", ".join(model.name for model in models) or "none"
+        raise MissingParameter(f"model is missing; this server has: {names}", param="model")
+    return models[0]
+
+
+def _tokenizing(model: Model) -> Tokenizing:
+    if not isinstance(model.engine, Tokenizing):
+        raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
+    return model.engine
+
+
+def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
+    return ModelEntry(model.name, model.created, str(model.engine.state()), profile)
+
+
+async def _profile(request: Request, model: Model) -> Profile | None:
+    try:
+        return await _awaited(request, model.engine.profile())
+    except EngineUnavailable:
+        return None
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _page(name: str, media: str) -> Response:
+    return Response(files("antiphon.http").joinpath("docs", name).read_bytes(), 200, PAGE_HEADERS, media)

@@ -1,0 +1,101 @@
+"""The work behind one answer, and all that may end it early: the caller leaves, time is up, the server
+shuts down."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from starlette.types import Receive
+
+from antiphon.errors import AntiphonError, DeadlineExceeded
+
+
+class ClientLeft(Exception):
+    """The caller closed the connection: nobody waits for an answer, and none is sent."""
+
+
+class Work:
+    """One caller's work. It is ended from outside by cancelling its task, and says with which error.
+
+    Owned by the task that runs `attended`; `group` holds helpers that end with it.
+    """
+
+    def __init__(self, task: asyncio.Task[object], group: asyncio.TaskGroup) -> None:
+        self.group = group
+        self._task = task
+        self._error: Exception | None = None
+        self._open = False
+
+    def end(self, error: Exception) -> None:
+        """Ends what runs inside `interruptible`, once; does nothing before and after."""
+        if self._open and self._error is None:
+            self._error = error
+            self._task.cancel()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """The part that may be ended. Raises what `end` was given."""
+        self._open = True
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._error is None:
+                raise
+            self._task.uncancel()
+            raise self._error from None
+        finally:
+            self._open = False
+
+
+class Ongoing:
+    """All work of this process."""
+
+    def __init__(self) -> None:
+        self._works: set[Work] = set()
+
+    def __len__(self) -> int:
+        return len(self._works)
+
+    def add(self, work: Work) -> None:
+        self._works.add(work)
+
+    def discard(self, work: Work) -> None:
+        self._works.discard(work)
+
+    def end(self, error: AntiphonError) -> None:
+        """Ends all of it: buffered answers become the error, streams end with it."""
+        for work in tuple(self._works):
+            work.end(error)
+
+
+@asynccontextmanager
+async def attended(receive: Receive, ongoing: Ongoing, seconds: float) -> AsyncIterator[Work]:
+    """Work that ends when the caller leaves (ClientLeft), after so many seconds (DeadlineExceeded), or with
+    `ongoing`."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("work belongs to a task")
+    try:
+        async with asyncio.TaskGroup() as group:
+            work = Work(task, group)
+            watcher = group.create_task(_watch(receive, work))
+            late = DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds")
+            timer = asyncio.get_running_loop().call_later(seconds, work.end, late)
+            ongoing.add(work)
+            try:
+                yield work
+            finally:
+                ongoing.discard(work)
+                timer.cancel()
+                watcher.cancel()
+    except BaseExceptionGroup as problems:
+        if len(problems.exceptions) == 1:
+            raise problems.exceptions[0] from None
+        raise
+
+
+async def _watch(receive: Receive, work: Work) -> None:
+    """The body has arrived, so what comes next is the end of the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    work.end(ClientLeft())
