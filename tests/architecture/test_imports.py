@@ -76,8 +76,8 @@ BORDERS = {
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
-    "uvicorn": ("antiphon.http",),
-    "uvloop": ("antiphon.http", "antiphon.engines.host"),
+    "uvicorn": ("antiphon.http", "antiphon.assembly"),
+    "uvloop": ("antiphon.http", "antiphon.engines.host", "antiphon.assembly"),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
 }
 SUPERVISED = frozenset({"msgspec"})  # settings are decoded with it; nothing else may reach the supervisor
