@@ -11,6 +11,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --no-compile
 
+BENCH := $(filter-out make_model,$(basename $(notdir $(wildcard benchmarks/*.py))))
+
 .DEFAULT_GOAL := help
 .PHONY: help serve install test check soak bench docs lock clean system
 
@@ -34,8 +36,8 @@ check: .venv/test.stamp ## Check format, lint, types and architecture
 soak: .venv/test.stamp ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
-bench: .venv/test.stamp ## Measure; benchmarks/README.md says what
-	@$(BIN)/python -m benchmarks $(ARGS)
+bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="--rounds 5")
+	@for each in $(BENCH); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
 
 docs: .venv/serve.stamp ## Write the pages that are made from code again
 	@$(BIN)/python scripts/generate_docs.py
