@@ -57,6 +57,8 @@ class TextFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(_plain(item) for item in value)
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     bare = text.isascii() and text.isprintable() and " " not in text and '"' not in text
     return text if bare else json.dumps(text)

@@ -1,0 +1,124 @@
+"""The composition root of the HTTP process: settings in, a serving application out.
+
+The only importer of implementations. Run by the supervisor as `python -m antiphon.assembly`; what it is told comes through standard input
+(`engines.host.control`).
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import uvloop
+
+from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.engines.base import EngineState, LoadSpec
+from antiphon.engines.host import runtime
+from antiphon.engines.host.client import HostTokenEngine, host_engine
+from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
+from antiphon.engines.host.frames import from_line
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import AntiphonError
+from antiphon.http.app import create_app
+from antiphon.http.edge import Edge
+from antiphon.http.serve import serve
+from antiphon.pipeline.run import Pipeline
+from antiphon.rendering.renderer import Renderer
+from antiphon.settings import Settings, decode
+from antiphon.telemetry.logs import configure
+from antiphon.telemetry.metrics import Metrics
+
+
+def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
+    """Everything between the socket and the engines."""
+    key = settings.server.api_key
+    return Edge(
+        pipeline=Pipeline(models, Metrics(), settings.engine.restart_patience),
+        models=models,
+        dialect=OpenAI(),
+        settings=settings.server,
+        verifiers=(ServiceKey(key),) if key else (),
+        clock=clock,
+    )
+
+
+@asynccontextmanager
+async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
+    """A connection to each engine host, kept while the context lasts."""
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(host_engine(path, name)) for name, path in sockets.items()
+        }
+
+
+def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock) -> Models:
+    """The models in the order of the settings, each rendered over its host."""
+    created = int(clock.wall())
+    return Models(tuple(Model(name, _rendered(host), created) for name, host in hosts.items()))
+
+
+def _rendered(host: HostTokenEngine) -> Renderer:
+    return Renderer(host, state=host.state, generation=lambda: host.generation)
+
+
+async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:
+    """Serves until told to stop, by a signal or by the end of the supervisor."""
+    clock = SystemClock()
+    loop = asyncio.get_running_loop()
+    status = StatusPipe(config.status_fd)
+    async with engines(config.sockets) as hosts:
+        models = models_over(hosts, clock)
+        edge = edge_of(settings, models, clock)
+
+        def told(line: bytes) -> None:
+            loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))
+
+        lifeline.watch(told, lambda: _abandoned(config.runtime))
+        with socket.socket(fileno=config.listen_fd) as listener:
+            async with asyncio.TaskGroup() as group:
+                learning = [group.create_task(_learn(host, models.get(name))) for name, host in hosts.items()]
+                await serve(create_app(edge), edge, listener, status.ready)
+                for task in learning:
+                    task.cancel()
+        await models.aclose()
+
+
+async def _learn(host: HostTokenEngine, model: Model) -> None:
+    """Has the model's facts fetched and its template proved before the first request asks for them."""
+    with suppress(AntiphonError):  # the first request will meet it again, and say it to somebody
+        await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
+        await model.engine.profile()
+
+
+def _heed(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
+    """An engine that was given up is not waited for any longer."""
+    if news.state is EngineState.FAILED:
+        hosts[news.engine].give_up(news.detail)
+
+
+def _abandoned(directory: str) -> None:
+    """The supervisor is gone: nobody would stop this process, or start what it needs."""
+    import os
+
+    runtime.leave(Path(directory))
+    os._exit(1)
+
+
+def main() -> None:
+    """The HTTP process."""
+    lifeline = Lifeline()
+    try:
+        settings = decode(lifeline.line())
+        config = from_line(lifeline.line(), HttpConfig)
+    except EOFError:
+        sys.exit(1)
+    configure(settings.log.level, settings.log.format)
+    uvloop.run(run(settings, config, lifeline))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Many streams at once over sixteen sequences: all finish, each as if it were alone, in bounded memory."""
+
+import asyncio
+from dataclasses import dataclass
+
+import httpx2
+import openai
+import psutil
+
+from tests.e2e.server import Server
+
+STREAMS = 64
+SEQUENCES = 16
+MOST_MEMORY = 250 * 1024 * 1024
+"""Bytes of proportional set size of all processes together."""
+
+OPENINGS = (
+    "Hello!",
+    "What is Antiphon?",
+    "Tell me a story about a fox.",
+    "Count to ten.",
+    "Spell the word tree.",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that is its own, by its text and its seed."""
+
+    text: str
+    seed: int
+
+    async def stream(self, client: openai.AsyncOpenAI) -> str:
+        parts = await client.chat.completions.create(
+            model="cantor",
+            messages=[{"role": "user", "content": self.text}],
+            temperature=0.8,
+            seed=self.seed,
+            max_tokens=48,
+            stream=True,
+        )
+        said, reasons = "", []
+        async for part in parts:
+            said += part.choices[0].delta.content or ""
+            reasons += [part.choices[0].finish_reason] if part.choices[0].finish_reason else []
+        assert len(reasons) == 1
+        return said
+
+
+ASKED = [
+    Asked(OPENINGS[number % len(OPENINGS)] + " And then?" * (number % 7), number) for number in range(STREAMS)
+]
+
+
+async def test_sixty_four_streams_over_sixteen_sequences_say_what_each_says_alone(server: Server) -> None:
+    limits = httpx2.Limits(max_connections=STREAMS)
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(limits=limits)
+    ) as client:
+        async with asyncio.TaskGroup() as group:
+            together = [group.create_task(asked.stream(client)) for asked in ASKED]
+        alone = [await asked.stream(client) for asked in ASKED[::4]]
+    assert [task.result() for task in together][::4] == alone
+
+
+async def test_sixteen_streams_fit_the_memory(server: Server) -> None:
+    client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
+    async with client, asyncio.TaskGroup() as group:
+        for asked in ASKED[:SEQUENCES]:
+            group.create_task(asked.stream(client))
+    tree = [server.supervisor, *server.supervisor.children(recursive=True)]
+    shares = {process.pid: _share(process) for process in tree}
+    assert sum(shares.values()) < MOST_MEMORY, shares
+
+
+def _share(process: psutil.Process) -> int:
+    share: int = process.memory_full_info().pss
+    return share

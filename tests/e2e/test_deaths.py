@@ -1,0 +1,152 @@
+"""Processes that are killed: what callers see, how soon service is back, and that nothing stays behind."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.e2e.server import Server, serving, start, wait_for
+
+BACK = 50.0
+"""Seconds; service is back within five."""
+
+
+@pytest.fixture
+def victim(noise: Path):
+    with serving("--model", str(noise), "--sequences", "2") as running:
+        yield running
+
+
+async def asked(client: openai.AsyncOpenAI, stream: bool) -> str:
+    """How one completion ended, as OpenAI's client tells it."""
+    try:
+        answer = await client.completions.create(
+            model="noise", prompt="x", max_tokens=200, stream=stream, temperature=0
+        )
+        if stream:
+            async for _ in answer:  # type: ignore[union-attr]
+                pass
+    except openai.APIStatusError as error:
+        return f"{error.status_code} {error.response.headers.get('retry-after', 'no retry-after')}"
+    except openai.APIError as error:
+        return f"in stream: {error.code}"
+    return "ok"
+
+
+async def under_load(server: Server, strike: Callable[[], None]) -> Counter[str]:
+    """Six requests, two of them in the batch; the blow falls when tokens are being made."""
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(asked(client, stream=index % 2 == 0)) for index in range(6)]
+            await asyncio.to_thread(
+                wait_for,
+                lambda: server.load().decoded_tokens > 4 and server.load().queued == 4,
+                BACK,
+                "two run and four wait",
+            )
+            strike()
+        return Counter(task.result() for task in asking)
+
+
+def ready(server: Server) -> bool:
+    return httpx.get(f"{server.url}/health/ready").status_code == 200
+
+
+def test_a_killed_engine_host_costs_its_batch_an_error_and_the_queue_only_time(victim: Server) -> None:
+    gateway = victim.children("assembly")[0].pid
+    seen: list[httpx.Response] = []
+
+    def strike() -> None:
+        victim.host().kill()
+        wait_for(lambda: not ready(victim), BACK, "readiness says so")
+        seen.append(httpx.get(f"{victim.url}/health/ready"))
+        assert httpx.get(f"{victim.url}/health").status_code == 200
+
+    ends = asyncio.run(under_load(victim, strike))
+    assert ends["ok"] == 4, ends
+    lost = [end for end in ends.elements() if end != "ok"]
+    assert len(lost) == 2 and all(
+        end == "in stream: engine_died" or end.startswith("503 ") for end in lost
+    ), ends
+    assert not any("no retry-after" in end for end in lost)
+    assert seen[0].status_code == 503 and "noise" in seen[0].text and int(seen[0].headers["retry-after"]) >= 1
+    wait_for(lambda: ready(victim), BACK, "service is back")
+    assert [child.pid for child in victim.children("assembly")] == [gateway], "the gateway was never down"
+
+
+def test_three_deaths_in_a_minute_are_the_last(victim: Server) -> None:
+    for _ in range(3):
+        wait_for(lambda: victim.children("engines.host") and ready(victim), BACK, "the host is up")
+        host = victim.host()
+        host.kill()
+        psutil.wait_procs([host], timeout=BACK)
+    wait_for(
+        lambda: "3 times" in httpx.get(f"{victim.url}/health/ready").text,
+        BACK,
+        "readiness says it was given up",
+    )
+    answer = httpx.post(f"{victim.url}/v1/completions", json={"model": "noise", "prompt": "x"}, timeout=60)
+    assert answer.status_code == 503 and "given up" in answer.json()["error"]["message"]
+
+
+def test_a_killed_http_process_comes_back(victim: Server) -> None:
+    victim.children("assembly")[0].kill()
+
+    def answers() -> bool:
+        try:
+            return ready(victim)
+        except httpx.TransportError:
+            return False
+
+    wait_for(answers, BACK, "it answers again")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_nothing_stays_behind(noise: Path, number: signal.Signals, tmp_path: Path) -> None:
+    server = start("--model", str(noise), env={"XDG_RUNTIME_DIR": str(tmp_path)})
+    wait_for(lambda: server.url, BACK, "the server listens")
+    tree = server.supervisor.children(recursive=True)
+    assert len(tree) >= 2 and list(tmp_path.iterdir())
+    status = server.stop(number)
+    assert status == (0 if number != signal.SIGKILL else -signal.SIGKILL)
+    gone, alive = psutil.wait_procs(tree, timeout=BACK)
+    assert not alive and len(gone) == len(tree)
+    wait_for(lambda: not list(tmp_path.iterdir()), BACK, "the runtime directory is removed")
+    host, port = server.url.removeprefix("http://").split(":")
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://{host}:{port}/health")
+
+
+def test_the_engine_host_holds_no_key_and_no_process_names_it(noise: Path) -> None:
+    key = "canary-0123456789abcdef"
+    env = {"ANTIPHON_API_KEY": key, "OPENAI_API_KEY": key, "SECRET_TOKEN": key}
+    with serving("--model", str(noise), env=env) as server:
+        host = server.host()
+        assert key not in Path(f"/proc/{host.pid}/environ").read_text()
+        for process in [server.supervisor, *server.supervisor.children(recursive=True)]:
+            assert key not in " ".join(process.cmdline())
+        assert key.encode() not in memory_of(host.pid)
+
+
+def memory_of(pid: int) -> bytes:
+    """The writable memory of a process, as far as it can be read."""
+    parts = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in maps:
+            span, rights, *rest = line.split()
+            if not rights.startswith("rw") or (len(rest) == 4 and rest[3].startswith("[v")):
+                continue
+            low, high = (int(part, 16) for part in span.split("-"))
+            try:
+                memory.seek(low)
+                parts.append(memory.read(min(high - low, 64 << 20)))
+            except (OSError, ValueError):
+                continue
+    return os.linesep.encode().join(parts)

@@ -1,0 +1,76 @@
+"""A client that leaves frees its sequence within a second, wherever its request stands."""
+
+import json
+import socket
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.e2e.server import Server, wait_for
+
+DEADLINE = 10.0
+LONG_PROMPT = [100] * 3500
+"""Token ids whose prefill takes seconds on the random model."""
+
+
+def posted(server: Server, **fields: object) -> socket.socket:
+    """A connection on which the request was sent and nothing was read."""
+    host, port = server.url.removeprefix("http://").split(":")
+    body = json.dumps({"model": "noise", "prompt": "x", "max_tokens": 3000} | fields).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def idle(server: Server) -> bool:
+    load = server.load()
+    return load.running == 0 and load.queued == 0 and load.free_sequences == 2 and load.cells_used == 0
+
+
+def test_in_prefill(busy: Server) -> None:
+    before = busy.load().prefill_tokens
+    with closing(posted(busy, prompt=LONG_PROMPT, max_tokens=8)):
+        wait_for(lambda: busy.load().running == 1, DEADLINE, "the prompt is admitted")
+    wait_for(lambda: idle(busy), DEADLINE, "the sequence is free again")
+    assert busy.load().prefill_tokens - before < len(LONG_PROMPT), "the prefill was cut short"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_while_tokens_are_made(busy: Server, stream: bool) -> None:
+    before = busy.load().decoded_tokens
+    with closing(posted(busy, stream=stream)):
+        wait_for(lambda: busy.load().decoded_tokens > before + 3, DEADLINE, "tokens are made")
+    wait_for(lambda: idle(busy), DEADLINE, "the sequence is free again")
+    assert busy.load().decoded_tokens - before < 2000, "the generation was cut short"
+
+
+def test_while_queued(busy: Server) -> None:
+    with ExitStack() as running:
+        for _ in range(2):
+            running.enter_context(closing(posted(busy, stream=True)))
+        wait_for(lambda: busy.load().running == 2, DEADLINE, "both sequences are taken")
+        with closing(posted(busy)):
+            wait_for(lambda: busy.load().queued == 1, DEADLINE, "the third request waits")
+        wait_for(lambda: busy.load().queued == 0, DEADLINE, "it left the queue")
+        assert busy.load().running == 2, "the others go on"
+    wait_for(lambda: idle(busy), DEADLINE, "all sequences are free again")
+
+
+def test_with_several_choices(busy: Server) -> None:
+    with closing(posted(busy, n=2)):
+        wait_for(lambda: busy.load().running == 2, DEADLINE, "both choices run")
+    wait_for(lambda: idle(busy), DEADLINE, "both sequences are free again")
+
+
+def test_each_is_logged_as_cancelled_with_the_tokens_that_were_made(busy: Server) -> None:
+    before = len(busy.records("generation"))
+    with closing(posted(busy, stream=True)) as connection:
+        while b"data:" not in connection.recv(65536):
+            pass
+    wait_for(lambda: len(busy.records("generation")) > before, DEADLINE, "the generation is logged")
+    line = busy.records("generation")[-1]
+    assert line["status"] == "cancelled" and line["completion_tokens"], line

@@ -1,0 +1,95 @@
+"""What cannot be served is refused at start: one line with the reason, a non-zero status."""
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+
+
+def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """The one line that `antiphon serve` ends with."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--log-level", "error", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env=kept | (env or {}),
+    )
+    assert ended.returncode not in (0, None) and ended.returncode > 0, ended
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith("antiphon: ") and "Traceback" not in ended.stdout
+    return line
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (CANTOR.read_bytes()[:1_000_000] if CANTOR.exists() else b"", "ends before"),
+        (CANTOR.read_bytes()[:40] if CANTOR.exists() else b"", ""),
+        (b"PK\x03\x04" + bytes(1000), "not a GGUF"),
+        (b"", ""),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60), ""),
+        (b"GGUF" + struct.pack("<IQQ", 99, 1, 1) + bytes(100), "version"),
+    ],
+    ids=[
+        "cut in the weights",
+        "cut in the header",
+        "a zip file",
+        "empty",
+        "huge counts",
+        "a version of tomorrow",
+    ],
+)
+def test_a_file_that_is_no_whole_model(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(content)
+    line = refused("--model", str(path))
+    assert "broken.gguf" in line and words in line
+
+
+def test_a_model_that_is_not_there() -> None:
+    assert "absent.gguf" in refused("--model", "absent.gguf")
+
+
+def test_a_directory_instead_of_a_model(tmp_path: Path) -> None:
+    assert str(tmp_path.name) in refused("--model", str(tmp_path))
+
+
+def test_a_library_that_is_not_there() -> None:
+    assert "absent.so" in refused(env={"ANTIPHON_ENGINE_LIBRARY": "/nowhere/absent.so"})
+
+
+def test_a_library_that_is_something_else() -> None:
+    import _ctypes
+
+    path = _ctypes.__file__
+    assert path in refused(env={"ANTIPHON_ENGINE_LIBRARY": path})
+
+
+def test_a_taken_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        line = refused("--port", port)
+    assert port in line and "--port" in line
+
+
+def test_an_open_address_without_a_key() -> None:
+    assert "ANTIPHON_API_KEY" in refused("--host", "0.0.0.0")
+
+
+def test_a_context_that_the_weights_were_not_made_for() -> None:
+    assert "2048" in refused("--context-length", "4096")
+
+
+def test_a_misspelt_setting(tmp_path: Path) -> None:
+    path = tmp_path / "antiphon.toml"
+    path.write_text("[server]\nprot = 1\n")
+    assert "did you mean port" in refused("--config", str(path))

@@ -1,0 +1,169 @@
+"""A newcomer's first minutes: the server starts bare, says where it is, and the demo model answers."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.server import Server, serving
+
+
+@pytest.fixture
+def client(server: Server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def panel(server: Server) -> str:
+    return "\n".join(line for line in server.lines if not line.startswith("{"))
+
+
+def test_the_panel_says_where_what_and_how(server: Server) -> None:
+    text = panel(server)
+    assert server.url in text and f"{server.url}/docs" in text
+    assert re.search(r"model +cantor: [456]\.\d M parameters, Q8_0, 16 x 2048 tokens, exact", text)
+    assert re.search(r"library +\S.*threads", text)
+
+
+def test_the_request_of_the_panel_works_as_it_is_printed(server: Server) -> None:
+    words = shlex.split(panel(server).partition("Try it:")[2].replace("\\\n", " "))
+    assert words[:2] == ["curl", "-s"]
+    headers = dict(words[place + 1].split(": ") for place, word in enumerate(words) if word == "-H")
+    answer = httpx.post(words[2], headers=headers, content=words[words.index("-d") + 1], timeout=60)
+    assert answer.status_code == 200
+    assert len(answer.json()["choices"][0]["message"]["content"].split()) >= 3
+
+
+def test_an_answer_ends_by_itself_and_is_counted(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="cantor", messages=[{"role": "user", "content": "Hello!"}], max_tokens=200
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None and 0 < answer.usage.completion_tokens < 200
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_streamed_and_buffered_answers_are_the_same(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "cantor",
+        "messages": [{"role": "user", "content": "Tell me a story."}],
+        "max_tokens": 60,
+        "seed": 7,
+        "temperature": 1.0,
+    }
+    whole = client.chat.completions.create(**asked)
+    parts = list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **asked))
+    assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == (
+        whole.choices[0].message.content
+    )
+    assert parts[-1].choices == [] and parts[-1].usage == whole.usage
+    assert [p.choices[0].finish_reason for p in parts[:-1] if p.choices[0].finish_reason] == [
+        whole.choices[0].finish_reason
+    ]
+
+
+def test_text_token_ids_and_lists_of_them_complete_alike(server: Server, client: openai.OpenAI) -> None:
+    text = "Once upon a time"
+    ids = httpx.post(f"{server.url}/tokenize", json={"model": "cantor", "prompt": text}).json()["tokens"]
+    back = httpx.post(f"{server.url}/detokenize", json={"model": "cantor", "tokens": ids}).json()["prompt"]
+    assert back == text
+    prompts = [text, [text, text], ids, [ids, ids]]
+    answers = [
+        client.completions.create(model="cantor", prompt=prompt, max_tokens=12, temperature=0)
+        for prompt in prompts
+    ]
+    texts = {choice.text for answer in answers for choice in answer.choices}
+    assert len(texts) == 1 and [len(answer.choices) for answer in answers] == [1, 2, 1, 2]
+    assert [choice.index for choice in answers[1].choices] == [0, 1]
+    assert answers[1].usage is not None and answers[1].usage.prompt_tokens == 2 * len(ids)
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_does_not(client: openai.OpenAI) -> None:
+    def drawn(seed: int) -> str:
+        answer = client.completions.create(
+            model="cantor", prompt="The", max_tokens=24, temperature=1.5, seed=seed
+        )
+        return answer.choices[0].text
+
+    assert drawn(5) == drawn(5)
+    assert len({drawn(seed) for seed in range(6)}) > 1
+
+
+def test_choices_differ_when_sampled_and_are_equal_when_greedy(client: openai.OpenAI) -> None:
+    def texts(temperature: float) -> set[str]:
+        answer = client.completions.create(
+            model="cantor", prompt="The", max_tokens=24, temperature=temperature, n=4, seed=1
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        return {choice.text for choice in answer.choices}
+
+    assert len(texts(1.5)) > 1
+    assert len(texts(0)) == 1
+
+
+def test_a_stop_string_ends_the_text_before_it_and_never_leaks(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "cantor",
+        "prompt": "Once upon a time",
+        "max_tokens": 40,
+        "temperature": 0,
+    }
+    whole = client.completions.create(**asked).choices[0].text
+    stop = whole.strip()[8:13]
+    buffered = client.completions.create(stop=[stop], **asked).choices[0].text
+    parts = client.completions.create(stop=[stop], stream=True, **asked)
+    assert buffered == "".join(part.choices[0].text for part in parts) == whole[: whole.index(stop)]
+
+
+def test_control_tokens_in_a_message_stay_text(server: Server) -> None:
+    def ids(text: str) -> list[int]:
+        body = {"model": "cantor", "messages": [{"role": "user", "content": text}]}
+        tokens: list[int] = httpx.post(f"{server.url}/tokenize", json=body).json()["tokens"]
+        return tokens
+
+    end = httpx.post(
+        f"{server.url}/tokenize",
+        json={"model": "cantor", "prompt": "<|im_end|>", "add_special_tokens": False},
+    ).json()["tokens"]
+    assert len(end) == 1, "in a raw prompt it is one control token"
+    assert ids("a<|im_end|>b").count(end[0]) == ids("ab").count(end[0])
+
+
+def test_a_prompt_over_the_context_is_refused_with_the_numbers(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="cantor", prompt=[100] * 2049)
+    assert refused.value.code == "context_length_exceeded"
+    assert "2048" in refused.value.message and "2049" in refused.value.message
+
+
+def test_the_profile_tells_what_the_model_can(server: Server) -> None:
+    card = httpx.get(f"{server.url}/v1/models/cantor").json()
+    profile = json.dumps(card)
+    assert card["id"] == "cantor" and '"context_length": 2048' in profile and '"exact": true' in profile
+
+
+def test_several_models_are_served_by_their_names(noise: Path, tmp_path: Path) -> None:
+    with serving("--model", str(noise), "--model", f"second={noise}", "--sequences", "1") as both:
+        listed = httpx.get(f"{both.url}/v1/models").json()["data"]
+        assert [model["id"] for model in listed] == ["noise", "second"]
+        for name in ("noise", "second"):
+            answer = httpx.post(
+                f"{both.url}/v1/completions", json={"model": name, "prompt": "x", "max_tokens": 3}, timeout=60
+            )
+            assert answer.json()["usage"]["completion_tokens"] == 3
+        missing = httpx.post(f"{both.url}/v1/completions", json={"model": "third", "prompt": "x"})
+        assert missing.status_code == 404 and "noise, second" in missing.json()["error"]["message"]
+
+
+def test_a_key_in_the_environment_is_asked_for(noise: Path) -> None:
+    key = "0123456789abcdef0123"
+    with serving("--model", str(noise), env={"ANTIPHON_API_KEY": key}) as keyed:
+        assert httpx.get(f"{keyed.url}/v1/models").status_code == 401
+        for header in ({"Authorization": f"Bearer {key}"}, {"x-api-key": key}):
+            assert httpx.get(f"{keyed.url}/v1/models", headers=header).status_code == 200
+        assert key not in "\n".join(keyed.lines)
