@@ -27,10 +27,11 @@ install: .venv/test.stamp ## Make .venv with the runtime and the test tools
 test: .venv/test.stamp ## Run every test but the soak (ARGS="-k words" chooses)
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: .venv/test.stamp ## Check format, lint, types and architecture
+check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/ruff format --check
 	@$(BIN)/ruff check
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/generate_docs.py --check
 	@$(BIN)/python -m pytest --quiet tests/architecture
 
 soak: .venv/test.stamp ## Run the tests that take minutes
