@@ -1,6 +1,7 @@
 """The composition root of the HTTP process: settings in, a serving application out.
 
-The only importer of implementations. Run by the supervisor as `python -m antiphon.assembly`; what it is told comes through standard input
+The only importer of implementations. Run by the supervisor as `python -m antiphon.assembly`; what it is
+told comes through standard input
 (`engines.host.control`).
 """
 
@@ -79,12 +80,21 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         with socket.socket(fileno=config.listen_fd) as listener:
-            async with asyncio.TaskGroup() as group:
-                learning = [group.create_task(_learn(host, models.get(name))) for name, host in hosts.items()]
+            async with learning(hosts, models):
                 await serve(create_app(edge), edge, listener, status.ready)
-                for task in learning:
-                    task.cancel()
         await models.aclose()
+
+
+@asynccontextmanager
+async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> AsyncIterator[None]:
+    """Learns about every model as soon as its host is there, while the context lasts."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_learn(host, models.get(name))) for name, host in hosts.items()]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 async def _learn(host: HostTokenEngine, model: Model) -> None:

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -207,6 +207,24 @@ def load(
     _refuse_open_door(settings.server)
     _refuse_double_names(settings.models)
     return settings
+
+
+def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
+    """The same settings with other models."""
+    return msgspec.structs.replace(settings, models=tuple(models))
+
+
+def model(values: Mapping[str, object]) -> ModelSettings:
+    """One model's settings. Raises SettingsError."""
+    try:
+        return msgspec.convert(values, ModelSettings)
+    except msgspec.ValidationError as problem:
+        raise SettingsError(_explained(str(problem))) from None
+
+
+def changed(model: ModelSettings, **values: object) -> ModelSettings:
+    """The same model with other values."""
+    return msgspec.structs.replace(model, **values)
 
 
 def encode(settings: Settings) -> bytes:

@@ -9,10 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import ModelSettings, Settings, load
+from antiphon.settings import ModelSettings, Settings, changed, load, model, with_models
 from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
@@ -59,9 +57,8 @@ def settled(
     environ = {name: value for name, value in os.environ.items() if name != HOME_VARIABLE}
     settings = load(said, environ, config or _settings_file(), named)
     if not settings.models:
-        demo = msgspec.convert(DEMO_MODEL | common, ModelSettings)
-        settings = msgspec.structs.replace(settings, models=(demo,))
-    return msgspec.structs.replace(settings, models=tuple(_sized(model) for model in settings.models))
+        settings = with_models(settings, [model(DEMO_MODEL | common)])
+    return with_models(settings, map(_sized, settings.models))
 
 
 def _given(values: Mapping[str, object | None]) -> dict[str, object]:
@@ -93,7 +90,7 @@ def _sized(model: ModelSettings) -> ModelSettings:
             f"{header.context_length} that its weights were made for; leave it out or lower it"
         )
     length = model.context_length or fitting_context(header, model.sequences, model.kv_type)
-    return msgspec.structs.replace(model, path=str(path), context_length=length)
+    return changed(model, path=str(path), context_length=length)
 
 
 def panel(settings: Settings, serving: Serving) -> str:

@@ -1,19 +1,18 @@
-"""Starts the generation, again while nothing was begun and the failure allows it; never after the first
-token.
+"""Starts the generation; again while nothing was begun and the failure allows it, never after the first token.
 
-An engine that restarts refuses with a retryable error. The request waits for it, up to a patience and its
-own deadline,
-so that the death of an engine's process costs those who were queued nothing but time.
+An engine that restarts refuses with a retryable error. The request waits for it, up to a patience and its own
+deadline, so that the death of an engine's process costs those who were queued nothing but time.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import Engine, EngineState
-from antiphon.errors import AntiphonError, EngineUnavailable
+from antiphon.errors import EngineUnavailable
 
 FIRST_PAUSE = 0.05
 """Seconds before the first retry; an engine's process takes at least this long to come back."""
@@ -26,23 +25,36 @@ async def attempt(
     engine: Engine, request: GenerationRequest, context: Context, patience: float
 ) -> AsyncGenerator[Event, None]:
     """Events of the first try that starts. Raises what the last try raised."""
-    give_up = context.clock.monotonic() + min(patience, context.remaining() or patience)
+    left = context.remaining()
+    give_up = context.clock.monotonic() + (patience if left is None else min(patience, left))
+    stream, events, first = await _started(engine, request, context, give_up)
+    async with stream:
+        yield first
+        async for event in events:
+            yield event
+
+
+async def _started(
+    engine: Engine, request: GenerationRequest, context: Context, give_up: float
+) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
+    """What must be closed, the events, and the first of them, of the first try that has one."""
     pause = FIRST_PAUSE
     while True:
-        began = False
         try:
-            async with engine.stream(request, context) as events:
-                async for event in events:
-                    began = True
-                    yield event
-            return
-        except AntiphonError as error:
-            if began or not _may_come_back(engine, error, context.clock.monotonic() + pause < give_up):
+            return await _tried(engine, request, context)
+        except EngineUnavailable:
+            given_up = engine.state() is EngineState.FAILED
+            if given_up or context.clock.monotonic() + pause >= give_up:
                 raise
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def _may_come_back(engine: Engine, error: AntiphonError, time_left: bool) -> bool:
-    """An engine that was given up does not; an overload is the caller's to wait out."""
-    return isinstance(error, EngineUnavailable) and time_left and engine.state() is not EngineState.FAILED
+async def _tried(
+    engine: Engine, request: GenerationRequest, context: Context
+) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
+    """One try; closed again when it fails before its first event."""
+    async with AsyncExitStack() as stack:
+        events = await stack.enter_async_context(engine.stream(request, context))
+        first = await anext(events)
+        return stack.pop_all(), events, first

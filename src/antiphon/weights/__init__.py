@@ -1,0 +1,1 @@
+"""Where models come from: their files, what these say of themselves, and what fits the memory."""

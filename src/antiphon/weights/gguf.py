@@ -1,0 +1,221 @@
+"""The header of a GGUF file, read and checked before native code sees the file.
+
+The format: magic, version, counts, then metadata (key, type, value), then tensor descriptions (name,
+dimensions, type, offset), then the tensors' data. Everything that native code would trust is compared with
+the
+file's real size. No weights are read, and no value of an array is kept.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.errors import ModelFileError
+from antiphon.weights.gguf_types import TENSOR_TYPES
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+"""Version 1 had 32-bit counts and is long gone."""
+
+MOST_ENTRIES = 1 << 20
+"""Metadata keys or tensors; the largest models have some thousands."""
+
+LONGEST_NAME = 1 << 16
+"""Bytes of a key or a tensor's name, by the format's own limit."""
+
+MOST_DIMENSIONS = 4
+DEFAULT_ALIGNMENT = 32
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""struct's letter for each of the format's value types."""
+
+STRING, ARRAY = 8, 9
+
+Value = int | float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header says, and what follows from it."""
+
+    path: Path
+    size: int
+    """Bytes of the file."""
+    architecture: str
+    metadata: dict[str, Value]
+    """Scalars and strings; arrays are left out."""
+    tensors: int
+    parameters: int
+    """Number of weights."""
+
+    def number(self, key: str) -> int:
+        """An integer under the architecture's prefix; 0 when there is none."""
+        value = self.metadata.get(f"{self.architecture}.{key}", 0)
+        return int(value) if isinstance(value, int | float) else 0
+
+    @property
+    def context_length(self) -> int:
+        return self.number("context_length")
+
+    @property
+    def layers(self) -> int:
+        return self.number("block_count")
+
+    @property
+    def key_width(self) -> int:
+        """Numbers that the keys of one token take in one layer."""
+        return self._heads() * (self.number("attention.key_length") or self._head_width())
+
+    @property
+    def value_width(self) -> int:
+        """Numbers that the values of one token take in one layer."""
+        return self._heads() * (self.number("attention.value_length") or self._head_width())
+
+    def _heads(self) -> int:
+        """Heads of keys and values; all of them when the file gives a list or nothing, which is the most it
+        can be."""
+        return self.number("attention.head_count_kv") or self.number("attention.head_count")
+
+    def _head_width(self) -> int:
+        return self.number("embedding_length") // max(1, self.number("attention.head_count"))
+
+
+def read_header(path: Path) -> Header:
+    """Reads and checks it. Raises ModelFileError with the file's name and what is wrong."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < len(MAGIC):
+                raise ModelFileError(f"{path.name} is empty or cut short ({size} bytes); fetch it again")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _Reader(data, path).header()
+    except FileNotFoundError:
+        raise ModelFileError(f"there is no file {path}; check the path given to --model") from None
+    except IsADirectoryError:
+        raise ModelFileError(f"{path} is a directory; name the GGUF file in it") from None
+    except OSError as problem:
+        raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
+
+
+class _Reader:
+    """A place in the file that only moves forward, and never past its end."""
+
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self._data = data
+        self._size = len(data)
+        self._path = path
+        self._at = 0
+
+    def header(self) -> Header:
+        self._preamble()
+        tensors, entries = self._count("tensors"), self._count("metadata keys")
+        metadata: dict[str, Value] = {}
+        for _ in range(entries):
+            key = self._string(LONGEST_NAME)
+            value = self._value(self._scalar("I"))
+            if value is not None:
+                metadata[key] = value
+        extents = [self._tensor() for _ in range(tensors)]
+        self._check_extents(extents, metadata)
+        architecture = metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise self._broken("names no architecture, so it is no model")
+        parameters = sum(weights for _, weights, _ in extents)
+        return Header(self._path, self._size, architecture, metadata, tensors, parameters)
+
+    def _preamble(self) -> None:
+        if self._data[: len(MAGIC)] != MAGIC:
+            raise ModelFileError(
+                f"{self._path.name} is not a GGUF file; convert the model, or fetch a GGUF edition of it"
+            )
+        self._at = len(MAGIC)
+        version = self._scalar("I")
+        if version not in VERSIONS:
+            raise self._broken(
+                f"has GGUF version {version}; this server reads {' and '.join(map(str, VERSIONS))}"
+            )
+
+    def _count(self, what: str) -> int:
+        count = self._scalar("Q")
+        if count > MOST_ENTRIES:
+            raise self._broken(f"claims {count} {what}")
+        return count
+
+    def _scalar(self, letter: str) -> int:
+        (value,) = struct.unpack_from(f"<{letter}", self._data, self._advance(struct.calcsize(f"<{letter}")))
+        return int(value)
+
+    def _advance(self, count: int) -> int:
+        """Moves on and returns where it was."""
+        start = self._at
+        if count > self._size - start:
+            raise self._broken("ends before its header does; it was cut short, fetch it again")
+        self._at = start + count
+        return start
+
+    def _string(self, longest: int) -> str:
+        length = self._scalar("Q")
+        if length > longest:
+            raise self._broken(f"holds a name of {length} bytes")
+        start = self._advance(length)
+        return self._data[start : start + length].decode("utf-8", "replace")
+
+    def _value(self, kind: int) -> Value | None:
+        """A scalar or a string; None for an array, which is only walked over."""
+        if kind == STRING:
+            return self._string(self._size)
+        if kind == ARRAY:
+            self._skip_array()
+            return None
+        letter = self._letter(kind)
+        (value,) = struct.unpack_from(f"<{letter}", self._data, self._advance(struct.calcsize(f"<{letter}")))
+        known: Value = value
+        return known
+
+    def _letter(self, kind: int) -> str:
+        if kind not in SCALARS:
+            raise self._broken(f"holds a value of unknown type {kind}")
+        return SCALARS[kind]
+
+    def _skip_array(self) -> None:
+        kind, count = self._scalar("I"), self._scalar("Q")
+        if kind == ARRAY:
+            raise self._broken("holds an array of arrays")
+        if kind != STRING:
+            self._advance(count * struct.calcsize(f"<{self._letter(kind)}"))
+            return
+        if count > self._size:
+            raise self._broken(f"claims {count} strings")
+        length_of: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            self._advance(length_of(self._data, self._advance(8))[0])
+
+    def _tensor(self) -> tuple[int, int, int]:
+        """Offset in the data, weights, and bytes (0 for a type whose blocks are not known)."""
+        name = self._string(LONGEST_NAME)
+        dimensions = self._scalar("I")
+        if not 1 <= dimensions <= MOST_DIMENSIONS:
+            raise self._broken(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
+        weights = 1
+        for _ in range(dimensions):
+            weights *= self._scalar("Q")
+        kind, offset = self._scalar("I"), self._scalar("Q")
+        known = TENSOR_TYPES.get(kind)
+        return offset, weights, -(-weights // known.block) * known.size if known else 0
+
+    def _check_extents(self, extents: list[tuple[int, int, int]], metadata: dict[str, Value]) -> None:
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise self._broken(f"has the alignment {alignment}, which is no power of two")
+        start = -(-self._at // alignment) * alignment
+        end = max((start + offset + size for offset, _, size in extents), default=start)
+        if end > self._size:
+            raise self._broken(
+                f"ends before its weights do ({self._size} of {end} bytes); it was cut short, fetch it again"
+            )
+
+    def _broken(self, how: str) -> ModelFileError:
+        return ModelFileError(f"{self._path.name} {how}")
