@@ -1,4 +1,4 @@
-"""Starts the generation; again while nothing was begun and the failure allows it, never after the first token.
+"""Starts the generation; again while nothing was begun and the failure allows it, never after a token.
 
 An engine that restarts refuses with a retryable error. The request waits for it, up to a patience and its own
 deadline, so that the death of an engine's process costs those who were queued nothing but time.
