@@ -1,0 +1,100 @@
+"""From a prompt to token ids that fit, or the sentence that says why not. Makes no token and draws
+nothing."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.domain.context import Clock
+from antiphon.domain.request import Conversation, Output, Prompt, RawPrompt
+from antiphon.engines.base import TextPiece, TokenEngine
+from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused
+from antiphon.rendering.facts import Facts
+
+LARGE_CONVERSATION = 20_000
+"""Characters, with 200 for each message, above which a template runs in a thread: about one millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A prompt that fits."""
+
+    tokens: tuple[int, ...]
+    max_tokens: int
+    """Completion tokens of each choice."""
+
+
+async def encode(
+    engine: TokenEngine, facts: Facts, prompt: Prompt, clock: Clock, special: bool = True
+) -> tuple[int, ...]:
+    """The token ids of a prompt. `special`: whether a BOS is put where the model wants one and none stands
+    yet."""
+    if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
+        require_known(prompt.tokens, facts, "prompt")
+        return prompt.tokens
+    pieces = await _pieces(facts, prompt, clock)
+    _require_possible(pieces, facts, _field(prompt))
+    bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
+    stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
+    return await engine.tokenize(pieces, special and facts.vocabulary.add_bos and not stands)
+
+
+async def _pieces(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+    if isinstance(prompt, RawPrompt):
+        return (TextPiece(prompt.text, control=True),) if prompt.text else ()
+    if facts.template is None:
+        raise TemplateRefused(facts.refusal, param="messages")
+    size = sum(len(message.text) + 200 for message in prompt.messages)
+    if size > LARGE_CONVERSATION:
+        return await asyncio.to_thread(facts.template.render, prompt, clock)
+    return facts.template.render(prompt, clock)
+
+
+def require_known(tokens: Sequence[int], facts: Facts, field: str) -> None:
+    """Raises InvalidValue for an id outside the vocabulary."""
+    size = facts.info.vocabulary
+    if tokens and not (min(tokens) >= 0 and max(tokens) < size):
+        wrong = next(token for token in tokens if not 0 <= token < size)
+        raise InvalidValue(
+            f"token id {wrong} is not one of this model's {size}, which begin at 0", param=field
+        )
+
+
+def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -> Fitted:
+    """The prompt with the tokens that a choice may make. Raises ContextLengthExceeded, which names the
+    numbers."""
+    context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
+    left = context - count
+    if not count:
+        raise InvalidValue("the prompt holds no token; send at least one", param=_field(prompt))
+    if wanted is not None and wanted < 1:
+        raise InvalidValue("max_tokens must be at least 1", param="max_tokens")
+    if left < 1:
+        raise ContextLengthExceeded(
+            f"this model's context length is {context} tokens, and the prompt has {count}: shorten it to at "
+            f"most {context - 1}, so that one can be generated",
+            param=_field(prompt),
+        )
+    if wanted is not None and wanted > left:
+        raise ContextLengthExceeded(
+            f"this model's context length is {context} tokens; the prompt has {count} and {wanted} more were "
+            f"asked for, {count + wanted} together: ask for at most {left}, or shorten the prompt",
+            param=_field(prompt),
+        )
+    return Fitted(tokens, left if wanted is None else wanted)
+
+
+def _require_possible(pieces: Sequence[TextPiece], facts: Facts, field: str) -> None:
+    """Refuses at once what no tokenizer could make fit, however large it is."""
+    least = sum(len(piece.text) for piece in pieces) // facts.longest_piece
+    if least > facts.info.context_length:
+        raise ContextLengthExceeded(
+            f"this model's context length is {facts.info.context_length} tokens, and the prompt has at "
+            f"least {least}: shorten it",
+            param=field,
+        )
+
+
+def _field(prompt: Prompt) -> str:
+    """What the dialects call it."""
+    return "messages" if isinstance(prompt, Conversation) else "prompt"

@@ -1,0 +1,181 @@
+"""Keeps what callers write from being read as structure: a user's `<|im_end|>` stays eleven characters of
+text.
+
+Before rendering, the characters that make control tokens are replaced in the callers' texts by private-use
+twins, one for one, so lengths, trimming and slicing in a template do what they always do. In the rendered
+text every name of a control token that is found was therefore written by the template, and the twins turn
+back into text that may not hold control tokens. Texts that the template itself looks for (`'</think>' in
+content`) stay as they are, as long as no part of them could help to make up a name.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from antiphon.engines.base import TextPiece
+from antiphon.errors import InvalidValue
+
+PRIVATE = re.compile("[\ue000-\uf8ff\U000f0000-\U000ffffd]")
+PRIVATE_RANGES = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
+JSON_SYNTAX = frozenset('"\\')
+"""Never replaced: a template's JSON filter must still see what it has to escape."""
+
+
+class Shield:
+    """What is known of a model and its template: the names of control tokens, and which characters make
+    them."""
+
+    def __init__(
+        self, names: Iterable[str], literals: Sequence[str] = (), sought: Sequence[str] = ()
+    ) -> None:
+        """`literals`: every text that the template holds; `sought`: those it may look for in a message."""
+        self._names = frozenset(name for name in names if _letters(name))
+        self._lengths: dict[str, list[int]] = {}
+        for name in self._names:
+            self._lengths.setdefault(name[0], []).append(len(name))
+        for first, lengths in self._lengths.items():
+            self._lengths[first] = sorted(set(lengths), reverse=True)
+        self._starts = _any_of(self._lengths)
+        self.marks = tuple(sorted(self._replaced(literals)))
+        """The characters that are replaced, in a fixed order."""
+        self._bare = _any_text(text for text in sought if self._may_stay(text))
+        self._taken = frozenset(PRIVATE.findall("".join(literals)))
+
+    def _replaced(self, literals: Sequence[str]) -> frozenset[str]:
+        """What makes a name, and its first character; all of its letters where the template could frame a
+        text.
+
+        Without its first character no text begins a name, so one that is put together has its beginning from
+        the template: then some literal ends with the beginning of a name.
+        """
+        marks = frozenset(chain.from_iterable(map(_signs, self._names)))
+        beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
+        longest = max(map(len, self._names), default=0)
+        for literal in literals:
+            for text in (literal, literal.rstrip()):
+                if any(text[-size:] in beginnings for size in range(1, min(longest, len(text) + 1))):
+                    return marks | frozenset(chain.from_iterable(map(_letters, self._names)))
+        return marks
+
+    def _may_stay(self, text: str) -> bool:
+        """Whether no part of a text, at either end or as a whole, can be a part of a name."""
+        if not any(mark in text for mark in self.marks):
+            return False
+        for name in self._names:
+            overlaps = any(
+                text.endswith(name[:size]) or text.startswith(name[-size:]) for size in range(1, len(name))
+            )
+            if overlaps or name in text or text in name:
+                return False
+        return True
+
+    def cover(self, texts: Sequence[str]) -> "Cover":
+        """Twins that occur neither in these texts nor in the template. Raises InvalidValue."""
+        for text in texts:
+            _require_characters(text)
+        taken = self._taken.union(*(PRIVATE.findall(text) for text in texts))
+        return Cover(self, tuple(map(chr, _free_block(len(self.marks), taken))))
+
+    def hide(self, text: str, twins: tuple[str, ...]) -> str:
+        parts = [text] if self._bare is None else self._bare.split(text)
+        for index in range(0, len(parts), 2):
+            parts[index] = _replace_all(parts[index], self.marks, twins)
+        return "".join(parts)
+
+    def named(self, text: str) -> Iterable[tuple[int, int]]:
+        """Where names of control tokens stand, the longest at each place, from the left."""
+        if self._starts is None:
+            return
+        end = 0
+        for found in self._starts.finditer(text):
+            begin = found.start()
+            if begin < end:
+                continue
+            for length in self._lengths[text[begin]]:
+                if text[begin : begin + length] in self._names:
+                    end = begin + length
+                    yield begin, end
+                    break
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The twins of one rendering."""
+
+    shield: Shield
+    twins: tuple[str, ...]
+
+    def hide(self, text: str) -> str:
+        """The text as the template gets to see it."""
+        return self.shield.hide(text, self.twins)
+
+    def pieces(self, rendered: str) -> tuple[TextPiece, ...]:
+        """The rendered text as it is meant: the template's control tokens, and everything else as text."""
+        found: list[TextPiece] = []
+        at = 0
+        for begin, end in self.shield.named(rendered):
+            if begin > at:
+                found.append(TextPiece(self.show(rendered[at:begin])))
+            found.append(TextPiece(rendered[begin:end], control=True))
+            at = end
+        if at < len(rendered):
+            found.append(TextPiece(self.show(rendered[at:])))
+        return tuple(found)
+
+    def show(self, text: str) -> str:
+        """A text that a template has seen, as it was."""
+        return _replace_all(text, self.twins, self.shield.marks)
+
+
+def _letters(name: str) -> frozenset[str]:
+    """The characters of a name that can be replaced at all."""
+    return frozenset(letter for letter in name if letter not in JSON_SYNTAX and not letter.isspace())
+
+
+def _signs(name: str) -> frozenset[str]:
+    """The characters of a name that are rare in text, and its first one."""
+    signs = frozenset(letter for letter in _letters(name) if not letter.isalnum())
+    return (signs or _letters(name)) | (_letters(name) & {name.lstrip()[:1]})
+
+
+def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
+    """One character for another, many times; searching for each alone is ten times faster than
+    translating."""
+    for old, new in zip(before, after, strict=True):
+        text = text.replace(old, new)
+    return text
+
+
+def _any_of(characters: Iterable[str]) -> re.Pattern[str] | None:
+    escaped = "".join(map(re.escape, characters))
+    return re.compile(f"[{escaped}]") if escaped else None
+
+
+def _any_text(texts: Iterable[str]) -> re.Pattern[str] | None:
+    found = sorted(set(texts), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
+
+
+def _free_block(size: int, taken: frozenset[str]) -> range:
+    """The first block of private-use characters that holds none of those taken."""
+    for place in PRIVATE_RANGES:
+        for begin in range(place.start, place.stop - size, max(size, 1)):
+            block = range(begin, begin + size)
+            if taken.isdisjoint(map(chr, block)):
+                return block
+    raise InvalidValue(
+        "the messages use nearly every private-use character; remove some of them", param="messages"
+    )
+
+
+def _require_characters(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(
+            "a message holds half of a surrogate pair, which is no character; send valid Unicode",
+            param="messages",
+        ) from None

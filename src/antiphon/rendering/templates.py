@@ -1,0 +1,192 @@
+"""A model's chat template: from a conversation to pieces of text, with the model's control tokens and no
+others.
+
+A template comes with the weights, so it is somebody else's program. `prove` runs it on sample conversations
+in a process that can be killed; what passed that runs here, within an allowance. Nothing here tokenizes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import jinja2
+from jinja2 import nodes
+
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.engines.base import TextPiece
+from antiphon.errors import TemplateRefused
+from antiphon.rendering.allowance import Allowance, allow
+from antiphon.rendering.environment import BoundedEnvironment
+from antiphon.rendering.shield import Shield
+
+Hide = Callable[[str], str]
+
+LONGEST_SOURCE = 500_000
+"""Characters of a template; the longest of the known models has 30,000."""
+
+LONGEST_DATE = 200
+"""Characters of a date format."""
+
+FAILURES = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What a template can raise: it is a program, and its errors are its own."""
+
+SAMPLES = (
+    Conversation((Message(Role.USER, "Hello there"),)),
+    Conversation((Message(Role.USER, "Hello there"),), generation_prompt=False),
+    Conversation(
+        (
+            Message(Role.SYSTEM, "Be brief."),
+            Message(Role.USER, "Hello <there> & \"you\" | [INST] 'all' {{ x }} {% y %}"),
+            Message(Role.ASSISTANT, "Hi <think>hm</think>\n\n"),
+            Message(Role.USER, " 😀 日本語 "),
+        )
+    ),
+    Conversation(tuple(Message((Role.USER, Role.ASSISTANT)[turn % 2], "word " * 200) for turn in range(101))),
+)
+"""What `prove` renders. The first must succeed; the others may be refused by the template's own sentence."""
+
+
+class RaisedByTemplate(TemplateRefused):
+    """The template called `raise_exception`: it knows what it cannot say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What of the vocabulary a template deals with."""
+
+    names: tuple[str, ...]
+    """Texts of the control tokens."""
+    bos: str = ""
+    eos: str = ""
+
+
+class ChatTemplate:
+    """A compiled template. Raises TemplateRefused, when it is made and when it renders; safe to use from
+    threads."""
+
+    def __init__(self, source: str, special: Special) -> None:
+        if len(source) > LONGEST_SOURCE:
+            raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
+        self._special = special
+        self._developer = "developer" in source
+        environment = BoundedEnvironment()
+        try:
+            with allow(len(source)):
+                tree = environment.parse(source)
+                literals = _literals(tree)
+                self._template = environment.from_string(source)
+        except FAILURES as error:
+            raise _refusal("cannot be compiled", error) from None
+        sought = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+        self._shield = Shield(special.names, literals, sought)
+
+    def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
+        """The prompt, with the template's own control tokens. Text of messages is text."""
+        texts = [text for message in conversation.messages for text in (message.text, message.name or "")]
+        cover = self._shield.cover(texts)
+        messages = [self._spoken(message, cover.hide) for message in conversation.messages]
+        variables = {
+            "messages": messages,
+            "add_generation_prompt": conversation.generation_prompt,
+            "bos_token": self._special.bos,
+            "eos_token": self._special.eos,
+            "raise_exception": _raise_exception(cover.show),
+            "strftime_now": _strftime_now(clock),
+            "tools": None,
+            "documents": None,
+        }
+        # A message weighs more than its text: a template runs a dozen steps for each.
+        with allow(sum(map(len, texts)) + 200 * len(messages)) as granted:
+            return cover.pieces("".join(self._written(variables, granted)))
+
+    def _spoken(self, message: Message, hide: Hide) -> dict[str, str]:
+        """A message as templates know it. A developer is the system to models that never heard of one."""
+        role = Role.SYSTEM if message.role is Role.DEVELOPER and not self._developer else message.role
+        spoken = {"role": str(role), "content": hide(message.text)}
+        return spoken if message.name is None else spoken | {"name": hide(message.name)}
+
+    def _written(self, variables: Mapping[str, object], granted: Allowance) -> Iterator[str]:
+        """What the template writes, piece by piece, up to the allowance."""
+        room = granted.size
+        try:
+            for piece in self._template.root_render_func(self._template.new_context(dict(variables))):
+                room -= len(piece)
+                if room < 0:
+                    raise TemplateRefused(
+                        "the chat template writes too long a prompt; send fewer or shorter messages"
+                    )
+                yield piece
+        except FAILURES as error:
+            raise _refusal("failed on these messages", error) from None
+
+
+def prove(payload: Mapping[str, object]) -> None:
+    """A job for the sandbox: compiles a template and renders samples with it. Raises TemplateRefused.
+
+    The payload is what `proof_of` makes.
+    """
+    names = payload["names"]
+    if not isinstance(names, Sequence):
+        raise TypeError("names is a list of texts")
+    special = Special(tuple(map(str, names)), str(payload["bos"]), str(payload["eos"]))
+    template = ChatTemplate(str(payload["template"]), special)
+    for index, sample in enumerate(SAMPLES):
+        try:
+            template.render(sample, SystemClock())
+        except RaisedByTemplate:
+            if index == 0:
+                raise
+
+
+def proof_of(source: str, special: Special) -> dict[str, object]:
+    """The payload of `prove`."""
+    return {"template": source, "names": special.names, "bos": special.bos, "eos": special.eos}
+
+
+def _literals(tree: nodes.Template) -> list[str]:
+    """Every text that stands in a template."""
+    data = [node.data for node in tree.find_all(nodes.TemplateData)]
+    return data + [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+
+
+# Closures, since what a template can call it can also look at, and a `partial` shows what it holds.
+
+
+def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
+    def raise_exception(message: object) -> NoReturn:
+        said = show(str(message))[:500]
+        raise RaisedByTemplate(f"the chat template refuses these messages: {said}", param="messages")
+
+    return raise_exception
+
+
+def _strftime_now(clock: Clock) -> Callable[[str], str]:
+    def strftime_now(form: str) -> str:
+        """The date in UTC, as the server's own zone is nobody else's business."""
+        if len(form) > LONGEST_DATE:
+            raise TemplateRefused("the chat template asks for too long a date")
+        return datetime.fromtimestamp(clock.wall(), UTC).strftime(form)
+
+    return strftime_now
+
+
+def _refusal(what: str, error: BaseException) -> TemplateRefused:
+    """The template's error as one of ours; its text may name Python objects, but holds no address and no
+    path."""
+    said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    return TemplateRefused(f"the model's chat template {what} ({said})", param="messages")

@@ -1,0 +1,79 @@
+"""One choice: from the tokens of its sequence to its text, its end and its counts."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
+from antiphon.rendering.detokenizer import Detokenizer
+from antiphon.rendering.facts import Facts
+from antiphon.rendering.stops import StopFilter, StopStrings
+
+
+class Voice:
+    """What one choice has said so far."""
+
+    __slots__ = ("_detokenizer", "_ends", "_filter", "_unreported", "cached", "choice", "completion_tokens")
+
+    def __init__(self, choice: int, facts: Facts, stops: StopStrings) -> None:
+        self.choice = choice
+        self.completion_tokens = 0
+        """Up to and including the one that completes a stop string."""
+        self.cached: int | None = None
+        """Prompt tokens that were not computed for it; None before it is admitted."""
+        self._ends = facts.ends
+        self._detokenizer = Detokenizer(facts.pieces)
+        self._filter = StopFilter(stops)
+        self._unreported = 0
+
+    async def speak(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
+        """The events of this choice: Started with its first token, deltas, Finished. Ends its sequence at
+        once."""
+        reason = FinishReason.STOP
+        heard = False
+        async with aclosing(sequence) as events:
+            async for event in events:
+                if isinstance(event, Steps):
+                    text = self._heard(event.tokens)
+                    if not heard:
+                        heard = True
+                        yield Started(0)
+                    if text:
+                        yield self._delta(text)
+                    if self._filter.stopped:
+                        break
+                elif isinstance(event, SequenceStarted):
+                    self.cached = event.cached_tokens
+                elif isinstance(event, SequenceFinished):
+                    reason = FinishReason.LENGTH if event.cause is StopCause.LENGTH else FinishReason.STOP
+        if not self._filter.stopped:
+            rest = self._rest()
+            if rest:
+                yield self._delta(rest)
+            reason = FinishReason.STOP if self._filter.stopped else reason
+        yield Finished(self.choice, reason, self._reported())
+
+    def _heard(self, tokens: tuple[int, ...]) -> str:
+        """The text that these tokens make certain; tokens after a stop string are neither shown nor
+        counted."""
+        text = ""
+        for token in tokens:
+            self.completion_tokens += 1
+            self._unreported += 1
+            if token not in self._ends:
+                text += self._filter.add(self._detokenizer.add(token))
+                if self._filter.stopped:
+                    break
+        return text
+
+    def _rest(self) -> str:
+        """What was held back, when no more tokens come."""
+        shown = self._filter.add(self._detokenizer.end())
+        return shown if self._filter.stopped else shown + self._filter.end()
+
+    def _delta(self, text: str) -> TextDelta:
+        return TextDelta(self.choice, text, self._reported())
+
+    def _reported(self) -> int:
+        tokens, self._unreported = self._unreported, 0
+        return tokens
