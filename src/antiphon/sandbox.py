@@ -78,15 +78,14 @@ class JobStopped(Exception):
 async def run_job(target: str, payload: Mapping[str, object], limits: Limits = Limits()) -> object:
     """What the function `module:name` returns for the payload, both of JSON's types.
 
-    Raises the AntiphonError that the function raised, or JobStopped. The process is gone when this returns,
+    Raises the AntiphonError that the function raised, or JobStopped. The process ends with this call,
     also when it is cancelled.
     """
     process = await _start(limits)
     try:
         answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
-        kill(process)
-        code = await process.wait()
+        code = await _finished(process)
     return _outcome(answer, code)
 
 
@@ -111,6 +110,15 @@ async def _start(limits: Limits) -> "Process":
         stderr=asyncio.subprocess.DEVNULL,
         env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
     )
+
+
+async def _finished(process: "Process") -> int:
+    """Ends the helper if it has not ended, with its pipes; its exit status."""
+    kill(process)
+    if process.stdout is not None:
+        while await process.stdout.read(CHUNK):  # what it had written before it died; unread, the pipe stays
+            pass
+    return await process.wait()
 
 
 async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:

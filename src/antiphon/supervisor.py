@@ -196,6 +196,7 @@ class _Supervisor:
 
     def _asked_to_stop(self) -> None:
         """The first signal ends the server in order, the second at once."""
+        record("asked_to_stop")
         if self._stop.is_set():
             for watch in (self._http, *self._hosts):
                 watch.kill()
@@ -203,7 +204,6 @@ class _Supervisor:
 
     async def _end_all(self) -> None:
         """First no new connection, then the HTTP process, which drains, then the hosts it drained into."""
-        record("stopping")
         self._listener.close()
         await self._http.stop(self._settings.server.drain_timeout + HTTP_MARGIN)
         async with asyncio.TaskGroup() as group:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from antiphon.engines.base import TokenEngine
 from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.host.server import Host, listening
+from antiphon.engines.host.server import MAX_UNSENT, Host, listening
 from tests.engines.host.scripted import SPEC
 
 
@@ -29,10 +29,10 @@ def short_directory() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def linked(engine: TokenEngine) -> AsyncIterator[Link]:
+async def linked(engine: TokenEngine, max_unsent: int = MAX_UNSENT) -> AsyncIterator[Link]:
     """A connected pair."""
     with short_directory() as place:
         path = str(place / "0.sock")
-        async with listening(engine, path) as host, host_engine(path, "scripted") as client:
+        async with listening(engine, path, max_unsent) as host, host_engine(path, "scripted") as client:
             await client.load(SPEC)
             yield Link(client, host, path)

@@ -1,6 +1,8 @@
 """Engines that hosts of these tests are told to hold, and requests that suit them."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncGenerator, Sequence
 
@@ -8,6 +10,7 @@ from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
     SequenceStarted,
+    Steps,
     TextPiece,
     TokenEvent,
     TokenRequest,
@@ -20,8 +23,8 @@ SPEC = LoadSpec("no file")
 PROMPT = (TokenSegment((1, 20, 30)),)
 
 
-def asking(max_tokens: int = 1_000_000, prompt: tuple[TokenSegment, ...] = PROMPT) -> TokenRequest:
-    return TokenRequest(prompt, max_tokens)
+def asking(max_tokens: int = 1_000_000, logprobs: int | None = None) -> TokenRequest:
+    return TokenRequest(PROMPT, max_tokens, logprobs=logprobs)
 
 
 def endless() -> ScriptedTokenEngine:
@@ -35,12 +38,33 @@ def brief() -> ScriptedTokenEngine:
     return ScriptedTokenEngine(Script(text="Hello there."))
 
 
+class Lockstep(ScriptedTokenEngine):
+    """Every sequence gets one token whenever `step` is called, all in the same turn of the event loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = 0
+        self._turn = asyncio.Event()
+
+    def step(self) -> None:
+        turn, self._turn, self.waiting = self._turn, asyncio.Event(), 0
+        turn.set()
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        yield SequenceStarted(3)
+        while True:
+            self.waiting += 1
+            await self._turn.wait()
+            yield Steps((7,))
+
+
 class Torrent(ScriptedTokenEngine):
     """As many tokens as can be taken, without a pause."""
 
     def __init__(self) -> None:
         super().__init__(
-            Script(text="on and on ", endless=True), info=scripted_info(context_length=10**9, sequences=16)
+            Script(text="on and on ", endless=True, burst=20),
+            info=scripted_info(context_length=10**9, sequences=16),
         )
 
 
@@ -83,3 +107,11 @@ class Stuck(ScriptedTokenEngine):
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         time.sleep(600)  # noqa: ASYNC251 - that is the point
         return ()
+
+
+class Dying(ScriptedTokenEngine):
+    """Its library ends the process while it loads."""
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return await self.info()

@@ -33,7 +33,6 @@ ORPHANED = 3
 
 def main() -> None:
     """The process. Ends by `os._exit`: threads of the engine's library cannot be joined in time."""
-    faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
     lifeline = Lifeline()
     config = from_line(lifeline.line(), HostConfig)
@@ -47,9 +46,9 @@ def main() -> None:
 async def _host(config: HostConfig, status: StatusPipe) -> int:
     """Loads, serves until told to stop, and frees; the exit status."""
     stop = asyncio.Event()
-    status.loading()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, lambda: os._exit(0))  # nothing to drain while loading
+    status.loading()
     try:
         engine = _made(config.factory)
         info = await engine.load(config.load)
@@ -64,8 +63,9 @@ async def _host(config: HostConfig, status: StatusPipe) -> int:
         return 1
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     async with listening(engine, config.socket) as host:
+        faulthandler.enable()  # from here on a crash of the library is news worth a page
         status.ready(info)
-        record("engine_ready", model=config.name, library=info.library, pid=os.getpid())
+        record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
         await stop.wait()
         await host.drain(DRAIN)
     await engine.aclose()

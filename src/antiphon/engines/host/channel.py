@@ -1,5 +1,4 @@
-"""One end of the connection between gateway and engine host: frames in order, coalesced writes, a greeting, a
-bound.
+"""One end of the connection between gateway and engine host: frames in order, coalesced writes, a greeting.
 
 It knows nothing of engines. What is put during one turn of the event loop leaves in one frame at its end.
 """
@@ -11,7 +10,6 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import antiphon
 from antiphon.engines.host.frames import (
-    MAX_MESSAGE,
     PROTOCOL,
     FrameError,
     FrameReader,
@@ -22,10 +20,6 @@ from antiphon.engines.host.frames import (
 )
 
 M = TypeVar("M", bound=Message)
-
-MAX_UNSENT = 3 * MAX_MESSAGE
-"""Bytes that may wait for the peer to read. A decode step of 16 sequences is under 1 kB, so a peer that is
-this far behind has stood still for long; the connection is then cut."""
 
 FULL_FRAME = 1024 * 1024
 """Bytes after which a frame is closed and the next one begun."""
@@ -58,7 +52,7 @@ class Channel(asyncio.Protocol, Generic[M]):
         self._paused = False
         self._reason = "the connection ended"
         self.unsent = 0
-        """Bytes of messages that the peer has left no room for yet."""
+        """Bytes of messages that the peer has left no room for yet. Each end bounds them in its own way."""
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         """Done when the peer has said Hello; Incompatible, or ConnectionError, when it never will."""
 
@@ -72,9 +66,7 @@ class Channel(asyncio.Protocol, Generic[M]):
         encoded = self._writer.message(message)
         self._waiting.append(encoded)
         self.unsent += len(encoded)
-        if self.unsent > MAX_UNSENT:
-            self.cut("the peer has stopped reading")
-        elif not self._flushing and not self._paused:
+        if not self._flushing and not self._paused:
             self._flushing = True
             self._loop.call_soon(self._flush)
 

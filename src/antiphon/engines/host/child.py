@@ -144,11 +144,10 @@ class Watch:
             how, error = await self._life()
             if self._stopping:
                 return
-            record(
-                "process_ended", logging.WARNING, process=self.name, how=how, error=error and error.message
-            )
             if not self._was_ready:
                 raise error or StartupError(f"{self.name} ended with {how} before it was ready")
+            problem = error and error.message
+            record("process_ended", logging.WARNING, process=self.name, how=how, error=problem)
             if self._deaths.too_many(time.monotonic()):
                 self._changed(EngineState.FAILED, None)
                 return
@@ -166,6 +165,8 @@ class Watch:
             child.kill()
         async for status in child.reports():
             if status.state is ChildState.READY:
+                if self._was_ready:
+                    record("process_back", process=self.name, pid=child.pid)
                 self._was_ready = True
                 self._changed(EngineState.READY, status.info)
             elif status.error is not None:

@@ -28,7 +28,6 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
-    MAX_MESSAGE,
     TO_GATEWAY,
     AskInfo,
     Asking,
@@ -52,6 +51,7 @@ from antiphon.engines.host.frames import (
     Tokenize,
     Tokenized,
 )
+from antiphon.engines.host.tasks import task_group
 from antiphon.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -76,6 +76,9 @@ long."""
 
 CALL_DEADLINE = 30.0
 """Seconds for an answer to a call that makes no token; tokenizing the largest body takes about one."""
+
+MAX_UNSENT = 16 * 1024 * 1024
+"""Bytes that may wait for the host to read before new calls are refused."""
 
 RETRY_AFTER = 1.0
 """Seconds that a host needs to come back with a small model; what callers are told to wait."""
@@ -115,9 +118,10 @@ class HostTokenEngine:
     """`TokenEngine` over the socket of one engine host. `keep_connected` must run beside it, in a task
     group."""
 
-    def __init__(self, path: str, name: str) -> None:
+    def __init__(self, path: str, name: str, call_deadline: float = CALL_DEADLINE) -> None:
         self._path = path
         self._name = name
+        self._call_deadline = call_deadline
         self._channel: Channel[ToGateway] | None = None
         self._calls: dict[int, _Call] = {}
         self._numbers = itertools.count(1)
@@ -174,7 +178,7 @@ class HostTokenEngine:
             self._channel = channel
             self.generation += 1
             self._settled.set()
-            record("engine_connected", model=self._name, generation=self.generation)
+            record("engine_connected", logging.DEBUG, model=self._name, generation=self.generation)
             await over.wait()
         finally:
             channel.cut("this side closed")
@@ -210,7 +214,7 @@ class HostTokenEngine:
         channel = self._channel
         if channel is None or self._given_up is not None:
             raise self._absence()
-        if channel.unsent > MAX_MESSAGE:
+        if channel.unsent > MAX_UNSENT:
             raise Overloaded(
                 f"too much is waiting for the engine of {self._name}; try again", retry_after=RETRY_AFTER
             )
@@ -241,11 +245,11 @@ class HostTokenEngine:
     async def _ask(self, asking: Callable[[int], Asking], answer: type[R]) -> R:
         number, call = self._open(asking)
         try:
-            async with asyncio.timeout(CALL_DEADLINE):
+            async with asyncio.timeout(self._call_deadline):
                 reply = await call.next()
         except TimeoutError:
             raise DeadlineExceeded(
-                f"the engine of {self._name} did not answer within {CALL_DEADLINE:g} s"
+                f"the engine of {self._name} did not answer within {self._call_deadline:g} s"
             ) from None
         finally:
             self._close(number)
@@ -307,7 +311,7 @@ class HostTokenEngine:
 async def host_engine(path: str, name: str) -> AsyncIterator[HostTokenEngine]:
     """The engine behind the socket, kept connected while the context lasts."""
     engine = HostTokenEngine(path, name)
-    async with asyncio.TaskGroup() as group:
+    async with task_group() as group:
         keeping = group.create_task(engine.keep_connected())
         try:
             yield engine

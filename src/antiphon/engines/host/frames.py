@@ -9,7 +9,7 @@ Whatever happens in one turn of the event loop (all events of one decode step) t
 module does no input or output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -217,16 +217,15 @@ class FrameReader(Generic[M]):
         self._pending = bytearray()
         self._sequence = 0
 
-    def feed(self, data: bytes) -> list[M]:
-        """The messages, in order. Raises FrameError; then the reader is of no more use."""
+    def feed(self, data: bytes) -> Iterator[M]:
+        """The messages, in order; must be read to the end. Raises FrameError where the stream breaks, after
+        the messages before it; then the reader is of no more use."""
         self._pending += data
-        messages: list[M] = []
         start = 0
         while (end := self._end_of_frame(start)) is not None:
-            messages += self._decoded(self._pending[start + HEADER : end])
+            yield from self._decoded(self._pending[start + HEADER : end])
             start = end
         del self._pending[:start]
-        return messages
 
     def _end_of_frame(self, start: int) -> int | None:
         """Where the frame that begins at `start` ends; None while it is not all there."""

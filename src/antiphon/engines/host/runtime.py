@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,6 +21,9 @@ PREFIX = "antiphon-"
 NAME = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
 LOCK = "lock"
 
+SHORTEST = "/tmp"  # noqa: S108 - what is made there is made 0700
+"""Where to go when the configured places have long names."""
+
 LONGEST_PATH = 100
 """Bytes of a socket's path: the kernel ends them at 108 (104 elsewhere), its zero included."""
 
@@ -29,7 +32,7 @@ LONGEST_PATH = 100
 def runtime_directory(base: Path | None = None) -> Iterator[Path]:
     """A new directory, mode 0700, locked while the context lasts and removed afterwards; stale ones are
     removed first."""
-    base = base or _base()
+    base = base or first_usable([os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), SHORTEST])
     sweep(base)
     path = base / f"{PREFIX}{secrets.token_hex(4)}"
     lock = _create(path)
@@ -62,15 +65,14 @@ def leave(runtime: Path) -> None:
             shutil.rmtree(runtime, ignore_errors=True)
 
 
-def _base() -> Path:
-    """The first place whose sockets' paths are short enough."""
-    wished = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - made 0700
-    for place in filter(None, wished):
+def first_usable(places: Sequence[str]) -> Path:
+    """The first place that is writable and whose sockets' paths are short enough. Raises SettingsError."""
+    for place in filter(None, places):
         longest = Path(place) / f"{PREFIX}{'0' * 8}" / "0000.sock"
         if len(os.fsencode(longest)) <= LONGEST_PATH and os.access(place, os.W_OK | os.X_OK):
             return Path(place)
     raise SettingsError(
-        f"no place for the engine's sockets: none of {', '.join(filter(None, wished))} will do; "
+        f"no place for the engine's sockets: none of {', '.join(filter(None, places))} will do; "
         "set XDG_RUNTIME_DIR to a writable directory with a short path"
     )
 

@@ -7,8 +7,9 @@ process.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.engines.base import TokenEngine
@@ -34,25 +35,26 @@ from antiphon.engines.host.frames import (
     Tokenized,
     event_reply,
 )
+from antiphon.engines.host.tasks import task_group
 from antiphon.errors import AntiphonError, EngineError, ErrorReport
 from antiphon.telemetry.logs import LOGGER, record
 
 BACKLOG = 64
 """Connections that may wait to be accepted; a gateway opens one."""
 
+MAX_UNSENT = 16 * 1024 * 1024
+"""Bytes that may wait for a gateway to read. A decode step of 16 sequences is under 1 kB, so one that is this
+far behind has stood still for long."""
+
 DRAIN_PAUSE = 0.02
 """Seconds between looks at whether all calls have ended."""
 
 
 class Session:
-    """One connection: its calls, each a task of the host's group. `ended` is told when it is over."""
+    """One connection: its calls, each a task of the host's group."""
 
-    def __init__(
-        self, engine: TokenEngine, tasks: asyncio.TaskGroup, ended: Callable[["Session"], None]
-    ) -> None:
-        self._engine = engine
-        self._tasks = tasks
-        self._ended = ended
+    def __init__(self, host: "Host") -> None:
+        self._host = host
         self._calls: dict[int, asyncio.Task[None]] = {}
         self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._lost)
 
@@ -73,7 +75,7 @@ class Session:
                 self._begin(message)
 
     def _begin(self, asking: Asking) -> None:
-        task = self._tasks.create_task(self._serve(asking))
+        task = self._host.tasks.create_task(self._serve(asking))
         self._calls[asking.call] = task
         task.add_done_callback(lambda _: self._calls.pop(asking.call))
 
@@ -81,7 +83,7 @@ class Session:
         record("gateway_left", reason=reason, calls=len(self._calls))
         for task in self._calls.values():
             task.cancel()
-        self._ended(self)
+        self._host.sessions.discard(self)
 
     async def _serve(self, asking: Asking) -> None:
         """One call from beginning to end. A border: whatever the engine raises becomes an answer."""
@@ -89,22 +91,29 @@ class Session:
             if isinstance(asking, Generate):
                 await self._generate(asking)
             else:
-                self.channel.put(await answer(self._engine, asking))
+                self._say(await answer(self._host.engine, asking))
         except AntiphonError as error:
-            self.channel.put(Failed(asking.call, ErrorReport.of(error)))
+            self._say(Failed(asking.call, ErrorReport.of(error)))
         except FrameError as problem:
             self._fail(asking.call, f"the engine's answer is too large: {problem}")
         except Exception:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
             LOGGER.exception("engine_call_failed")
             self._fail(asking.call, "the engine failed at this request; the server's log says why")
 
+    def _say(self, reply: Reply) -> None:
+        """Answers, unless the gateway reads no more: then its memory is not ours to fill."""
+        if self.channel.unsent > self._host.max_unsent:
+            self.channel.cut("the gateway has stopped reading")
+        else:
+            self.channel.put(reply)
+
     def _fail(self, call: int, message: str) -> None:
-        self.channel.put(Failed(call, ErrorReport.of(EngineError(message))))
+        self._say(Failed(call, ErrorReport.of(EngineError(message))))
 
     async def _generate(self, asking: Generate) -> None:
-        async with aclosing(self._engine.generate(asking.request)) as events:
+        async with aclosing(self._host.engine.generate(asking.request)) as events:
             async for event in events:
-                self.channel.put(event_reply(asking.call, event))
+                self._say(event_reply(asking.call, event))
 
 
 async def answer(engine: TokenEngine, asking: Asking) -> Reply:
@@ -122,36 +131,37 @@ async def answer(engine: TokenEngine, asking: Asking) -> Reply:
             raise FrameError(f"call {call} makes tokens")
 
 
+@dataclass(slots=True)
 class Host:
     """Every session of one engine."""
 
-    def __init__(self, engine: TokenEngine, tasks: asyncio.TaskGroup) -> None:
-        self._engine = engine
-        self._tasks = tasks
-        self._sessions: set[Session] = set()
+    engine: TokenEngine
+    tasks: asyncio.TaskGroup
+    max_unsent: int
+    sessions: set[Session] = field(default_factory=set)
 
     def session(self) -> Channel[ToHost]:
         """The protocol of a new connection."""
-        session = Session(self._engine, self._tasks, self._sessions.discard)
-        self._sessions.add(session)
+        session = Session(self)
+        self.sessions.add(session)
         return session.channel
 
     async def drain(self, seconds: float) -> None:
         """Waits until no call runs, or for this long; then ends every connection."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(session.busy() for session in self._sessions):  # noqa: ASYNC110 - no one event says it
+                while any(session.busy() for session in self.sessions):  # noqa: ASYNC110 - no one event says it
                     await asyncio.sleep(DRAIN_PAUSE)
-        for session in tuple(self._sessions):
+        for session in tuple(self.sessions):
             session.channel.cut("the host is stopping")
 
 
 @asynccontextmanager
-async def listening(engine: TokenEngine, path: str) -> AsyncIterator[Host]:
+async def listening(engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT) -> AsyncIterator[Host]:
     """Offers a loaded engine on a socket that only this user may open; afterwards the path is gone."""
     sock = bind_private(path)
-    async with asyncio.TaskGroup() as tasks:
-        host = Host(engine, tasks)
+    async with task_group() as tasks:
+        host = Host(engine, tasks, max_unsent)
         server = await asyncio.get_running_loop().create_unix_server(host.session, sock=sock, backlog=BACKLOG)
         try:
             yield host

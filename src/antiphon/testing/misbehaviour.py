@@ -1,0 +1,66 @@
+"""Jobs for the sandbox that do what hostile data makes an honest function do, for tests of `run_job`."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from antiphon.errors import TemplateRefused
+
+
+def repeat(payload: Mapping[str, object]) -> object:
+    """Behaves: gives back what it was given."""
+    return dict(payload)
+
+
+def refuse(_: Mapping[str, object]) -> object:
+    """Behaves: refuses with an error of the tree."""
+    raise TemplateRefused("not these messages", param="messages")
+
+
+def environment(_: Mapping[str, object]) -> object:
+    """Behaves: the names of the environment variables that a job finds."""
+    return sorted(os.environ)
+
+
+def spin(_: Mapping[str, object]) -> object:
+    """Never ends."""
+    while True:
+        pass
+
+
+def spin_in_native_code(_: Mapping[str, object]) -> object:
+    """Never ends, inside one call that no signal handler of the interpreter can interrupt."""
+    return len(str(7 ** (7**12)))
+
+
+def sleep(_: Mapping[str, object]) -> object:
+    """Never ends, and takes no CPU."""
+    signal.pause()
+    return None
+
+
+def grow(_: Mapping[str, object]) -> object:
+    """Takes all memory."""
+    return len("a" * 10**11)
+
+
+def talk(_: Mapping[str, object]) -> object:
+    """Answers with more than anybody asked for."""
+    return "a" * 20_000_000
+
+
+def write(payload: Mapping[str, object]) -> object:
+    """Would fill a disk."""
+    return Path(str(payload["path"])).write_bytes(b"a")
+
+
+def crash(_: Mapping[str, object]) -> object:
+    """Dies of a signal, as native code does."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return None
+
+
+def fail(_: Mapping[str, object]) -> object:
+    """Raises what nobody expects."""
+    raise ZeroDivisionError("a defect")

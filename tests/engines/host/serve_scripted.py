@@ -1,0 +1,42 @@
+"""A whole server of scripted engines, as a process: `python -m tests.engines.host.serve_scripted '{...}'`.
+
+The real supervisor and real engine hosts; the HTTP process is `http_standin`. What the supervisor says is
+printed as JSON.
+"""
+
+import json
+import sys
+
+from antiphon.errors import AntiphonError
+from antiphon.settings import EngineSettings, LogSettings, ModelSettings, ServerSettings, Settings
+from antiphon.supervisor import Programs, Serving, supervise
+from antiphon.telemetry.logs import configure
+
+
+def main() -> int:
+    asked = json.loads(sys.argv[1])
+    settings = Settings(
+        server=ServerSettings(port=asked.get("port", 0), drain_timeout=0.5, api_key=asked.get("api_key")),
+        engine=EngineSettings(interpreter=asked.get("interpreter")),
+        log=LogSettings(format="json"),
+        models=tuple(ModelSettings(name=name, path="no file") for name in asked.get("models", ["cantor"])),
+    )
+    programs = Programs(
+        engine=f"tests.engines.host.scripted:{asked.get('engine', 'endless')}",
+        http=asked.get("http", "tests.engines.host.http_standin"),
+    )
+    configure("info", "json")
+    try:
+        return supervise(settings, announce, programs)
+    except AntiphonError as error:
+        sys.stderr.write(f"antiphon: {error.message}\n")
+        return 1
+
+
+def announce(serving: Serving) -> None:
+    sys.stdout.write(json.dumps({"url": serving.url, "engines": sorted(serving.engines)}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""The stand-in: what a loss means to each call, and how it comes back."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import aclosing
+
+import pytest
+
+import antiphon
+from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece
+from antiphon.engines.host.client import HostTokenEngine, host_engine
+from antiphon.engines.host.frames import (
+    MAX_MESSAGE,
+    PROTOCOL,
+    TO_HOST,
+    Begun,
+    Cancel,
+    FrameReader,
+    Generate,
+    Hello,
+    Stepped,
+)
+from antiphon.engines.host.server import listening
+from antiphon.errors import (
+    DeadlineExceeded,
+    EngineDied,
+    EngineError,
+    EngineUnavailable,
+    InvalidValue,
+    LoadError,
+    Overloaded,
+)
+from antiphon.testing import Hold, Script, ScriptedTokenEngine
+from tests.engines.host.linked import linked, short_directory
+from tests.engines.host.peer import HELLO, Peer, messages, pretending
+from tests.engines.host.scripted import PROMPT, SPEC, asking, brief, endless
+
+PATIENCE = 20.0
+"""Seconds to wait for what takes milliseconds."""
+
+
+async def until(engine: HostTokenEngine, state: EngineState) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while engine.state() is not state:
+            await asyncio.sleep(0.005)
+
+
+async def test_before_the_first_connection_a_call_is_refused_at_once() -> None:
+    with short_directory() as place:
+        async with host_engine(str(place / "0.sock"), "cantor") as client:
+            assert client.state() is EngineState.STARTING
+            with pytest.raises(EngineUnavailable, match="cantor is starting; try again") as refusal:
+                await anext(client.generate(asking()))
+            assert refusal.value.retry_after
+            with pytest.raises(EngineUnavailable):
+                await client.info()
+
+
+async def test_a_lost_connection_kills_what_had_started_and_not_what_was_queued() -> None:
+    engine = endless()
+    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+        running = [link.client.generate(asking()) for _ in range(4)]
+        for events in running:
+            assert isinstance(await anext(events), SequenceStarted)
+        queued = link.client.generate(asking())
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(failure(queued))
+            while (await link.client.info()).load.queued == 0:
+                await asyncio.sleep(0.005)
+            await link.host.drain(0)
+            assert isinstance(await waiting, EngineUnavailable)
+        for events in running:
+            assert isinstance(await failure(events), EngineDied)
+
+
+async def failure(events) -> Exception | None:
+    """What the stream ends with."""
+    try:
+        async for _ in events:
+            pass
+    except (EngineDied, EngineUnavailable) as error:
+        return error
+    return None
+
+
+async def test_events_that_had_come_are_read_before_the_error() -> None:
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        await peer.asked()
+        peer.send(Begun(1, SequenceStarted(3)), Stepped(1, Steps((4,))), Stepped(1, Steps((5,))))
+        peer.writer.close()
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            await until(client, EngineState.READY)
+            events = client.generate(asking())
+            heard = [await anext(events)]
+            await until(client, EngineState.RESTARTING)
+            heard += [await anext(events), await anext(events)]
+            assert heard == [SequenceStarted(3), Steps((4,)), Steps((5,))]
+            with pytest.raises(EngineDied):
+                await anext(events)
+
+
+async def test_it_connects_again_to_a_new_host() -> None:
+    with short_directory() as place:
+        path = str(place / "0.sock")
+        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            for generation in (1, 2, 3):
+                async with listening(brief(), path):
+                    await client.load(SPEC)
+                    assert client.generation == generation
+                    assert [event async for event in client.generate(asking())]
+                await until(client, EngineState.RESTARTING)
+                with pytest.raises(EngineUnavailable, match="starting again"):
+                    await client.tokenize([TextPiece("a")], False)
+
+
+async def test_giving_up_ends_every_call_and_refuses_new_ones_without_a_hope() -> None:
+    async with linked(endless()) as link:
+        running = link.client.generate(asking())
+        assert isinstance(await anext(running), SequenceStarted)
+        link.client.give_up("it died too often")
+        assert isinstance(await failure(running), EngineDied)
+        assert link.client.state() is EngineState.FAILED
+        with pytest.raises(EngineUnavailable, match="it died too often") as refusal:
+            await anext(link.client.generate(asking()))
+        assert refusal.value.retry_after is None
+        with pytest.raises(LoadError, match="it died too often"):
+            await link.client.load(SPEC)
+
+
+async def test_closing_a_generator_tells_the_host_and_does_not_wait() -> None:
+    told: asyncio.Queue[object] = asyncio.Queue()
+
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        async for group in messages(peer, FrameReader(TO_HOST)):
+            for message in group:
+                told.put_nowait(message)
+                if isinstance(message, Generate):
+                    peer.send(Begun(message.call, SequenceStarted(3)))
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            await until(client, EngineState.READY)
+            async with asyncio.timeout(PATIENCE), aclosing(client.generate(asking())) as events:
+                await anext(events)
+            heard = [await told.get() for _ in range(3)]
+            assert heard == [HELLO, Generate(1, asking()), Cancel(1)]
+
+
+async def test_a_sequence_that_is_over_is_not_cancelled() -> None:
+    async with linked(brief()) as link:
+        assert [event async for event in link.client.generate(asking())]
+        assert link.client.state() is EngineState.READY
+        assert not link.client._calls
+
+
+async def test_a_generator_that_was_never_read_sends_nothing() -> None:
+    engine = brief()
+    async with linked(engine) as link:
+        await link.client.generate(asking()).aclose()
+        await link.client.info()
+        assert engine.requests == []
+
+
+async def test_a_gap_in_the_sequence_ends_the_connection_and_its_calls() -> None:
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        await peer.asked()
+        peer.send(Begun(1, SequenceStarted(3)))
+        peer.frame(Stepped(1, Steps((4,))))  # made and lost
+        peer.send(Stepped(1, Steps((5,))))
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            await until(client, EngineState.READY)
+            async with asyncio.timeout(PATIENCE):
+                assert isinstance(await failure(client.generate(asking())), EngineDied)
+
+
+@pytest.mark.parametrize(
+    "hello", [Hello(PROTOCOL + 1, antiphon.__version__), Hello(PROTOCOL, antiphon.__version__ + "x")]
+)
+async def test_a_host_of_another_release_is_given_up_with_a_sentence(hello: Hello) -> None:
+    async def behave(peer: Peer) -> None:
+        peer.send(hello)
+        await peer.ended()
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            await until(client, EngineState.FAILED)
+            with pytest.raises(EngineUnavailable, match="install the same release"):
+                await client.info()
+
+
+async def test_a_host_that_does_not_begin_with_hello_is_not_believed() -> None:
+    async def behave(peer: Peer) -> None:
+        peer.send(Begun(1, SequenceStarted(3)))
+        await peer.ended()
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            await asyncio.sleep(0.2)
+            assert client.state() is EngineState.STARTING
+
+
+async def test_an_answer_out_of_turn_is_an_error_of_that_call_alone() -> None:
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        async for group in messages(peer, FrameReader(TO_HOST)):
+            for message in group:
+                if not isinstance(message, Hello | Cancel):
+                    peer.send(Begun(message.call, SequenceStarted(3)))
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            await until(client, EngineState.READY)
+            with pytest.raises(EngineError, match="out of turn with Begun"):
+                await client.info()
+            assert client.state() is EngineState.READY
+
+
+async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
+    told: asyncio.Queue[object] = asyncio.Queue()
+
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        async for group in messages(peer, FrameReader(TO_HOST)):
+            for message in group:
+                told.put_nowait(message)
+
+    with short_directory() as place:
+        path = str(place / "0.sock")
+        async with pretending(place / "0.sock", behave), asyncio.TaskGroup() as group:
+            client = HostTokenEngine(path, "x", call_deadline=0.05)
+            keeping = group.create_task(client.keep_connected())
+            await until(client, EngineState.READY)
+            with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
+                await client.prepare(PROMPT)
+            async with asyncio.timeout(PATIENCE):
+                while not isinstance(await told.get(), Cancel):
+                    pass
+            keeping.cancel()
+
+
+async def test_a_prompt_that_no_message_can_hold_is_refused_and_harms_nobody() -> None:
+    async with linked(endless()) as link:
+        running = link.client.generate(asking())
+        await anext(running)
+        with pytest.raises(InvalidValue, match="too large"):
+            await link.client.tokenize([TextPiece("x" * MAX_MESSAGE)], False)
+        assert isinstance(await anext(running), Steps)
+
+
+async def test_a_host_that_stops_reading_gets_no_more_calls() -> None:
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        peer.stop_reading()
+
+    async with asyncio.timeout(PATIENCE):
+        with short_directory() as place:
+            path = str(place / "0.sock")
+            async with pretending(place / "0.sock", behave), host_engine(path, "x") as client:
+                await until(client, EngineState.READY)
+                text = [TextPiece("x" * (MAX_MESSAGE // 3))]
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(refused(client.tokenize(text, False))) for _ in range(8)]
+                    while not any(task.done() for task in tasks):
+                        await asyncio.sleep(0.005)
+                    for task in tasks:
+                        task.cancel()
+                assert any(not task.cancelled() and task.result() for task in tasks)
+                assert client.state() is EngineState.READY
+
+
+async def refused(call: Awaitable[object]) -> bool:
+    """Whether the call is refused for what waits before it."""
+    try:
+        await call
+    except Overloaded:
+        return True
+    return False
+
+
+async def test_a_held_sequence_is_cancelled_while_it_is_queued_and_in_its_prompt() -> None:
+    held = asyncio.Event()
+    engine = ScriptedTokenEngine(Script(hold=Hold(held, after=None)))
+    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+        tasks = []
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(failure(link.client.generate(asking()))) for _ in range(6)]
+            while (await link.client.info()).load.queued < 2:
+                await asyncio.sleep(0.005)
+            for task in tasks:
+                task.cancel()
+        while (load := (await link.client.info()).load).running or load.queued:
+            await asyncio.sleep(0.005)
+        assert load.free_sequences == 4

@@ -1,0 +1,175 @@
+"""Frames: what is written is read, and what breaks the protocol is seen."""
+
+import time
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import (
+    Counts,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.engines.host.frames import (
+    HEADER,
+    MAX_FRAME,
+    MAX_MESSAGE,
+    PROTOCOL,
+    TO_GATEWAY,
+    TO_HOST,
+    Begun,
+    Cancel,
+    Ended,
+    Failed,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Generate,
+    Hello,
+    Message,
+    Prepare,
+    Stepped,
+    ToGateway,
+    ToHost,
+    Tokenize,
+)
+from antiphon.errors import ErrorReport
+
+TO_GATEWAY_EXAMPLES: list[Message] = [
+    Hello(PROTOCOL, "1.2.3"),
+    Begun(7, SequenceStarted(3, 2, 0.5)),
+    Stepped(7, Steps((5,))),
+    Stepped(8, Steps((5, 6), (-0.5, -1.0), (((5, -0.5), (9, -2.0)), ()))),
+    Ended(7, SequenceFinished(StopCause.LENGTH, Counts(3, 2, 1))),
+    Failed(8, ErrorReport("engine_died", "gone", "prompt", 1.5)),
+]
+TO_HOST_EXAMPLES: list[Message] = [
+    Hello(PROTOCOL, "1.2.3"),
+    Generate(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
+    Cancel(1),
+    Prepare(2, (TokenSegment(()),)),
+    Tokenize(3, (TextPiece("a 😀\x00", True),), False),
+]
+
+PER_EVENT = 10e-6
+"""Seconds that one event of a token may cost each side; the test allows ten times as much."""
+
+
+def frames(*groups: list[Message]) -> list[bytes]:
+    writer = FrameWriter()
+    return [writer.frame([writer.message(message) for message in group]) for group in groups]
+
+
+def gateway() -> FrameReader[ToGateway]:
+    return FrameReader(TO_GATEWAY)
+
+
+def host() -> FrameReader[ToHost]:
+    return FrameReader(TO_HOST)
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(HEADER, "big") + body
+
+
+def test_messages_of_both_directions_come_out_as_they_went_in() -> None:
+    assert list(gateway().feed(b"".join(frames(TO_GATEWAY_EXAMPLES)))) == TO_GATEWAY_EXAMPLES
+    assert list(host().feed(b"".join(frames(TO_HOST_EXAMPLES)))) == TO_HOST_EXAMPLES
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=30))
+def test_bytes_may_come_in_any_pieces(cuts: list[int]) -> None:
+    data = b"".join(frames(*([message] for message in TO_GATEWAY_EXAMPLES)))
+    places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    reader = gateway()
+    heard = [message for start, end in pairwise(places) for message in reader.feed(data[start:end])]
+    assert heard == TO_GATEWAY_EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [([1], "frame 1 came where frame 0"), ([0, 2], "frame 2 came where frame 1"), ([0, 0], "frame 0 came")],
+)
+def test_a_lost_or_doubled_frame_is_an_error(order: list[int], sentence: str) -> None:
+    messages: list[list[Message]] = [[Cancel(number)] for number in range(3)]
+    sent = frames(*messages)
+    with pytest.raises(FrameError, match=sentence):
+        list(host().feed(b"".join(sent[index] for index in order)))
+
+
+def test_what_came_before_a_broken_frame_is_heard() -> None:
+    first, _, third = frames([Cancel(1)], [Cancel(2)], [Cancel(3)])
+    heard = host().feed(first + third)
+    assert next(heard) == Cancel(1)
+    with pytest.raises(FrameError):
+        next(heard)
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_there() -> None:
+    with pytest.raises(FrameError, match="over the limit"):
+        list(host().feed((MAX_FRAME + 1).to_bytes(HEADER, "big")))
+
+
+def test_a_message_that_no_frame_can_hold_is_refused_and_the_rest_goes_on() -> None:
+    writer = FrameWriter()
+    with pytest.raises(FrameError, match="over the limit"):
+        writer.message(Tokenize(1, (TextPiece("x" * MAX_MESSAGE),), False))
+    assert list(host().feed(writer.frame([writer.message(Cancel(1))]))) == [Cancel(1)]
+
+
+def test_the_largest_message_fits_a_frame() -> None:
+    text = "x" * (MAX_MESSAGE - 100)
+    assert list(host().feed(frames([Tokenize(1, (TextPiece(text),), False)])[0])) == [
+        Tokenize(1, (TextPiece(text),), False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc1",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x91" * 5000,
+        msgspec.msgpack.encode({"sequence": 0}),
+        msgspec.msgpack.encode([0]),
+        msgspec.msgpack.encode([0, [[99, 1]]]),
+        msgspec.msgpack.encode([0, [[2, "one"]]]),
+        msgspec.msgpack.encode([0, [[4, 1, [{"text": b"\xff"}], False]]]),
+        msgspec.msgpack.encode([0, [[4, 1, [{"text": 5}], False]]]),
+    ],
+)
+def test_anything_else_is_an_error_that_says_it_cannot_be_read(body: bytes) -> None:
+    with pytest.raises(FrameError, match="cannot be read"):
+        list(host().feed(framed(body)))
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reader_in_another_way(body: bytes) -> None:
+    try:
+        list(host().feed(framed(body)))
+    except FrameError:
+        return
+
+
+def test_an_event_costs_microseconds() -> None:
+    count, batch = 300, 16
+    messages: list[Message] = [Stepped(number, Steps((number,), (-0.5,))) for number in range(batch)]
+    writer, reader = FrameWriter(), gateway()
+    begun = time.process_time()
+    sent = [writer.frame([writer.message(message) for message in messages]) for _ in range(count)]
+    encoded = time.process_time()
+    for frame in sent:
+        list(reader.feed(frame))
+    decoded = time.process_time()
+    assert (encoded - begun) / count / batch < 10 * PER_EVENT
+    assert (decoded - encoded) / count / batch < 10 * PER_EVENT

@@ -1,0 +1,189 @@
+"""The engine host as a process: it says how it stands, and leaves nothing behind however it ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.base import SequenceStarted, TextPiece
+from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.control import ChildState, HostConfig, Status
+from antiphon.engines.host.frames import from_line, to_line
+from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
+from tests.engines.host.linked import short_directory
+from tests.engines.host.processes import until
+from tests.engines.host.scripted import SPEC, asking
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A host process and the test's ends of its pipes."""
+
+    process: subprocess.Popen[bytes]
+    status: int
+    socket: Path
+
+    def says(self, state: ChildState) -> Status:
+        """The next report, which must be this one."""
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = os.read(self.status, 1)
+            assert byte, f"the host ended without saying {state}"
+            line += byte
+        status = from_line(line, Status)
+        assert status.state is state
+        return status
+
+    def hang_up(self) -> None:
+        """What the kernel does when the supervisor dies."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+
+@contextmanager
+def started(factory: str, stderr: int = subprocess.DEVNULL) -> Iterator[Started]:
+    """A host of the engine that tests.engines.host.scripted makes by this name."""
+    reading, writing = os.pipe()
+    with short_directory() as place:
+        config = HostConfig(
+            "cantor", f"tests.engines.host.scripted:{factory}", SPEC, str(place / "0.sock"), writing
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "antiphon.engines.host"],
+            stdin=subprocess.PIPE,
+            stderr=stderr,
+            pass_fds=[writing],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        os.close(writing)
+        assert process.stdin is not None
+        process.stdin.write(to_line(config))
+        process.stdin.flush()
+        try:
+            yield Started(process, reading, place / "0.sock")
+        finally:
+            os.close(reading)
+            process.kill()
+            process.communicate()
+
+
+async def hang_up_after(host: Started, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    host.hang_up()
+
+
+def gone(host: Started, patience: float = 20.0) -> int:
+    return host.process.wait(patience)
+
+
+async def test_it_says_that_it_loads_and_then_what_it_loaded_and_serves() -> None:
+    with started("brief") as host:
+        host.says(ChildState.LOADING)
+        info = host.says(ChildState.READY).info
+        assert info is not None
+        assert info.architecture == "scripted"
+        assert info.chat_template is None
+        async with host_engine(str(host.socket), "cantor") as client:
+            assert (await client.load(SPEC)).chat_template
+            assert [event async for event in client.generate(asking())]
+
+
+def test_a_missing_library_is_reported_with_its_own_error() -> None:
+    with started("Unloadable") as host:
+        host.says(ChildState.LOADING)
+        error = host.says(ChildState.FAILED).error
+        assert error is not None
+        assert isinstance(error.exception(), LibraryError)
+        assert error.message == "no engine library was found; install one"
+        assert gone(host) == 1
+        assert not host.socket.exists()
+
+
+def test_a_defect_while_loading_is_one_sentence_and_its_traceback_is_logged() -> None:
+    with started("Defective", subprocess.PIPE) as host:
+        host.says(ChildState.LOADING)
+        error = host.says(ChildState.FAILED).error
+        assert error is not None
+        assert isinstance(error.exception(), LoadError)
+        assert error.message.startswith("the engine of cantor cannot start: RuntimeError")
+        assert "\n" not in error.message
+        assert gone(host) == 1
+        _, logged = host.process.communicate()
+        assert b"Traceback" in logged
+
+
+@pytest.mark.parametrize("factory", ["endless", "Loading"])
+@pytest.mark.parametrize("way", ["SIGTERM", "end of stdin"])
+def test_it_ends_and_leaves_no_socket_also_while_it_loads(factory: str, way: str) -> None:
+    with started(factory) as host:
+        host.says(ChildState.LOADING)
+        if factory == "endless":
+            host.says(ChildState.READY)
+            assert host.socket.exists()
+        if way == "SIGTERM":
+            host.process.send_signal(signal.SIGTERM)
+            assert gone(host) == 0
+        else:
+            host.hang_up()
+            assert gone(host) == 3
+        assert not host.socket.exists()
+
+
+async def test_the_end_of_its_input_ends_it_while_native_code_holds_the_event_loop() -> None:
+    with started("Stuck") as host:
+        host.says(ChildState.LOADING)
+        host.says(ChildState.READY)
+        async with host_engine(str(host.socket), "cantor") as client:
+            await client.load(SPEC)
+            async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+                hanging = group.create_task(hang_up_after(host, 0.1))
+                with pytest.raises(EngineUnavailable):
+                    await client.tokenize([TextPiece("a")], False)
+                await hanging
+            assert await asyncio.to_thread(gone, host) == 3
+        assert not host.socket.exists()
+
+
+async def test_sigterm_lets_running_calls_end_but_not_for_long() -> None:
+    with started("endless") as host:
+        host.says(ChildState.LOADING)
+        host.says(ChildState.READY)
+        async with host_engine(str(host.socket), "cantor") as client:
+            await client.load(SPEC)
+            events = client.generate(asking())
+            assert isinstance(await anext(events), SequenceStarted)
+            host.process.send_signal(signal.SIGTERM)
+            with pytest.raises(EngineDied):
+                async for _ in events:
+                    pass
+            assert await asyncio.to_thread(gone, host) == 0
+
+
+def test_the_last_to_leave_removes_the_runtime_directory() -> None:
+    with started("brief") as host:
+        host.says(ChildState.LOADING)
+        host.says(ChildState.READY)
+        place = host.socket.parent
+        (place / "lock").write_bytes(b"")
+        host.hang_up()
+        gone(host)
+        until(lambda: not place.exists(), "the directory is removed")
+        place.mkdir()
+
+
+def test_a_terminals_interrupt_is_left_to_the_supervisor() -> None:
+    with started("brief") as host:
+        host.says(ChildState.LOADING)
+        host.says(ChildState.READY)
+        host.process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            host.process.wait(0.3)

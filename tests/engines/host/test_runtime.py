@@ -1,0 +1,97 @@
+"""The runtime directory: private, short, locked while its supervisor lives, and swept when it does not."""
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.host.runtime import (
+    LONGEST_PATH,
+    first_usable,
+    leave,
+    runtime_directory,
+    socket_path,
+    sweep,
+)
+from antiphon.errors import SettingsError
+from tests.engines.host.linked import short_directory
+
+
+def test_it_is_private_and_short_and_gone_afterwards() -> None:
+    with runtime_directory() as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert len(os.fsencode(socket_path(path, 9999))) <= LONGEST_PATH
+        (path / "0.sock").write_bytes(b"")
+    assert not path.exists()
+
+
+def test_a_living_supervisors_directory_is_left_alone_by_everybody() -> None:
+    with short_directory() as base, runtime_directory(base) as path:
+        sweep(base)
+        leave(path)
+        with runtime_directory(base) as second:
+            assert second != path
+        assert path.is_dir()
+
+
+def test_the_next_supervisor_removes_what_a_dead_one_left() -> None:
+    with short_directory() as base:
+        stale = base / "antiphon-0123abcd"
+        stale.mkdir()
+        (stale / "lock").write_bytes(b"")
+        (stale / "0.sock").write_bytes(b"")
+        with runtime_directory(base):
+            assert not stale.exists()
+
+
+@pytest.mark.parametrize("name", ["antiphon-notes", "antiphon-0123abcd", "0123abcd"])
+def test_a_directory_that_is_not_ours_is_not_swept(name: str) -> None:
+    with short_directory() as base:
+        other = base / name
+        other.mkdir()
+        (other / ("file" if name == "antiphon-0123abcd" else "lock")).write_bytes(b"")
+        sweep(base)
+        assert other.exists()
+
+
+def test_a_link_to_elsewhere_is_not_followed() -> None:
+    with short_directory() as base:
+        elsewhere = base / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "lock").write_bytes(b"")
+        (base / "antiphon-0123abcd").symlink_to(elsewhere)
+        sweep(base)
+        assert (elsewhere / "lock").exists()
+
+
+def test_only_the_last_child_to_leave_removes_the_directory() -> None:
+    with short_directory() as base:
+        place = base / "antiphon-0123abcd"
+        place.mkdir()
+        (place / "lock").write_bytes(b"")
+        (place / "1.sock").write_bytes(b"")
+        leave(place)
+        assert place.exists()
+        (place / "1.sock").unlink()
+        lock = os.open(place / "lock", os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        leave(place)
+        assert place.exists()
+        os.close(lock)
+        leave(place)
+        assert not place.exists()
+        leave(place)
+
+
+def test_a_place_whose_paths_are_too_long_or_closed_is_passed_over(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    with short_directory() as short:
+        assert first_usable(["", str(deep), str(short / "missing"), str(short)]) == short
+
+
+def test_no_place_at_all_is_a_sentence() -> None:
+    with pytest.raises(SettingsError, match=r"none of /missing will do; set XDG_RUNTIME_DIR"):
+        first_usable(["", "/missing"])

@@ -1,0 +1,218 @@
+"""The host's side: what ends with a connection, and what does not."""
+
+import asyncio
+import os
+import stat
+
+import pytest
+
+from antiphon.engines.base import Load, SequenceStarted, Steps, TextPiece, TokenSegment
+from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.frames import (
+    HEADER,
+    MAX_FRAME,
+    TO_GATEWAY,
+    Cancel,
+    FrameReader,
+    Generate,
+    Hello,
+    Stepped,
+)
+from antiphon.engines.host.server import listening
+from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
+from antiphon.testing import Failure, Script, ScriptedTokenEngine
+from tests.engines.host.linked import linked, short_directory
+from tests.engines.host.peer import HELLO, connect, messages
+from tests.engines.host.scripted import SPEC, Careless, Lockstep, Torrent, asking, brief, endless
+
+PATIENCE = 20.0
+"""Seconds to wait for what takes milliseconds."""
+
+
+async def load_when(engine: ScriptedTokenEngine, running: int) -> Load:
+    async with asyncio.timeout(PATIENCE):
+        while (load := (await engine.info()).load).running != running or load.queued:
+            await asyncio.sleep(0.005)
+    return load
+
+
+async def test_only_this_user_may_open_the_socket_and_it_goes_with_the_host() -> None:
+    async with linked(brief()) as link:
+        mode = os.stat(link.path).st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+    assert not os.path.lexists(link.path)  # noqa: ASYNC240 - a look at one name
+
+
+async def test_a_stale_socket_is_replaced() -> None:
+    with short_directory() as place:
+        (place / "0.sock").write_bytes(b"")
+        async with (
+            listening(brief(), str(place / "0.sock")),
+            host_engine(str(place / "0.sock"), "x") as client,
+        ):
+            await client.load(SPEC)
+
+
+@pytest.mark.parametrize("way", ["close", "half", "abort"])
+async def test_the_end_of_a_connection_ends_its_sequences_and_no_others(way: str) -> None:
+    engine = endless()
+    async with linked(engine) as link:
+        kept = link.client.generate(asking())
+        await anext(kept)
+        leaving = await connect(link.path)
+        leaving.send(HELLO, Generate(1, asking()), Generate(2, asking()))
+        await load_when(engine, running=3)
+        if way == "half":
+            leaving.writer.write_eof()
+        elif way == "abort":
+            leaving.writer.transport.abort()
+        else:
+            leaving.writer.close()
+        load = await load_when(engine, running=1)
+        assert load.free_sequences == 3
+        assert isinstance(await anext(kept), Steps)
+        if way == "half":
+            async with asyncio.timeout(PATIENCE):
+                assert await leaving.ended()
+            leaving.writer.close()
+
+
+async def test_cancel_ends_one_sequence_and_nothing_more_is_said_of_it() -> None:
+    engine = endless()
+    async with linked(engine) as link:
+        peer = await connect(link.path)
+        peer.send(HELLO, Generate(1, asking()), Generate(2, asking()))
+        await load_when(engine, running=2)
+        peer.send(Cancel(1), Cancel(77))
+        await load_when(engine, running=1)
+        heard = FrameReader(TO_GATEWAY)
+        calls = []
+        async with asyncio.timeout(PATIENCE):
+            async for group in messages(peer, heard):
+                calls += [message.call for message in group if not isinstance(message, Hello)]
+                if calls[-20:] == [2] * 20:
+                    break
+        peer.writer.close()
+
+
+async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
+    engine = Lockstep()
+    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+        peer = await connect(link.path)
+        peer.send(HELLO, *(Generate(number, asking()) for number in range(1, 17)))
+        reader = FrameReader(TO_GATEWAY)
+        for _ in range(5):
+            while engine.waiting < 16:
+                await asyncio.sleep(0)
+            engine.step()
+            steps: list[int] = []
+            while not steps:
+                header = await peer.reader.readexactly(HEADER)
+                body = await peer.reader.readexactly(int.from_bytes(header, "big"))
+                steps = [item.call for item in reader.feed(header + body) if isinstance(item, Stepped)]
+            assert sorted(steps) == list(range(1, 17))
+        peer.writer.close()
+
+
+async def test_an_engines_own_error_crosses_with_its_class_and_its_field() -> None:
+    error = EngineUnavailable("come back later", param="prompt", retry_after=2.5)
+    async with linked(ScriptedTokenEngine(Script(failure=Failure(error, after=1)))) as link:
+        events = link.client.generate(asking())
+        assert isinstance(await anext(events), SequenceStarted)
+        await anext(events)
+        with pytest.raises(EngineUnavailable, match="come back later") as raised:
+            await anext(events)
+        assert (raised.value.param, raised.value.retry_after) == ("prompt", 2.5)
+        with pytest.raises(InvalidValue, match="outside the vocabulary"):
+            await link.client.prepare([TokenSegment((10**6,))])
+
+
+async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with linked(Careless()) as link:
+        for _ in range(2):
+            with pytest.raises(EngineError) as raised:
+                await link.client.tokenize([TextPiece("a")], False)
+            assert "0x7f" not in raised.value.message
+            events = link.client.generate(asking())
+            await anext(events)
+            with pytest.raises(EngineError, match="log says why"):
+                await anext(events)
+        await link.client.info()
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        (MAX_FRAME + 1).to_bytes(HEADER, "big"),
+        b"\x00\x00\x00\x01\xc1",
+    ],
+)
+async def test_bytes_that_are_no_frames_end_that_connection_only(data: bytes) -> None:
+    async with linked(brief()) as link, asyncio.timeout(PATIENCE):
+        peer = await connect(link.path)
+        peer.writer.write(data)
+        assert await peer.ended()
+        peer.writer.close()
+        assert [event async for event in link.client.generate(asking())]
+
+
+async def test_a_gateway_that_does_not_begin_with_hello_is_not_heard() -> None:
+    engine = brief()
+    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+        for first in (Generate(1, asking()), Hello(HELLO.protocol + 1, HELLO.release)):
+            peer = await connect(link.path)
+            peer.send(first)
+            assert await peer.ended()
+            peer.writer.close()
+        assert engine.requests == []
+
+
+@pytest.mark.parametrize("again", [HELLO, Generate(1, asking())])
+async def test_a_second_hello_or_a_number_used_twice_ends_the_connection(again: Hello | Generate) -> None:
+    engine = endless()
+    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+        peer = await connect(link.path)
+        peer.send(HELLO, Generate(1, asking()))
+        peer.send(again)
+        assert await peer.ended()
+        peer.writer.close()
+        await load_when(engine, running=0)
+
+
+async def test_a_gateway_that_stops_reading_is_cut_and_its_sequences_end() -> None:
+    engine = Torrent()
+    async with linked(engine, max_unsent=2**20) as link:
+        peer = await connect(link.path)
+        peer.stop_reading()
+        peer.send(HELLO, *(Generate(number, asking(logprobs=20)) for number in range(1, 17)))
+        await load_when(engine, running=16)
+        most = 0
+        async with asyncio.timeout(PATIENCE):
+            while len(link.host.sessions) == 2:
+                most = max(session.channel.unsent for session in link.host.sessions)
+                await asyncio.sleep(0)
+        assert most < 1.1 * 2**20
+        await load_when(engine, running=0)
+        await link.client.info()
+        peer.writer.close()
+
+
+async def test_draining_waits_for_what_runs_and_not_for_ever() -> None:
+    engine = ScriptedTokenEngine(Script(text="Hello there.", pace=0.02))
+    async with linked(engine) as link, asyncio.timeout(PATIENCE):
+        events = link.client.generate(asking())
+        await anext(events)
+        async with asyncio.TaskGroup() as group:
+            draining = group.create_task(link.host.drain(PATIENCE))
+            heard = [event async for event in events]
+            await draining
+        assert len(heard) > 5
+    async with linked(endless()) as link, asyncio.timeout(PATIENCE):
+        events = link.client.generate(asking())
+        await anext(events)
+        await link.host.drain(0.1)

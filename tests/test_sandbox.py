@@ -1,0 +1,141 @@
+"""The killable helper: hostile data costs a small process and two seconds; the function's words come back."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import TemplateRefused
+from antiphon.rendering.templates import Special, proof_of
+from antiphon.sandbox import INTERPRETER_VARIABLES, JobStopped, Limits, Stop, run_job
+from tests.engines.host.processes import descendants
+
+PATIENCE = 40.0
+"""Seconds for what may take the start of an interpreter and two seconds."""
+
+SHORT = Limits(seconds=0.5)
+JOBS = "antiphon.testing.misbehaviour"
+
+
+async def stopped(target: str, limits: Limits = SHORT, **payload: object) -> Stop:
+    """Why the job was stopped."""
+    with pytest.raises(JobStopped) as raised:
+        async with asyncio.timeout(PATIENCE):
+            await run_job(f"{JOBS}:{target}", payload, limits)
+    return raised.value.stop
+
+
+def helpers() -> list[int]:
+    """Helpers that live under this process."""
+    return descendants(os.getpid(), "antiphon.sandbox")
+
+
+async def test_what_the_function_returns_comes_back() -> None:
+    payload = {"text": "Grüße 😀 \ud83d\x00", "numbers": [1, 2.5, None, True], "nested": {"a": []}}
+    assert await run_job(f"{JOBS}:repeat", payload) == payload
+
+
+async def test_what_the_function_refuses_comes_back_as_its_own_error() -> None:
+    with pytest.raises(TemplateRefused, match="not these messages") as raised:
+        await run_job(f"{JOBS}:refuse", {})
+    assert raised.value.param == "messages"
+
+
+@pytest.mark.parametrize("target", ["spin", "spin_in_native_code", "sleep"])
+async def test_a_job_that_never_ends_is_ended(target: str) -> None:
+    begun = time.monotonic()
+    assert await stopped(target) is Stop.TIME
+    assert time.monotonic() - begun >= SHORT.seconds
+    assert helpers() == []
+
+
+async def test_a_job_that_takes_all_memory_gets_none() -> None:
+    assert await stopped("grow") is Stop.MEMORY
+
+
+async def test_a_job_that_says_too_much_is_not_heard_out() -> None:
+    assert await stopped("talk", Limits(answer=1000)) is Stop.ANSWER
+
+
+@pytest.mark.parametrize("target", ["crash", "fail"])
+async def test_a_job_that_dies_is_told_from_one_that_refuses(target: str) -> None:
+    assert await stopped(target) is Stop.CRASH
+
+
+async def test_a_job_cannot_write_files(tmp_path: Path) -> None:
+    assert await stopped("write", path=str(tmp_path / "file")) is Stop.CRASH
+    assert not (tmp_path / "file").exists() or (tmp_path / "file").stat().st_size == 0
+
+
+@pytest.mark.parametrize("target", ["os:getpid", "tests.test_sandbox:helpers", "antiphon:__version__"])
+async def test_only_functions_of_this_package_are_jobs(target: str) -> None:
+    with pytest.raises(JobStopped) as raised:
+        await run_job(target, {})
+    assert raised.value.stop is Stop.CRASH
+
+
+async def test_a_job_sees_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_API_KEY", "a canary that must not be seen")
+    monkeypatch.setenv("VENDOR_API_KEY", "another")
+    seen = await run_job(f"{JOBS}:environment", {})
+    assert isinstance(seen, list)
+    assert set(seen) <= INTERPRETER_VARIABLES | {"LC_CTYPE"}
+
+
+async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run_job(f"{JOBS}:sleep", {}, Limits(seconds=60)))
+        async with asyncio.timeout(PATIENCE):
+            while not helpers():
+                await asyncio.sleep(0.01)
+        task.cancel()
+    async with asyncio.timeout(PATIENCE):
+        while helpers():
+            await asyncio.sleep(0.01)
+
+
+async def test_jobs_do_not_hold_up_the_event_loop() -> None:
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(stopped("spin"))
+        ticks = 0
+        while not job.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+    assert ticks > 10
+
+
+HONEST = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+HOSTILE = (
+    "{{ ''.__class__.__mro__ }}",
+    "{% for i in range(10**9) %}a{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 'a' * 10**9 }}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% set x = namespace(a='aaaa') %}{% for i in range(99999) %}{% set x.a = x.a ~ x.a %}{% endfor %}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
+    "{% if %}",
+)
+
+
+async def proved(template: str) -> None:
+    special = Special(("<s>", "</s>"), "<s>", "</s>")
+    async with asyncio.timeout(PATIENCE):
+        await run_job("antiphon.rendering.templates:prove", proof_of(template, special))
+
+
+async def test_an_honest_template_is_proved() -> None:
+    await proved(HONEST)
+
+
+@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
+async def test_a_hostile_template_is_refused_or_killed_within_the_limits(template: str) -> None:
+    with pytest.raises((TemplateRefused, JobStopped)) as raised:
+        await proved(template)
+    assert "0x7f" not in str(raised.value)
+    assert os.sep + "usr" not in str(raised.value)
