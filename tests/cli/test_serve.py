@@ -1,0 +1,85 @@
+"""`antiphon serve` before it starts anything: which settings it arrives at, and what the panel shows."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.serve import panel, settled
+from antiphon.errors import SettingsError
+from antiphon.settings import Settings
+from antiphon.supervisor import Serving
+from antiphon.testing import scripted_info
+
+CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No setting anywhere but what a test gives."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ANTIPHON_HOME", "ANTIPHON_TEST_REQUIRE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def arrived(*models: str, config: Path | None = None, **shared: object) -> Settings:
+    return settled({"server": {"host": None, "port": 0}}, models, shared, config)
+
+
+def test_a_bare_command_serves_the_demo_model_exactly():
+    (model,) = arrived().models
+    assert (model.name, model.path, model.exact) == ("cantor", str(CANTOR), True)
+    assert (model.sequences, model.context_length) == (16, 2048)
+
+
+def test_a_path_gives_the_model_its_name_and_a_name_before_it_another():
+    one, two = arrived(str(CANTOR), f"other={CANTOR}").models
+    assert (one.name, two.name, two.path) == ("cantor", "other", str(CANTOR))
+    assert not one.exact, "only the demo model is exact by itself"
+
+
+def test_flags_for_models_hold_for_all_of_them():
+    models = arrived(str(CANTOR), f"other={CANTOR}", sequences=3, context_length=512, exact=True).models
+    assert {(model.sequences, model.context_length, model.exact) for model in models} == {(3, 512, True)}
+
+
+def test_a_context_beyond_the_weights_is_refused():
+    with pytest.raises(SettingsError, match="4096 of cantor is more than the 2048"):
+        arrived(context_length=4096)
+
+
+def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch):
+    home = bare / "home"
+    home.mkdir()
+    (home / "antiphon.toml").write_text("[server]\nsend_timeout = 5\n")
+    monkeypatch.setenv("ANTIPHON_HOME", str(home))
+    assert arrived().server.send_timeout == 5
+    (bare / "antiphon.toml").write_text("[server]\nsend_timeout = 6\n")
+    assert arrived().server.send_timeout == 6
+    (bare / "third.toml").write_text("[server]\nsend_timeout = 7\n")
+    assert arrived(config=bare / "third.toml").server.send_timeout == 7
+
+
+def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ANTIPHON_API_KEY", "0123456789abcdef0123")
+    settings = arrived()
+    info = dataclasses.replace(scripted_info(), library="llama.cpp test", cpu_features=("AVX2",))
+    text = panel(settings, Serving("http://127.0.0.1:1", {"cantor": info}))
+    assert "$ANTIPHON_API_KEY" in text and "0123456789abcdef" not in text
+    assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
+
+
+def test_help_imports_neither_the_server_nor_an_engine():
+    shown = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "antiphon", "serve", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "--model" in shown.stdout
+    assert not {"starlette", "numpy", "uvicorn", "antiphon.supervisor"} & {
+        line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()
+    }

@@ -1,0 +1,121 @@
+"""The header of a GGUF file: read as its writers write it, refused where it contradicts itself."""
+
+import random
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from antiphon.errors import ModelFileError
+from antiphon.weights.gguf import read_header
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(512)
+    writer.add_block_count(2)
+    writer.add_name("näme")
+    writer.add_array("tokenizer.ggml.tokens", ["a", "bb", "ü"])
+    writer.add_array("tokenizer.ggml.scores", [0.5, 1.5, 2.5])
+    writer.add_tensor("x.weight", np.ones((3, 64), dtype=np.float32))
+    packed = gguf.quants.quantize(np.ones((2, 32), dtype=np.float32), gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("y.weight", packed, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_it_is_read_as_it_was_written(model: Path):
+    header = read_header(model)
+    assert (header.architecture, header.context_length, header.layers) == ("llama", 512, 2)
+    assert header.metadata["general.name"] == "näme"
+    assert "tokenizer.ggml.tokens" not in header.metadata
+    assert (header.tensors, header.parameters) == (2, 3 * 64 + 2 * 32)
+    assert header.size == model.stat().st_size
+
+
+def test_every_shorter_file_is_refused_by_name(model: Path):
+    whole = model.read_bytes()
+    for length in [*range(0, len(whole) - 200, 7), len(whole) - 100]:
+        model.write_bytes(whole[:length])
+        with pytest.raises(ModelFileError, match=r"m\.gguf"):
+            read_header(model)
+
+
+def test_no_damaged_header_does_more_than_be_refused(model: Path):
+    whole = bytearray(model.read_bytes())
+    dice = random.Random(1)
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            damaged[dice.randrange(400)] = dice.randrange(256)
+        model.write_bytes(damaged)
+        with suppress(ModelFileError):
+            read_header(model)
+
+
+def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        assert data.count(old) == 1
+        return data.replace(old, new)
+
+    return change
+
+
+def string(text: str) -> bytes:
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: b"GGML" + data[4:], "not a GGUF file"),
+        (lambda data: data[:4] + struct.pack("<I", 9) + data[8:], "version 9"),
+        (lambda data: data[:8] + struct.pack("<Q", 2**40) + data[16:], "claims 1099511627776 tensors"),
+        (lambda data: data[:16] + struct.pack("<Q", 2**40) + data[24:], "claims 1099511627776 metadata keys"),
+        (
+            replaced(string("x.weight") + struct.pack("<I", 2), string("x.weight") + struct.pack("<I", 9)),
+            "9 dim",
+        ),
+        (
+            replaced(
+                string("x.weight") + struct.pack("<IQQ", 2, 64, 3),
+                string("x.weight") + struct.pack("<IQQ", 2, 64, 2**50),
+            ),
+            "ends before its weights",
+        ),
+        (
+            replaced(
+                string("general.architecture") + struct.pack("<I", 8),
+                string("general.architecturx") + struct.pack("<I", 8),
+            ),
+            "names no architecture",
+        ),
+        (
+            replaced(
+                string("llama.block_count") + struct.pack("<I", 4),
+                string("llama.block_count") + struct.pack("<I", 77),
+            ),
+            "unknown type 77",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused(model: Path, change: Callable[[bytes], bytes], words: str):
+    model.write_bytes(change(model.read_bytes()))
+    with pytest.raises(ModelFileError, match=words):
+        read_header(model)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path):
+    with pytest.raises(ModelFileError, match="there is no file"):
+        read_header(tmp_path / "absent.gguf")
+    with pytest.raises(ModelFileError, match="is a directory"):
+        read_header(tmp_path)
