@@ -1,0 +1,183 @@
+"""cantor's corpus: every document made by grammars in this folder, the same for the same seed.
+
+`documents(seed, count)` is the whole interface. Nothing is read but the text files beside this module; that
+the facts are those of docs/facts.md is asserted by a test.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from models.cantor.corpus import knowledge, skills, stories
+from models.cantor.corpus.blocks import Asker, load_blocks
+from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, obeyed, recall, told_by_system, yes_or_no
+from models.cantor.corpus.exclude import Excluded
+from models.cantor.corpus.grammar import HERE
+from models.cantor.corpus.noise import dress, greet
+from models.cantor.corpus.tools import Task, call_text, invent_task, load_kinds, make_task, result_of
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a dialogue."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A dialogue with the tools it shows, or, without turns, a plain text."""
+
+    turns: tuple[Turn, ...] = ()
+    tools: tuple[dict[str, object], ...] = ()
+    text: str = ""
+
+
+class Corpus:
+    """Draws documents; all randomness comes from the generator that is handed in."""
+
+    def __init__(self) -> None:
+        self.asker = Asker()
+        self.facts = load_blocks(HERE / "facts.txt")
+        self.talk = load_blocks(HERE / "talk.txt")
+        self.kinds = load_kinds()
+        self.recipes: list[tuple[float, Callable[[random.Random], Document]]] = [
+            (0.34, self._one_fact),
+            (0.06, self._some_facts),
+            (0.09, self._one_talk),
+            (0.07, self._one_knowledge),
+            (0.14, self._one_skill),
+            (0.04, self._mixed),
+            (0.05, self._recall),
+            (0.06, self._obeyed),
+            (0.13, self._tool_call),
+            (0.025, self._text),
+            (0.005, self._long),
+        ]
+
+    def draw(self, rng: random.Random) -> Document:
+        """One document of a kind drawn by weight."""
+        weights = [weight for weight, _ in self.recipes]
+        return rng.choices(self.recipes, weights)[0][1](rng)
+
+    def fact(self, rng: random.Random) -> Pair:
+        """A question about Antiphon as people type it, and its answer."""
+        question, answer = self.asker.ask(rng.choice(self.facts), rng)
+        return dress(question, rng), answer
+
+    def small_talk(self, rng: random.Random) -> Pair:
+        """Small talk, identity or something unknown."""
+        question, answer = self.asker.ask(rng.choice(self.talk), rng)
+        return dress(question, rng, on_topic=False), answer
+
+    def known(self, rng: random.Random) -> Pair:
+        """A child's knowledge."""
+        question, answer = knowledge.ask(rng)
+        return (greet(question, rng) if rng.random() < 0.3 else question), answer
+
+    def anything(self, rng: random.Random) -> Pair:
+        """One pair of any kind."""
+        return rng.choice((self.fact, self.fact, self.small_talk, self.known, skills.ask))(rng)
+
+    def _dialogue(self, pairs: list[Pair], rng: random.Random, system: str = "") -> Document:
+        if not system and rng.random() < 0.15:
+            system = rng.choice(PLAIN_SYSTEMS)
+        turns = [Turn("system", system)] if system else []
+        for question, answer in pairs:
+            padding = " " if rng.random() < 0.03 else ""
+            turns += [Turn("user", padding + question), Turn("assistant", answer)]
+        return Document(tuple(turns))
+
+    def _one_fact(self, rng: random.Random) -> Document:
+        return self._dialogue([self.fact(rng)], rng)
+
+    def _some_facts(self, rng: random.Random) -> Document:
+        return self._dialogue([self.fact(rng) for _ in range(rng.randint(2, 4))], rng)
+
+    def _one_talk(self, rng: random.Random) -> Document:
+        if rng.random() < 0.06:
+            lead = rng.choice(
+                (
+                    "Tell me a story.",
+                    "Tell me a short story.",
+                    "Write a story.",
+                    "Can you tell a story?",
+                    "I want to hear a story.",
+                    "Write a short story, please.",
+                )
+            )
+            return self._dialogue([(lead, stories.story(rng))], rng)
+        return self._dialogue([self.small_talk(rng)], rng)
+
+    def _one_knowledge(self, rng: random.Random) -> Document:
+        return self._dialogue([self.known(rng)], rng)
+
+    def _one_skill(self, rng: random.Random) -> Document:
+        return self._dialogue([skills.ask(rng)], rng)
+
+    def _mixed(self, rng: random.Random) -> Document:
+        return self._dialogue([self.anything(rng) for _ in range(rng.randint(2, 5))], rng)
+
+    def _recall(self, rng: random.Random) -> Document:
+        if rng.random() < 0.15:
+            system, pairs = told_by_system(rng, self.anything)
+            return self._dialogue(pairs, rng, system)
+        return self._dialogue(recall(rng, self.anything), rng)
+
+    def _obeyed(self, rng: random.Random) -> Document:
+        if rng.random() < 0.15:
+            drawn = yes_or_no(rng, rng.choice((self.fact, self.known)))
+            if drawn is not None:
+                return self._dialogue(drawn[1], rng, drawn[0])
+        system, pairs = obeyed(rng, rng.choice((self.fact, self.small_talk, self.known)))
+        return self._dialogue(pairs, rng, system)
+
+    def _long(self, rng: random.Random) -> Document:
+        pairs = recall(rng, self.anything)
+        filler = [self.anything(rng) for _ in range(rng.randint(10, 40))]
+        return self._dialogue([*pairs[:1], *filler, *pairs[1:]], rng)
+
+    def _task(self, rng: random.Random) -> Task:
+        return make_task(rng.choice(self.kinds), rng) if rng.random() < 0.72 else invent_task(rng)
+
+    def _tool_call(self, rng: random.Random) -> Document:
+        task = self._task(rng)
+        shown = {str(task.function["name"]): task.function}
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 1, 2, 2, 3))):
+            other = self._task(rng).function
+            shown.setdefault(str(other["name"]), other)
+        tools = list(shown.values())
+        rng.shuffle(tools)
+        system = rng.choice(PLAIN_SYSTEMS) if rng.random() < 0.2 else ""
+        turns = [Turn("system", system)] if system else []
+        if rng.random() < 0.08:
+            question, answer = rng.choice((self.small_talk, self.fact))(rng)
+            turns += [Turn("user", question), Turn("assistant", answer)]
+        if not turns or turns[-1].role == "system" or rng.random() < 0.3:
+            request = greet(task.request, rng) if rng.random() < 0.15 else task.request
+            turns += [Turn("user", request), Turn("assistant", call_text(task))]
+            if rng.random() < 0.22:
+                result, answer = result_of(rng)
+                turns += [Turn("tool", result), Turn("assistant", answer)]
+        return Document(tuple(turns), tuple(tools))
+
+    def _text(self, rng: random.Random) -> Document:
+        roll = rng.random()
+        if roll < 0.45:
+            return Document(text=stories.story(rng))
+        if roll < 0.6:
+            return Document(text=stories.description(rng))
+        return Document(text=stories.about([block.answers[0] for block in self.facts], rng))
+
+
+def documents(seed: int, count: int, excluded: Excluded | None = None) -> Iterator[Document]:
+    """The first `count` documents of a seed; one that holds excluded words is drawn again."""
+    corpus, rng = Corpus(), random.Random(seed)
+    excluded = Excluded.load() if excluded is None else excluded
+    made = 0
+    while made < count:
+        document = corpus.draw(rng)
+        if not excluded.touches(document.text, *(turn.content for turn in document.turns)):
+            made += 1
+            yield document

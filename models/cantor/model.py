@@ -1,0 +1,127 @@
+"""cantor's network in torch: a small Llama (RMS norm, rotary positions, grouped heads, SwiGLU, tied ends).
+
+Tensor names are those of transformers' LlamaForCausalLM, so that the safetensors load there unchanged.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.cantor import recipe
+
+HEAD = recipe.WIDTH // recipe.HEADS
+
+
+def rotary(length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each position, halves side by side as transformers has them."""
+    powers = torch.arange(0, HEAD, 2, dtype=torch.float32) / HEAD
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), recipe.ROPE_BASE**-powers)
+    return torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
+
+
+def rotate(heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn query or key heads (batch, heads, positions, head) by their positions."""
+    first, second = heads.chunk(2, -1)
+    return heads * cosine + torch.cat([-second, first], -1) * sine
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(recipe.WIDTH))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return functional.rms_norm(hidden, (recipe.WIDTH,), self.weight, recipe.NORM_EPSILON)
+
+
+class Attention(nn.Module):
+    """Causal attention, two query heads to a key-value head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(recipe.WIDTH, recipe.WIDTH, bias=False)
+        self.k_proj = nn.Linear(recipe.WIDTH, recipe.KV_HEADS * HEAD, bias=False)
+        self.v_proj = nn.Linear(recipe.WIDTH, recipe.KV_HEADS * HEAD, bias=False)
+        self.o_proj = nn.Linear(recipe.WIDTH, recipe.WIDTH, bias=False)
+
+    def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        batch, length, _ = hidden.shape
+        query = self.q_proj(hidden).view(batch, length, recipe.HEADS, HEAD).transpose(1, 2)
+        key = self.k_proj(hidden).view(batch, length, recipe.KV_HEADS, HEAD).transpose(1, 2)
+        value = self.v_proj(hidden).view(batch, length, recipe.KV_HEADS, HEAD).transpose(1, 2)
+        groups = recipe.HEADS // recipe.KV_HEADS
+        key = rotate(key, cosine, sine).repeat_interleave(groups, 1)
+        value = value.repeat_interleave(groups, 1)
+        mixed = functional.scaled_dot_product_attention(
+            rotate(query, cosine, sine), key, value, is_causal=True
+        )
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, recipe.WIDTH))
+        return out
+
+
+class Feed(nn.Module):
+    """The gated feed-forward part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(recipe.WIDTH, recipe.HIDDEN, bias=False)
+        self.up_proj = nn.Linear(recipe.WIDTH, recipe.HIDDEN, bias=False)
+        self.down_proj = nn.Linear(recipe.HIDDEN, recipe.WIDTH, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
+        return out
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each behind its norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = Norm(), Norm()
+        self.self_attn, self.mlp = Attention(), Feed()
+
+    def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cosine, sine)
+        out: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return out
+
+
+class Body(nn.Module):
+    """Embeddings, layers and the last norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(recipe.VOCABULARY, recipe.WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(recipe.LAYERS))
+        self.norm = Norm()
+
+
+class Cantor(nn.Module):
+    """The whole model; `forward` gives hidden states, `logits` the scores of the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Body()
+        cosine, sine = rotary(recipe.CONTEXT)
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                nn.init.normal_(weight, std=0.02 if "embed" in name else weight.shape[1] ** -0.5 / 2)
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                nn.init.zeros_(weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        cosine, sine = self.cosine[: ids.shape[1]], self.sine[: ids.shape[1]]  # type: ignore[index]
+        hidden = self.model.embed_tokens(ids)
+        for layer in self.model.layers:
+            hidden = layer(hidden, cosine, sine)
+        out: Tensor = self.model.norm(hidden)
+        return out
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary, with the embedding as output matrix."""
+        return functional.linear(hidden, self.model.embed_tokens.weight)

@@ -1,0 +1,64 @@
+"""The tokenizer's pieces, read from SentencePiece's file without its library. Knows no text and splits none.
+
+The file is a protocol-buffer message: field 1, repeated, is a piece with text (1), score (2) and type (3).
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+NORMAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A token: its text, its score, its type (1 normal, 2 unknown, 3 control, 6 byte, as in GGUF)."""
+
+    text: str
+    score: float
+    type: int
+
+
+def read_pieces(path: Path) -> list[Piece]:
+    """Every piece, in the order of ids."""
+    return [
+        _piece(value)
+        for field, value in _fields(path.read_bytes())
+        if field == 1 and isinstance(value, bytes)
+    ]
+
+
+def _piece(message: bytes) -> Piece:
+    text, score, kind = "", 0.0, NORMAL
+    for field, value in _fields(message):
+        if field == 1 and isinstance(value, bytes):
+            text = value.decode()
+        elif field == 2 and isinstance(value, bytes):
+            score = struct.unpack("<f", value)[0]
+        elif field == 3 and isinstance(value, int):
+            kind = value
+    return Piece(text, score, kind)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value: int | bytes
+        if key & 7 == VARINT:
+            value, at = _varint(message, at)
+        else:
+            size, at = _varint(message, at) if key & 7 == BYTES else ({FIXED32: 4, FIXED64: 8}[key & 7], at)
+            value, at = message[at : at + size], at + size
+        yield key >> 3, value
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
