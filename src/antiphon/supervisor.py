@@ -36,7 +36,7 @@ BACKLOG = 2048
 HOST_DEADLINE = 5.0
 """Seconds that an engine host gets to end by itself."""
 
-HTTP_MARGIN = 3.0
+HTTP_MARGIN = 5.0
 """Seconds beyond its drain time that the HTTP process gets."""
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -189,7 +189,8 @@ class HostTokenEngine:
         if self._given_up is None:
             self._settled.clear()
         calls, self._calls = self._calls, {}
-        record("engine_lost", logging.WARNING, model=self._name, reason=reason, calls=len(calls))
+        level = logging.WARNING if self._given_up is None else logging.DEBUG
+        record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
             call.push(self._death() if call.started else self._absence())
 

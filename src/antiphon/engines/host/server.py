@@ -6,6 +6,7 @@ process.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -80,7 +81,8 @@ class Session:
         task.add_done_callback(lambda _: self._calls.pop(asking.call))
 
     def _lost(self, reason: str) -> None:
-        record("gateway_left", reason=reason, calls=len(self._calls))
+        level = logging.INFO if self._calls else logging.DEBUG
+        record("gateway_left", level, reason=reason, calls=len(self._calls))
         for task in self._calls.values():
             task.cancel()
         self._host.sessions.discard(self)
