@@ -103,6 +103,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         text = getattr(obj, "__self__", None)
         if isinstance(text, str):
+            allowance().copy(len(text))
             guard = GUARDS.get(getattr(obj, "__name__", ""))
             args = args if guard is None else guard(text, *args)
         return held(super().call(context, obj, *args, **kwargs))

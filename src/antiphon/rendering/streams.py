@@ -5,7 +5,7 @@ Both end what they read from when they are closed, fail or are cancelled, before
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 from antiphon.domain.context import Context
@@ -21,18 +21,19 @@ async def timely(stream: AsyncGenerator[T, None], context: Context) -> AsyncGene
     """The same items. Raises DeadlineExceeded when the next one does not come before the request's
     deadline."""
     async with aclosing(stream):
-        while True:
-            left = context.remaining()
-            if left == 0:
-                raise late()
-            try:
-                async with asyncio.timeout(left):
-                    item = await anext(stream)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise late() from None
+        while (item := await _in_time(stream, context)) is not None:
             yield item
+
+
+async def _in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
+    left = context.remaining()
+    if left == 0:
+        raise late()
+    try:
+        async with asyncio.timeout(left):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise late() from None
 
 
 def late() -> DeadlineExceeded:
@@ -41,35 +42,45 @@ def late() -> DeadlineExceeded:
     )
 
 
-async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Items of all streams as they come, each stream's own in order. The first error ends all and is
-    raised."""
-    if len(streams) == 1:  # needs neither a task nor a queue
-        async with aclosing(streams[0]) as only:
-            async for item in only:
-                yield item
-        return
+def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Items of all streams as they come, each stream's own in order. The first error ends all and is raised.
+
+    One stream needs neither a task nor a queue: it is itself.
+    """
+    return streams[0] if len(streams) == 1 else _together(streams)
+
+
+Arrival = tuple[T] | AntiphonError | None
+"""An item, the error that ended a stream, or its end."""
+
+
+async def _together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(WAITING)
+    async with _tasks() as group:
+        for stream in streams:
+            group.create_task(_pump(stream, queue))
+        running = len(streams)
+        while running:
+            arrived = await queue.get()
+            if isinstance(arrived, AntiphonError):
+                raise arrived
+            if arrived is None:
+                running -= 1
+            else:
+                yield arrived[0]
+
+
+@asynccontextmanager
+async def _tasks() -> AsyncGenerator[asyncio.TaskGroup, None]:
+    """A task group out of which an error comes as itself."""
     try:
         async with asyncio.TaskGroup() as group:
-            queue: asyncio.Queue[tuple[T] | AntiphonError | None] = asyncio.Queue(WAITING)
-            for stream in streams:
-                group.create_task(_pump(stream, queue))
-            running = len(streams)
-            while running:
-                arrived = await queue.get()
-                if isinstance(arrived, AntiphonError):
-                    raise arrived
-                if arrived is None:
-                    running -= 1
-                else:
-                    yield arrived[0]
+            yield group
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
 
 
-async def _pump(
-    stream: AsyncGenerator[T, None], queue: asyncio.Queue[tuple[T] | AntiphonError | None]
-) -> None:
+async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
     """Carries one stream over. Its error goes the same way: raised here, it would cancel whoever reads."""
     try:
         async with aclosing(stream):

@@ -1,10 +1,10 @@
 """One choice: from the tokens of its sequence to its text, its end and its counts."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
-from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
+from antiphon.engines.base import SequenceStarted, Steps, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.stops import StopFilter, StopStrings
@@ -13,7 +13,16 @@ from antiphon.rendering.stops import StopFilter, StopStrings
 class Voice:
     """What one choice has said so far."""
 
-    __slots__ = ("_detokenizer", "_ends", "_filter", "_unreported", "cached", "choice", "completion_tokens")
+    __slots__ = (
+        "_detokenizer",
+        "_ends",
+        "_filter",
+        "_reason",
+        "_unreported",
+        "cached",
+        "choice",
+        "completion_tokens",
+    )
 
     def __init__(self, choice: int, facts: Facts, stops: StopStrings) -> None:
         self.choice = choice
@@ -24,33 +33,41 @@ class Voice:
         self._ends = facts.ends
         self._detokenizer = Detokenizer(facts.pieces)
         self._filter = StopFilter(stops)
+        self._reason = FinishReason.STOP
         self._unreported = 0
 
     async def speak(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
         """The events of this choice: Started with its first token, deltas, Finished. Ends its sequence at
         once."""
-        reason = FinishReason.STOP
-        heard = False
         async with aclosing(sequence) as events:
             async for event in events:
-                if isinstance(event, Steps):
-                    text = self._heard(event.tokens)
-                    if not heard:
-                        heard = True
-                        yield Started(0)
-                    if text:
-                        yield self._delta(text)
-                    if self._filter.stopped:
-                        break
-                elif isinstance(event, SequenceStarted):
-                    self.cached = event.cached_tokens
-                elif isinstance(event, SequenceFinished):
-                    reason = FinishReason.LENGTH if event.cause is StopCause.LENGTH else FinishReason.STOP
+                for told in self._told(event):
+                    yield told
+                if self._filter.stopped:
+                    break
+        for told in self._ending():
+            yield told
+
+    def _told(self, event: TokenEvent) -> Iterator[Event]:
+        """What an event of the sequence means to whoever reads."""
+        if isinstance(event, Steps):
+            first = not self.completion_tokens
+            text = self._heard(event.tokens)
+            if first:
+                yield Started(0)
+            if text:
+                yield self._delta(text)
+        elif isinstance(event, SequenceStarted):
+            self.cached = event.cached_tokens
+        elif event.cause is StopCause.LENGTH:
+            self._reason = FinishReason.LENGTH
+
+    def _ending(self) -> Iterator[Event]:
         if not self._filter.stopped:
             rest = self._rest()
             if rest:
                 yield self._delta(rest)
-            reason = FinishReason.STOP if self._filter.stopped else reason
+        reason = FinishReason.STOP if self._filter.stopped else self._reason
         yield Finished(self.choice, reason, self._reported())
 
     def _heard(self, tokens: tuple[int, ...]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import TokenRequest
 from antiphon.testing.probe import GREEDY, Probe, Run
 from antiphon.testing.rules import require
 
@@ -78,20 +79,22 @@ async def top_k_one_is_greedy(probe: Probe) -> None:
 
 
 async def equal_seeds_draw_equally(probe: Probe) -> None:
-    drawn = [
-        probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed))
-        for seed in (11, 11, 2**63 + 5, 12)
-    ]
-    first, second, *_ = [await probe.run(request) for request in drawn]
-    require(first.tokens == second.tokens, "equal seeds give equal draws")
-    many = [replace(drawn[0], choice=choice) for choice in range(8)]
-    texts = {(await probe.run(request)).tokens for request in many}
-    require(len(texts) > 1, "the choice enters the draw: the same seed gives siblings different draws")
-    seeds = [replace(drawn[0], sampling=Sampling(temperature=1.5, seed=seed)) for seed in range(8)]
-    require(len({(await probe.run(request)).tokens for request in seeds}) > 1, "the seed enters the draw")
+    def drawn(seed: int, choice: int = 0) -> TokenRequest:
+        return replace(
+            probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed)), choice=choice
+        )
+
+    choices = [drawn(11, choice) for choice in range(8)]
+    seeds = [drawn(seed) for seed in (11, 12, 13, 14, 2**63 + 5, 2**64 - 1)]
+    alone = [(await probe.run(request)).tokens for request in (*choices, *seeds)]
+    require(alone[0] == alone[8], "equal seeds give equal draws")
+    require(
+        len(set(alone[:8])) > 1, "the choice enters the draw: the same seed gives siblings different draws"
+    )
+    require(len(set(alone[8:])) > 1, "the seed enters the draw")
     if probe.tolerance == 0:
-        crowd = await probe.runs([*many, *drawn])
-        require(crowd[0].tokens == first.tokens, "a draw does not depend on what else is in the batch")
+        crowd = [run.tokens for run in await probe.runs([*choices, *seeds])]
+        require(crowd == alone, "a draw does not depend on what else is in the batch")
 
 
 async def alone_and_together_are_equal(probe: Probe) -> None:

@@ -1,0 +1,144 @@
+"""Hostile templates: none reaches Python, and none takes more than its allowance, in this process or in the
+helper."""
+
+import time
+
+import pytest
+
+from antiphon.errors import TemplateRefused
+from antiphon.rendering.facts import prove_apart
+from antiphon.rendering.templates import proof_of, prove
+from antiphon.testing import FakeClock
+from antiphon.testing.token_engine import CHATML
+from tests.rendering.support import FAMILIES, SPECIAL, talk, template, written
+
+
+def again(body: str) -> str:
+    """Forty times over."""
+    begin = "{% set ns = namespace(x='a' * 1000, y=[1], z=[1], n=7) %}{% for i in range(40) %}"
+    return f"{begin}{body}{{% endfor %}}{{{{ ns.x }}}}{{{{ ns.y }}}}"
+
+
+REACHING = {
+    "class": "{{ ''.__class__.__mro__ }}",
+    "class by item": "{{ ''['__class__']['__mro__'] }}",
+    "class by filter": "{{ '' | attr('__class__') }}",
+    "class by map": "{{ ([''] | map(attribute='__class__') | first).__mro__ }}",
+    "globals": "{{ raise_exception.__globals__.x }}",
+    "its own functions": "{{ strftime_now.func.x or raise_exception.args[0].x }}",
+    "cycler": "{{ cycler.__init__.__globals__ }}",
+    "self": "{{ self.__init__.__globals__ }}",
+    "format": "{{ '{0.__class__.__mro__}'.format('') or messages.__class__.x }}",
+    "change": "{{ messages.append(1) }}",
+    "change a message": "{{ messages[0].update(role='system') }}",
+    "file": "{% include '/etc/passwd' %}",
+    "import": "{% import 'os' as os %}",
+    "bytes": "{{ 'a'.encode() }}",
+    "lipsum": "{{ lipsum.__globals__ }}",
+    "namespace": "{{ namespace(x=1) }}",
+}
+GROWING = {
+    "times": "{{ 'a' * 10**9 }}",
+    "times a list": "{{ [1] * 10**9 }}",
+    "times the other way": "{{ 1000000000 * 'a' }}",
+    "power": "{{ 10 ** (10 ** 9) }}",
+    "products": again("{% set ns.n = ns.n * ns.n %}"),
+    "percent": "{{ '%999999999d' % 1 }}",
+    "percent star": "{{ '%*d' % (999999999, 1) }}",
+    "percent names": "{{ ('%(a)s' * 10000) % {'a': 'a' * 100000} }}",
+    "format filter": "{{ '%999999999d' | format(1) }}",
+    "format method": "{{ '{:999999999}'.format(1) }}",
+    "format nested": "{{ '{:{w}}'.format(1, w=999999999) }}",
+    "format many": "{{ ('{0}' * 10000).format('a' * 100000) }}",
+    "tilde": again("{% set ns.x = ns.x ~ ns.x %}"),
+    "plus": again("{% set ns.x = ns.x + ns.x %}"),
+    "plus lists": again("{% set ns.y = ns.y + ns.y %}"),
+    "block": again("{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+    "macro": "{% macro m(n, x) %}{% if n %}{{ m(n - 1, x ~ x) }}{% endif %}{% endmacro %}{{ m(40, 'abc') }}",
+    "output": "{% for i in range(99999) %}{{ 'a' * 10000 }}{% endfor %}",
+    "shared lists": again("{% set ns.y = [ns.y, ns.y] %}"),
+    "shared tuples": again("{% set ns.y = (ns.y, ns.y) %}"),
+    "shared dicts": again("{% set ns.y = {'a': ns.y, 'b': ns.y} %}"),
+    "shared dicts by call": again("{% set ns.y = dict(a=ns.y, b=ns.y) %}"),
+    "shared and compared": again(
+        "{% set ns.y = [ns.y, ns.y] %}{% set ns.z = [ns.z, ns.z] %}{{ ns.y == ns.z }}"
+    ),
+    "namespaces": again("{% set ns.y = [namespace(y=ns.y), namespace(y=ns.y)] %}"),
+    "center": "{{ 'a' | center(1000000000) }}",
+    "ljust": "{{ 'a'.ljust(1000000000) }}",
+    "zfill": "{{ 'a'.zfill(1000000000) }}",
+    "expandtabs": "{{ '\t'.expandtabs(1000000000) }}",
+    "replace": "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+    "replace filter": "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}",
+    "join": "{{ ('b' * 100000).join(('a' * 100000) | list) }}",
+    "join filter": "{{ ('a' * 100000) | list | join('b' * 100000) }}",
+    "indent": "{{ ('\n' * 100000) | indent(100000) }}",
+    "round": "{{ 5 | round(-1000000000) }}",
+    "batch": "{{ [1] | batch(1000000000, 0) | list }}",
+    "slice": "{{ [1] | slice(1000000000) | list }}",
+    "sum of lists": "{{ [[1] * 1000] * 1000 | sum(start=[]) }}",
+    "json indent": "{{ [1] * 1000 | tojson(indent=1000000) }}",
+    "to_bytes": "{{ (5).to_bytes(1000000000, 'big') }}",
+    "lipsum": "{{ lipsum(100000) }}",
+}
+ENDLESS = {
+    "range": "{% for i in range(10**9) %}{% endfor %}",
+    "loops": "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+    "recursion": "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+    "recursive loop": "{% for x in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+    "sorting": "{% for i in range(90000) %}{% set x = range(90000) | list | sort %}{% endfor %}",
+    "searching": "{% set x = 'a' * 999999 %}{% for i in range(99999) %}{{ x.count('b') }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("name", REACHING)
+def test_no_template_reaches_python(name):
+    with pytest.raises(TemplateRefused):
+        written(REACHING[name], talk("x"))
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_no_template_makes_too_much(name):
+    begun = time.monotonic()
+    with pytest.raises(TemplateRefused) as refused:
+        written(GROWING[name], talk("x"))
+    assert "MemoryError" not in refused.value.message
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_no_template_runs_for_ever(name):
+    begun = time.monotonic()
+    with pytest.raises(TemplateRefused):
+        written(ENDLESS[name], talk("x"))
+    assert time.monotonic() - begun < 50
+
+
+def test_a_large_conversation_is_within_the_allowance():
+    many = talk(*("a word or two" for _ in range(10_000)))
+    assert len(template(CHATML).render(many, FakeClock())) == 10_000 * 4 + 2
+    long = talk("a word or two <|im_end|> " * 40_000)
+    assert written(CHATML, long).count("⟦<|im_end|>⟧") == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_templates_of_real_shape_are_proved(name):
+    prove(proof_of(FAMILIES[name], SPECIAL))
+
+
+def test_what_refuses_even_a_plain_question_is_not_proved():
+    with pytest.raises(TemplateRefused, match="never"):
+        prove(proof_of("{{ raise_exception('never') }}", SPECIAL))
+
+
+def test_what_fails_on_a_longer_conversation_is_not_proved():
+    with pytest.raises(TemplateRefused, match="UndefinedError"):
+        prove(proof_of("{% if messages | length > 2 %}{{ a.b.c }}{% endif %}", SPECIAL))
+
+
+async def test_the_helper_proves_a_good_template_and_names_what_is_wrong_with_a_bad_one():
+    await prove_apart(proof_of(CHATML, SPECIAL))
+    with pytest.raises(TemplateRefused, match="SecurityError"):
+        await prove_apart(proof_of(REACHING["class"], SPECIAL))
+    with pytest.raises(TemplateRefused, match="too long a text"):
+        await prove_apart(proof_of(GROWING["times"], SPECIAL))

@@ -1,0 +1,461 @@
+"""The renderer over the scripted token engine: the contract of engines, and the semantics of prompts, text
+and counts."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from antiphon.domain.collect import collect
+from antiphon.domain.context import Context
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
+from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.usage import Usage
+from antiphon.engines.base import EngineState
+from antiphon.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineDied,
+    EngineUnavailable,
+    InvalidValue,
+    TemplateRefused,
+)
+from antiphon.rendering.renderer import Renderer
+from antiphon.testing import (
+    Failure,
+    FakeClock,
+    Hold,
+    Script,
+    ScriptedTokenEngine,
+    build_vocabulary,
+    check_engine,
+    scripted_info,
+)
+from tests.rendering.support import FAMILIES, LLAMA, prove_here, talk
+
+
+def renderer(script=None, **changes):
+    engine = ScriptedTokenEngine(script or Script(), **changes)
+    return Renderer(engine, prove=prove_here), engine
+
+
+def asking(*prompts, sampling=None, **output):
+    return GenerationRequest(
+        "m", prompts or (RawPrompt("Hello"),), sampling or AskedSampling(temperature=0.0), Output(**output)
+    )
+
+
+async def events_of(engine, request, context=None):
+    async with engine.stream(request, context or Context("r")) as events:
+        return [event async for event in events]
+
+
+async def answer(engine, request, context=None):
+    async with engine.stream(request, context or Context("r")) as events:
+        return await collect(events)
+
+
+async def text_of(engine, request):
+    return (await answer(engine, request)).choices[0].text
+
+
+# --- the contract ---
+
+
+@pytest.mark.parametrize("sequences", [1, 4])
+@pytest.mark.parametrize("space_prefix", [False, True])
+async def test_it_keeps_the_contract_of_engines(sequences, space_prefix):
+    tokens = ScriptedTokenEngine(
+        info=scripted_info(context_length=128, sequences=sequences),
+        vocabulary=build_vocabulary(space_prefix=space_prefix),
+    )
+
+    async def make():
+        return Renderer(tokens, prove=prove_here)
+
+    async def load():
+        return (await tokens.info()).load
+
+    await check_engine(make, load=load)
+    assert tokens.closed
+
+
+async def test_the_events_of_one_choice_tell_its_text_its_end_and_its_tokens():
+    engine, _ = renderer(Script(text="Hello world"))
+    assert await events_of(engine, asking()) == [
+        Started(2),
+        TextDelta(0, "Hello", 1),
+        TextDelta(0, " world", 1),
+        Finished(0, FinishReason.STOP, 1),
+        Usage(2, 3),
+    ]
+
+
+# --- prompts ---
+
+
+async def test_a_raw_prompt_gets_one_bos_and_may_hold_control_tokens():
+    engine, tokens = renderer()
+    table = {name: index for index, name in tokens.table.names.items()}
+    assert (await engine.encode(RawPrompt("Hello")))[0] == table["<s>"]
+    assert await engine.encode(RawPrompt("<s>Hello")) == await engine.encode(RawPrompt("Hello"))
+    assert (await engine.encode(RawPrompt("a<|im_end|>")))[-1] == table["<|im_end|>"]
+    assert table["<s>"] not in await engine.encode(RawPrompt("Hello"), add_special=False)
+
+
+async def test_a_raw_prompt_gets_no_bos_where_the_model_wants_none():
+    engine, tokens = renderer(vocabulary=build_vocabulary(add_bos=False))
+    assert tokens.table.bos_id not in await engine.encode(RawPrompt("Hello"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+async def test_a_conversation_begins_with_exactly_one_bos(name):
+    engine, tokens = renderer(info=scripted_info(chat_template=FAMILIES[name]))
+    ids = await engine.encode(talk("Hello <s>"))
+    assert ids[0] == tokens.table.bos_id
+    assert ids.count(tokens.table.bos_id) == 1
+
+
+async def test_a_user_who_writes_the_bos_first_does_not_replace_it():
+    engine, tokens = renderer(info=scripted_info(chat_template="{{ messages[0].content }}"))
+    assert (await engine.encode(talk("<s>")))[0] == tokens.table.bos_id
+    assert len(await engine.encode(talk("<s>"))) > 1
+
+
+async def test_token_ids_are_used_as_they_are():
+    engine, tokens = renderer(Script(text="ok"))
+    await answer(engine, asking(RawPrompt(tokens=(7, 8, 9))))
+    assert tokens.requests[0].segments[0].tokens == (7, 8, 9)
+
+
+async def test_token_ids_outside_the_vocabulary_are_refused_by_number():
+    engine, tokens = renderer()
+    for wrong in (-1, len(tokens.table.pieces)):
+        with pytest.raises(InvalidValue, match=str(wrong)) as refused:
+            await answer(engine, asking(RawPrompt(tokens=(1, wrong))))
+        assert refused.value.param == "prompt"
+    assert not tokens.requests
+
+
+@pytest.mark.parametrize("prompt", [RawPrompt(""), RawPrompt(tokens=())])
+async def test_a_prompt_without_a_token_is_refused(prompt):
+    engine, _ = renderer(vocabulary=build_vocabulary(add_bos=False))
+    with pytest.raises(InvalidValue, match="no token"):
+        await answer(engine, asking(prompt))
+
+
+async def test_an_empty_text_is_a_prompt_where_a_bos_begins_it():
+    engine, tokens = renderer(Script(text="ok"))
+    assert await text_of(engine, asking(RawPrompt(""))) == "ok"
+    assert tokens.requests[0].segments[0].tokens == (tokens.table.bos_id,)
+
+
+async def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers():
+    engine, tokens = renderer(info=scripted_info(context_length=20))
+    with pytest.raises(ContextLengthExceeded, match=r"20 tokens, and the prompt has 20\b") as refused:
+        await answer(engine, asking(RawPrompt(tokens=(9,) * 20)))
+    assert refused.value.param == "prompt"
+    with pytest.raises(
+        ContextLengthExceeded, match=r"has 15 and 6 more were asked for, 21 together.* at most 5\b"
+    ):
+        await answer(engine, asking(RawPrompt(tokens=(9,) * 15), max_tokens=6))
+    assert not tokens.requests
+    found = await answer(engine, asking(RawPrompt(tokens=(9,) * 15), max_tokens=5))
+    assert found.usage.prompt_tokens == 15
+
+
+async def test_a_conversation_that_does_not_fit_names_the_messages():
+    engine, _ = renderer(info=scripted_info(context_length=20))
+    with pytest.raises(ContextLengthExceeded) as refused:
+        await answer(engine, asking(talk("Hello world " * 20)))
+    assert refused.value.param == "messages"
+
+
+async def test_without_max_tokens_a_choice_may_use_what_is_left():
+    engine, tokens = renderer(Script(text=" the", endless=True), info=scripted_info(context_length=20))
+    found = await answer(engine, asking(RawPrompt(tokens=(9,) * 15)))
+    assert found.usage.completion_tokens == tokens.requests[0].max_tokens == 5
+    assert found.choices[0].reason is FinishReason.LENGTH
+
+
+async def test_what_no_tokenizer_could_make_fit_is_refused_without_asking_it():
+    class Slow(ScriptedTokenEngine):
+        async def tokenize(self, pieces, add_bos):
+            raise NotImplementedError
+
+    engine = Renderer(Slow(info=scripted_info(context_length=20)), prove=prove_here)
+    with pytest.raises(ContextLengthExceeded, match="at least"):
+        await answer(engine, asking(RawPrompt("x" * 10_000)))
+
+
+async def test_other_work_goes_on_while_a_large_conversation_is_rendered():
+    engine, _ = renderer()
+    await engine.profile()
+    large = Conversation(tuple(Message(Role.USER, "a word <|im_end|> " * 10) for _ in range(5_000)))
+    longest = 0.0
+
+    async def pulse():
+        nonlocal longest
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            await asyncio.sleep(0)
+            longest = max(longest, loop.time() - begun)
+
+    async with asyncio.TaskGroup() as group:
+        beating = group.create_task(pulse())
+        with pytest.raises(ContextLengthExceeded):
+            await answer(engine, asking(large))
+        beating.cancel()
+    assert longest < 1.0  # a tenth of a second is promised
+
+
+# --- chat ---
+
+
+async def test_a_conversation_is_answered_from_its_template():
+    engine, tokens = renderer(Script(text="Hi"))
+    assert await text_of(engine, asking(talk("Hello"))) == "Hi"
+    said = b"".join(tokens.table.pieces[token] for token in tokens.requests[0].segments[0].tokens)
+    assert said == b"user\nHello\nassistant\n"
+
+
+async def test_a_model_without_a_template_serves_completions_only():
+    engine, _ = renderer(Script(text="ok"), info=scripted_info(chat_template=None))
+    assert not (await engine.profile()).chat
+    assert await text_of(engine, asking()) == "ok"
+    with pytest.raises(TemplateRefused, match=r"no chat template.*/v1/completions"):
+        await answer(engine, asking(talk("Hello")))
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ ''.__class__.__mro__ }}", "{{ 'a' * 10**9 }}", "{% for i in range(10**9) %}{% endfor %}"]
+)
+async def test_a_hostile_template_leaves_completions_and_is_refused_by_name(source):
+    tokens = ScriptedTokenEngine(Script(text="ok"), info=scripted_info(chat_template=source))
+    engine = Renderer(tokens)  # in the real helper
+    assert not (await engine.profile()).chat
+    assert await text_of(engine, asking()) == "ok"
+    with pytest.raises(TemplateRefused, match=r"template was refused.*/v1/completions"):
+        await answer(engine, asking(talk("Hello")))
+
+
+# --- text ---
+
+
+async def test_characters_cut_by_tokens_arrive_whole():
+    engine, tokens = renderer(Script(text="a😀日本語"))
+    events = await events_of(engine, asking())
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert "".join(delta.text for delta in deltas) == "a😀日本語"
+    emoji = next(delta for delta in deltas if "😀" in delta.text)
+    assert emoji.tokens == 2
+    assert len(tokens.tokenizer.plain("😀")) == 2
+
+
+async def test_a_character_cut_by_the_end_becomes_one_replacement():
+    engine, _ = renderer(Script(text=b"ok \xf0\x9f\x98"))
+    assert await text_of(engine, asking()) == "ok \ufffd"
+    assert await text_of(engine, asking(max_tokens=4)) == "ok \ufffd"
+
+
+async def test_the_leading_space_of_an_answer_is_kept():
+    engine, _ = renderer(Script(text=" the cat"), vocabulary=build_vocabulary(space_prefix=True))
+    assert await text_of(engine, asking()) == " the cat"
+
+
+async def test_started_comes_with_the_first_token_though_it_shows_nothing():
+    gate = asyncio.Event()
+    engine, _ = renderer(Script(text="😀", hold=Hold(gate, after=1)))
+    async with engine.stream(asking(), Context("r")) as events:
+        assert isinstance(await anext(events), Started)
+        gate.set()
+        assert await anext(events) == TextDelta(0, "😀", 2)
+
+
+async def test_decoding_gives_back_the_text_without_the_prefix_space():
+    for prefix in (False, True):
+        engine, tokens = renderer(vocabulary=build_vocabulary(space_prefix=prefix))
+        for text in ("Hello 😀", " two", ""):
+            assert await engine.decode(await engine.encode(RawPrompt(text))) == text
+        with pytest.raises(InvalidValue, match="token id"):
+            await engine.decode((len(tokens.table.pieces),))
+
+
+# --- stop strings and ends ---
+
+
+@pytest.mark.parametrize("burst", [1, 3, 100])
+async def test_a_stop_string_is_cut_and_counts_up_to_the_token_that_completes_it(burst):
+    engine, tokens = renderer(Script(text="Hello the stop world and more", burst=burst))
+    found = await answer(engine, asking(stop=("stop",)))
+    assert found.choices[0].text == "Hello the "
+    assert found.choices[0].reason is FinishReason.STOP
+    until = tokens.tokenizer.plain("Hello the stop")
+    assert found.usage.completion_tokens == len(until)
+    assert tokens.ended == 1
+    assert (await tokens.info()).load.running == 0
+
+
+async def test_a_stop_string_of_half_characters_never_leaks():
+    engine, _ = renderer(Script(text="ab 日😀 c"))
+    events = await events_of(engine, asking(stop=("日😀",)))
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "ab "
+
+
+async def test_what_looked_like_a_stop_string_is_shown_at_the_end():
+    engine, _ = renderer(Script(text="one <END"))
+    assert await text_of(engine, asking(stop=("<END>",))) == "one <END"
+
+
+async def test_a_stop_string_ends_one_choice_and_no_other():
+    engine, tokens = renderer(lambda request: Script(text=("a STOP b", "a b c")[request.choice]))
+    found = await answer(engine, asking(choices=2, stop=("STOP",)))
+    assert [choice.text for choice in found.choices] == ["a ", "a b c"]
+    assert tokens.ended == 2
+
+
+async def test_stop_tokens_and_the_end_of_turn_are_a_stop():
+    engine, tokens = renderer(Script(text="Hello world"))
+    (world,) = tokens.tokenizer.plain(" world")
+    found = await answer(engine, asking(stop_token_ids=(world,)))
+    assert found.choices[0].reason is FinishReason.STOP
+    assert found.usage.completion_tokens == 2
+    assert tokens.requests[0].stop_token_ids == (world,)
+
+
+async def test_an_end_token_shows_nothing_though_the_vocabulary_gives_it_a_text():
+    table = build_vocabulary()
+    word = table.pieces.index(b"END")
+    engine, _ = renderer(Script(text="Hi"), vocabulary=replace(table, end_ids=(word,), eos_id=word))
+    assert await text_of(engine, asking()) == "Hi"
+
+
+async def test_too_long_stop_strings_are_refused_before_any_token():
+    engine, tokens = renderer()
+    with pytest.raises(InvalidValue):
+        await answer(engine, asking(stop=("x" * 100_000,)))
+    assert not tokens.requests
+
+
+# --- choices, prompts, sampling ---
+
+
+async def test_choices_of_a_prompt_are_siblings_and_prompts_are_not():
+    engine, tokens = renderer()
+    await answer(engine, asking(RawPrompt("Hello"), RawPrompt("the cat"), choices=2, max_tokens=3))
+    groups = [request.group for request in tokens.requests]
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+    assert [request.choice for request in tokens.requests] == [0, 1, 0, 1]
+    assert tokens.requests[1].segments == tokens.requests[0].segments != tokens.requests[2].segments
+    await answer(engine, asking(choices=2, max_tokens=3), Context("r"))
+    assert len({request.group for request in tokens.requests}) == 3
+
+
+async def test_usage_counts_each_prompt_once_and_every_choice():
+    engine, tokens = renderer(Script(text="Hello world"), info=scripted_info(sequences=8))
+    prompts = (RawPrompt("Hello"), RawPrompt("the cat sat"))
+    found = await answer(engine, asking(*prompts, choices=3))
+    sizes = [len(await engine.encode(prompt)) for prompt in prompts]
+    assert found.usage == Usage(sum(sizes), 6 * 3, 0)
+    assert [choice.index for choice in found.choices] == list(range(6))
+    assert (await tokens.info()).load.prefill_tokens < sum(sizes) * 2
+
+
+async def test_the_callers_sampling_wins_over_the_models_and_a_seed_is_drawn():
+    info = replace(scripted_info(), sampling=AskedSampling(temperature=0.3, top_k=7))
+    engine, tokens = renderer(info=info)
+    clock = FakeClock()
+    await answer(engine, asking(max_tokens=1, sampling=AskedSampling(top_k=2)), Context("r", clock=clock))
+    await answer(engine, asking(max_tokens=1, sampling=AskedSampling(seed=99)), Context("r", clock=clock))
+    first, second = (request.sampling for request in tokens.requests)
+    assert (first.temperature, first.top_k, first.seed) == (0.3, 2, 1)
+    assert (second.top_k, second.seed) == (7, 99)
+
+
+# --- failures, leaving, deadlines ---
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+async def test_a_failure_in_one_choice_ends_its_siblings_and_is_raised_as_itself(choices):
+    error = EngineDied("gone")
+
+    def script(request):
+        fails = request.choice == choices - 1
+        return Script(text=" the", endless=True, failure=Failure(error, after=3) if fails else None)
+
+    engine, tokens = renderer(script)
+    with pytest.raises(EngineDied) as raised:
+        await answer(engine, asking(choices=choices))
+    assert raised.value is error
+    assert tokens.ended == choices
+    assert (await tokens.info()).load.running == 0
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+async def test_what_fails_before_the_first_token_has_made_no_event(choices):
+    engine, _ = renderer(Script(failure=Failure(EngineUnavailable("away"), after=None)))
+    async with engine.stream(asking(choices=choices), Context("r")) as events:
+        with pytest.raises(EngineUnavailable):
+            await anext(events)
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+async def test_leaving_ends_every_sequence_at_once(choices):
+    engine, tokens = renderer(Script(text=" the", endless=True))
+    async with engine.stream(asking(choices=choices), Context("r")) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                break
+    load = (await tokens.info()).load
+    assert (load.running, load.queued, load.free_sequences) == (0, 0, 4)
+    assert tokens.ended == choices
+
+
+async def test_a_deadline_ends_a_generation_that_goes_on():
+    engine, tokens = renderer(Script(text=" the", endless=True, hold=Hold(asyncio.Event(), after=2)))
+    clock = FakeClock()
+    with pytest.raises(DeadlineExceeded):
+        await answer(engine, asking(), Context("r", deadline=clock.monotonic() + 0.05, clock=clock))
+    assert (await tokens.info()).load.running == 0
+
+
+# --- the model behind it ---
+
+
+async def test_the_profile_tells_what_the_engine_told():
+    engine, tokens = renderer()
+    profile = await engine.profile()
+    assert (profile.context_length, profile.chat, profile.exact) == (2048, True, True)
+    assert profile.vocabulary == len(tokens.table.pieces)
+
+
+async def test_an_engine_that_came_back_is_asked_again_and_believed():
+    tokens = ScriptedTokenEngine(Script(text="ok"))
+    generation = 1
+    proved = 0
+
+    async def prove(payload):
+        nonlocal proved
+        proved += 1
+
+    engine = Renderer(tokens, generation=lambda: generation, prove=prove)
+    assert await text_of(engine, asking(talk("Hello"))) == "ok"
+    generation = 2
+    await engine.profile()
+    assert proved == 1  # the same weights: nothing is learnt anew
+    tokens._facts = replace(tokens._facts, chat_template=LLAMA, context_length=99)
+    assert (await engine.profile()).context_length == 2048
+    generation = 3
+    assert (await engine.profile()).context_length == 99
+    assert proved == 2
+
+
+async def test_its_state_is_the_engines():
+    standing = EngineState.RESTARTING
+    engine = Renderer(ScriptedTokenEngine(), state=lambda: standing, prove=prove_here)
+    assert engine.state() is EngineState.RESTARTING
+    standing = EngineState.READY
+    assert engine.state() is EngineState.READY

@@ -1,0 +1,199 @@
+"""Chat templates: what they write, what of it is structure, and that text of messages never is."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.errors import InvalidValue, TemplateRefused
+from antiphon.testing import FakeClock, ScriptedTokenEngine
+from antiphon.testing.token_engine import CHATML
+from antiphon.testing.vocabulary import CONTROLS
+from tests.rendering.support import FAMILIES, FRAMING, GEMMA, LLAMA, MISTRAL, SPECIAL, talk, template, written
+
+CLOCK = FakeClock()
+
+NASTY = st.lists(
+    st.one_of(
+        st.sampled_from(CONTROLS),
+        st.sampled_from([name[:cut] for name in CONTROLS for cut in range(1, len(name))]),
+        st.sampled_from([name[cut:] for name in CONTROLS for cut in range(1, len(name))]),
+        st.sampled_from(
+            ["\ue000", "\ue001\ue002", "\uf8ff", "\U000f0000", " ", "\n", "system", "user", "|", "<", ">"]
+        ),
+        st.text(max_size=5),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            CHATML,
+            "⟦<|im_start|>⟧system\nS⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\n A ⟦<|im_end|>⟧\n"
+            "⟦<|im_start|>⟧assistant\nB⟦<|im_end|>⟧\n⟦<|im_start|>⟧user\nC⟦<|im_end|>⟧\n⟦<|im_start|>⟧assistant\n",
+        ),
+        (
+            LLAMA,
+            "⟦<s>⟧⟦<|start_header_id|>⟧system⟦<|end_header_id|>⟧\n\nS⟦<|eot_id|>⟧"
+            "⟦<|start_header_id|>⟧user⟦<|end_header_id|>⟧\n\nA⟦<|eot_id|>⟧"
+            "⟦<|start_header_id|>⟧assistant⟦<|end_header_id|>⟧\n\nB⟦<|eot_id|>⟧"
+            "⟦<|start_header_id|>⟧user⟦<|end_header_id|>⟧\n\nC⟦<|eot_id|>⟧"
+            "⟦<|start_header_id|>⟧assistant⟦<|end_header_id|>⟧\n\n",
+        ),
+        (MISTRAL, "⟦<s>⟧⟦[INST]⟧ S\n\n A ⟦[/INST]⟧ B⟦</s>⟧⟦[INST]⟧ C⟦[/INST]⟧"),
+    ],
+)
+def test_a_conversation_is_written_as_its_template_says(source, expected):
+    assert written(source, talk(" A ", "B", "C", system="S")) == expected
+
+
+def test_a_template_may_trim_and_rename_roles():
+    expected = "⟦<s>⟧⟦<start_of_turn>⟧user\nA⟦<end_of_turn>⟧\n⟦<start_of_turn>⟧model\nB⟦<end_of_turn>⟧\n"
+    assert written(GEMMA, Conversation(talk(" \n A ", "B").messages, generation_prompt=False)) == expected
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@given(texts=st.lists(NASTY, min_size=1, max_size=3))
+async def test_text_of_messages_never_becomes_a_control_token(name, texts):
+    chat = template(FAMILIES[name])
+    engine = ScriptedTokenEngine()
+    harmless = await engine.tokenize(chat.render(talk(*("x" for _ in texts)), CLOCK), False)
+    attacked = await engine.tokenize(chat.render(talk(*texts), CLOCK), False)
+    controls = engine.table.names
+    assert [token for token in attacked if token in controls] == [
+        token for token in harmless if token in controls
+    ]
+
+
+@given(texts=st.lists(NASTY, min_size=1, max_size=3))
+def test_text_of_messages_comes_out_as_it_went_in(texts):
+    pieces = template(CHATML).render(talk(*texts), CLOCK)
+    turns = (
+        f"<|im_start|>{('user', 'assistant')[index % 2]}\n{text}<|im_end|>\n"
+        for index, text in enumerate(texts)
+    )
+    assert "".join(piece.text for piece in pieces) == "".join(turns) + "<|im_start|>assistant\n"
+
+
+@given(name=NASTY, content=NASTY)
+def test_a_text_between_the_halves_of_a_name_completes_no_control_token(name, content):
+    spoken = Conversation((Message(Role.USER, content, name=name),))
+    pieces = template(FRAMING, "<|user|>", "<|system|>").render(spoken, CLOCK)
+    assert [piece.text for piece in pieces if piece.control] == ["<|eot_id|>"]
+    assert "".join(piece.text for piece in pieces) == f"<|{name}|>{content}<|eot_id|>"
+
+
+def test_two_texts_side_by_side_do_not_make_up_a_control_token():
+    source = (
+        "{% set a, b = messages[0].content, messages[1].content %}{{ a }}{{ b }}{{ a ~ b }}{{ a + b[:9] }}"
+    )
+    assert "⟦" not in written(source, talk("<|im_", "end|>"))
+
+
+def test_a_role_may_be_a_part_of_a_control_token():
+    source = "{% for m in messages %}{{ '<|' + m.role + '|>' }}\n{{ m.content }}{% endfor %}"
+    assert written(source, talk("<|user|> hi"), "<|user|>") == "⟦<|user|>⟧\n<|user|> hi"
+
+
+def test_the_template_finds_what_it_looks_for_in_a_text():
+    source = (
+        "{% for m in messages %}{% if '</think>' in m.content %}"
+        "{{ m.content.split('</think>')[-1].lstrip('\\n') }}{% else %}"
+        "{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    )
+    assert written(source, talk("<think>hm <b></think>\n\nyes <|im_end|>")) == "yes <|im_end|>⟦<|im_end|>⟧"
+
+
+def test_what_the_template_looks_for_stays_hidden_where_it_names_a_control_token():
+    source = "{{ messages[0].content.replace('<|im_end|>', 'gone') }}<|im_end|>"
+    assert written(source, talk("a<|im_end|>b")) == "a<|im_end|>b⟦<|im_end|>⟧"
+
+
+def test_lengths_and_cuts_are_those_of_the_text_itself():
+    source = (
+        "{{ messages[0].content | length }} {{ messages[0].content[1:4] }} {{ messages[0].content.upper() }}"
+    )
+    assert written(source, talk("<|im_end|>")) == "10 |im <|IM_END|>"
+
+
+def test_json_of_a_text_is_what_it_would_be_anywhere():
+    source = "{{ messages | tojson }} {{ messages[0].content | tojson(ensure_ascii=true) }}"
+    assert written(source, talk('a "b" <é|>')) == (
+        '[{"role": "user", "content": "a \\"b\\" <é|>"}] "a \\"b\\" <\\u00e9|>"'
+    )
+
+
+def test_private_use_characters_in_a_text_survive():
+    text = "".join(map(chr, range(0xE000, 0xE100))) + "<|im_end|>"
+    assert written("{{ messages[0].content }}", talk(text)) == text
+
+
+def test_a_text_with_every_private_use_character_is_refused():
+    text = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)]))
+    with pytest.raises(InvalidValue, match="private-use"):
+        written("{{ messages[0].content }}", talk(text))
+
+
+def test_half_a_surrogate_pair_is_refused():
+    with pytest.raises(InvalidValue, match="surrogate"):
+        written(CHATML, talk("\ud83d"))
+
+
+def test_a_developer_is_the_system_to_a_template_that_knows_none():
+    spoken = Conversation((Message(Role.DEVELOPER, "D"),), generation_prompt=False)
+    assert written(CHATML, spoken) == "⟦<|im_start|>⟧system\nD⟦<|im_end|>⟧\n"
+    assert written("{# developer #}{{ messages[0].role }}", spoken) == "developer"
+
+
+def test_a_template_says_itself_what_it_refuses():
+    with pytest.raises(TemplateRefused, match="no system role") as refused:
+        written(GEMMA, talk("A", system="S"))
+    assert refused.value.param == "messages"
+    with pytest.raises(TemplateRefused, match=r"what <\|im_end\|> is"):
+        written("{{ raise_exception('what ' + messages[0].content + ' is') }}", talk("<|im_end|>"))
+
+
+def test_the_date_comes_from_the_clock():
+    clock = FakeClock(wall=datetime(2031, 5, 6, tzinfo=UTC).timestamp())
+    pieces = template("{{ strftime_now('%d %b %Y') }}").render(talk("x"), clock)
+    assert pieces[0].text == "06 May 2031"
+
+
+def test_loop_controls_and_generation_marks_are_known():
+    source = (
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    assert written(source, talk("a", "b")) == "a"
+
+
+def test_blocks_are_trimmed_as_models_expect():
+    assert written("{% if true %}\n  {% set x = 1 %}\na\n{% endif %}", talk("x")) == "a\n"
+
+
+def test_missing_things_are_empty_and_errors_name_themselves():
+    assert written("{{ tools or 'none' }}{{ nothing }}{{ messages[0].tool_calls }}", talk("x")) == "none"
+    with pytest.raises(TemplateRefused, match="UndefinedError"):
+        written("{{ nothing.at.all }}", talk("x"))
+
+
+def test_a_template_that_cannot_be_compiled_is_refused():
+    for source in (
+        "{% for %}",
+        "{{ x | nosuchfilter }}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "x" * 600_000,
+    ):
+        with pytest.raises(TemplateRefused):
+            template(source)
+
+
+def test_special_names_are_those_of_the_vocabulary():
+    assert SPECIAL.bos == "<s>"
+    assert written("{{ bos_token }}{{ eos_token }}", talk("x")) == "⟦<s>⟧⟦</s>⟧"
