@@ -124,6 +124,14 @@ async def test_a_user_who_writes_the_bos_first_does_not_replace_it():
     assert len(await engine.encode(talk("<s>"))) > 1
 
 
+@pytest.mark.parametrize("prompt", [RawPrompt("a\ud83d"), talk("ok", "\ude00")])
+async def test_half_a_surrogate_pair_is_refused(prompt):
+    engine, _ = renderer()
+    with pytest.raises(InvalidValue, match="surrogate") as refused:
+        await answer(engine, asking(prompt))
+    assert refused.value.param == ("prompt" if isinstance(prompt, RawPrompt) else "messages")
+
+
 async def test_token_ids_are_used_as_they_are():
     engine, tokens = renderer(Script(text="ok"))
     await answer(engine, asking(RawPrompt(tokens=(7, 8, 9))))

@@ -1,5 +1,6 @@
 """Chat templates: what they write, what of it is structure, and that text of messages never is."""
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -140,9 +141,46 @@ def test_a_text_with_every_private_use_character_is_refused():
         written("{{ messages[0].content }}", talk(text))
 
 
-def test_half_a_surrogate_pair_is_refused():
-    with pytest.raises(InvalidValue, match="surrogate"):
-        written(CHATML, talk("\ud83d"))
+COMMON = """
+{%- macro turn(role, content='') -%}<|im_start|>{{ role }}
+{{ content | trim }}<|im_end|>
+{% endmacro -%}
+{%- set ns = namespace(last=-1, seen=[]) -%}
+{%- for m in messages[::-1] -%}
+    {%- set index = (messages | length - 1) - loop.index0 -%}
+    {%- if ns.last < 0 and m.role == "user" and m.content is string
+        and not (m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>')) -%}
+        {%- set ns.last = index -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- for m in messages -%}
+    {%- if loop.previtem is not defined or loop.previtem.role != m.role -%}
+        {{- turn(m['role'], m.get('content') or '') -}}
+    {%- endif -%}
+    {%- set ns.seen = ns.seen + [m.role] -%}
+    {%- if loop.last -%}{{ loop.length }} of {{ loop.index }}, {{ loop.revindex0 }} left
+{% endif -%}
+{%- endfor -%}
+{%- set users = messages | selectattr('role', 'equalto', 'user') | list -%}
+{{ users | map(attribute='content') | map('upper') | join(', ') }}; {{ '-'.join(ns.seen) }}; {{ ns.last }}
+{{ messages | rejectattr('role', 'in', ['user']) | list | count }}
+{% for k, v in messages[0].items() -%}{{ k }}={{ v | tojson }}{{ ', ' if not loop.last }}{% endfor %}
+{{ {'b': 1, 'a': (2, 3)} | dictsort }}; {{ '%s is %d' % ('x', 7) }}; {{ '{} and {}'.format('x', 'y') }}
+{{ 'a' ~ 1 ~ none ~ [true] }}; {{ 'ab' * 2 }}; {{ range(3) | list }}; {{ "x\ny" | indent(2) }}
+{{ messages | tojson(indent=1) | length > 20 }}; {{ 7 // 2 ** 1 % 4 }}
+"""
+
+
+def test_what_chat_templates_commonly_do_works_as_in_plain_jinja():
+    from jinja2 import Environment
+
+    plain = Environment(trim_blocks=True, lstrip_blocks=True)
+    plain.filters["tojson"] = lambda value, indent=None: json.dumps(value, indent=indent)
+    conversation = talk("Hi <b>", "yes", "and?", system="S")
+    messages = [{"role": str(message.role), "content": message.text} for message in conversation.messages]
+    pieces = template(COMMON).render(conversation, CLOCK)
+    assert "".join(piece.text for piece in pieces) == plain.from_string(COMMON).render(messages=messages)
+    assert sum(piece.control for piece in pieces) == 8
 
 
 def test_a_developer_is_the_system_to_a_template_that_knows_none():

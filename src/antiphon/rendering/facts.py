@@ -17,6 +17,9 @@ from antiphon.telemetry.logs import record
 PROOF = "antiphon.rendering.templates:prove"
 """The sandbox's job that proves a template."""
 
+TRIALS = 2
+"""How often a template may be tried; a good one takes a fiftieth of the time that it is given."""
+
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 """Proves a template from the payload of `proof_of`. Raises TemplateRefused."""
 
@@ -40,11 +43,14 @@ class Facts:
 
 
 async def prove_apart(payload: Mapping[str, object]) -> None:
-    """Proves a template in the killable helper."""
-    try:
-        await run_job(PROOF, payload)
-    except JobStopped as stopped:
-        raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
+    """Proves a template in the killable helper, again when it was stopped: the machine may be busy."""
+    for trial in range(1, TRIALS + 1):
+        try:
+            await run_job(PROOF, payload)
+            return
+        except JobStopped as stopped:
+            if trial == TRIALS:
+                raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 
 async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Facts:

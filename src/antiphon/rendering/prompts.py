@@ -40,6 +40,7 @@ async def encode(
 
 
 async def _pieces(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+    _require_characters(prompt)
     if isinstance(prompt, RawPrompt):
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
     if facts.template is None:
@@ -93,6 +94,20 @@ def _require_possible(pieces: Sequence[TextPiece], facts: Facts, field: str) -> 
             f"least {least}: shorten it",
             param=field,
         )
+
+
+def _require_characters(prompt: Prompt) -> None:
+    """Raises InvalidValue for half a surrogate pair: JSON can say one, UTF-8 and tokenizers cannot."""
+    messages = prompt.messages if isinstance(prompt, Conversation) else ()
+    raw = (prompt.text or "",) if isinstance(prompt, RawPrompt) else ()
+    try:
+        for text in (*raw, *(text for message in messages for text in (message.text, message.name or ""))):
+            text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(
+            "the text holds half of a surrogate pair, which is no character; send valid Unicode",
+            param=_field(prompt),
+        ) from None
 
 
 def _field(prompt: Prompt) -> str:

@@ -72,8 +72,6 @@ class Shield:
 
     def cover(self, texts: Sequence[str]) -> "Cover":
         """Twins that occur neither in these texts nor in the template. Raises InvalidValue."""
-        for text in texts:
-            _require_characters(text)
         taken = self._taken.union(*(PRIVATE.findall(text) for text in texts))
         return Cover(self, tuple(map(chr, _free_block(len(self.marks), taken))))
 
@@ -167,15 +165,3 @@ def _free_block(size: int, taken: frozenset[str]) -> range:
     raise InvalidValue(
         "the messages use nearly every private-use character; remove some of them", param="messages"
     )
-
-
-def _require_characters(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(
-            "a message holds half of a surrogate pair, which is no character; send valid Unicode",
-            param="messages",
-        ) from None

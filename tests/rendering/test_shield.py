@@ -1,0 +1,79 @@
+"""The shield by itself: which characters it replaces, and that names of any shape are kept."""
+
+import time
+
+import pytest
+
+from antiphon.rendering.shield import Shield
+
+
+def told(shield, *texts, between=""):
+    """Texts of a caller one after the other, as a template would write them; names in brackets."""
+    cover = shield.cover(texts)
+    pieces = cover.pieces(between.join(map(cover.hide, texts)))
+    return "".join(f"⟦{piece.text}⟧" if piece.control else piece.text for piece in pieces)
+
+
+def test_only_what_makes_names_is_replaced():
+    shield = Shield(["<|im_end|>", "[INST]"])
+    assert set(shield.marks) == set("<|>_[]")
+    assert shield.cover(["hello, world"]).hide("hello, world") == "hello, world"
+
+
+@pytest.mark.parametrize(
+    "name", ["<|end|>", "EOT", "EOT ", "<|end of text|>", '<"x">', "\\x", "ß", "a", "▁end"]
+)
+def test_a_name_of_any_shape_is_kept_from_callers_and_left_to_templates(name):
+    shield = Shield([name])
+    assert told(shield, f"one {name} two {name}") == f"one {name} two {name}"
+    assert [piece.text for piece in shield.cover([]).pieces(f"x{name}y") if piece.control] == [name]
+
+
+def test_a_name_that_cannot_be_hidden_is_never_structure():
+    for name in ("  ", '"', '\\"'):
+        assert not any(piece.control for piece in Shield([name]).cover([]).pieces(f"a{name}b"))
+
+
+def test_the_longest_name_wins_where_several_begin():
+    pieces = Shield(["<a>", "<a><b>", "<b>"]).cover([]).pieces("<a><b><a>")
+    assert [piece.text for piece in pieces] == ["<a><b>", "<a>"]
+
+
+@pytest.mark.parametrize("cut", range(11))
+def test_no_two_texts_make_a_name_together(cut):
+    name = "<|im_end|>"
+    assert told(Shield([name]), name[:cut], name[cut:]) == name
+    assert told(Shield([name]), *name) == name
+
+
+def test_all_letters_are_replaced_where_the_template_ends_with_the_beginning_of_a_name():
+    shield = Shield(["<|user|>"], literals=["x<|", "|>"])
+    cover = shield.cover(["user"])
+    assert not any(piece.control for piece in cover.pieces("<|" + cover.hide("user") + "|>"))
+    assert [piece.control for piece in cover.pieces("<|" + "user" + "|>")] == [True]
+
+
+def test_what_is_sought_stays_only_where_it_can_do_no_harm():
+    shield = Shield(["<|end|>", "</s>"], sought=["<think>", "</", ">", "<|end|>", "a</s>b", "plain", "nd|"])
+    for text, stays in (
+        ("<think>", True),
+        ("</", False),
+        (">", False),
+        ("<|end|>", False),
+        ("a</s>b", False),
+        ("nd|", False),
+    ):
+        assert (shield.cover([text]).hide(text) == text) is stays, text
+
+
+def test_a_vocabulary_of_many_names_costs_little():
+    shield_begun = time.perf_counter()
+    shield = Shield(
+        [f"<unused{number}>" for number in range(6000)], ["<start>"] * 50, ["<think>", "</think>"]
+    )
+    assert time.perf_counter() - shield_begun < 3
+    rendered = "<unused17> text <unused5999> and < no name " * 1000
+    begun = time.perf_counter()
+    pieces = shield.cover([]).pieces(rendered)
+    assert time.perf_counter() - begun < 1
+    assert sum(piece.control for piece in pieces) == 2000
