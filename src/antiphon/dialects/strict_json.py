@@ -172,9 +172,9 @@ def _broken_texts(value: object, where: str) -> Iterator[str]:
             yield where
     elif isinstance(value, dict):
         for key, inner in value.items():
-            name = shown_key(key)
-            yield from _broken_texts(key, name)
-            yield from _broken_texts(inner, f"{where}.{name}" if where else name)
+            path = f"{where}.{shown_key(key)}" if where else shown_key(key)
+            yield from _broken_texts(key, path)
+            yield from _broken_texts(inner, path)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _broken_texts(inner, f"{where}[{index}]")

@@ -13,7 +13,7 @@ from antiphon.http import health, routes
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
 from antiphon.http.generate import Generate
-from antiphon.http.middleware import Border, Gate, Guard
+from antiphon.http.middleware import Border, Gate, Guard, Stamp
 
 EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored")
 """Response headers that a web page of an allowed origin may read."""
@@ -61,8 +61,9 @@ def middleware(edge: Edge) -> list[Middleware]:
         expose_headers=EXPOSED,
     )
     return [
-        Middleware(Border, edge),
+        Middleware(Stamp, edge),
         *([cors] if origins else []),
+        Middleware(Border, edge),
         Middleware(Guard, edge),
         Middleware(Authenticator, edge),
     ]

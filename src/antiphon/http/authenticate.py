@@ -10,7 +10,6 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.errors import AuthenticationFailed, RequestError
 from antiphon.http.edge import Edge, exchange_of
-from antiphon.http.middleware import header_values
 
 PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
 """Paths that anybody may read: they hold no data."""
@@ -39,7 +38,7 @@ class Authenticator:
     async def _actor(self, scope: Scope) -> Actor:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
-        token = credential(scope)
+        token = credential(exchange_of(scope).headers)
         actor = await first_known(self._verifiers, token) if token else None
         if actor is None:
             raise AuthenticationFailed(REFUSAL)
@@ -54,10 +53,10 @@ async def first_known(verifiers: tuple[TokenVerifier, ...], token: str) -> Actor
     return None
 
 
-def credential(scope: Scope) -> str | None:
+def credential(headers: dict[bytes, list[bytes]]) -> str | None:
     """The one credential that the headers carry. Raises RequestError when they carry different ones."""
-    carried = {_bearer(value) for value in header_values(scope, b"authorization")}
-    carried |= {value.strip() for name in KEY_HEADERS for value in header_values(scope, name)}
+    carried = {_bearer(value) for value in headers.get(b"authorization", ())}
+    carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ())}
     if len(carried) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
     token = carried.pop() if carried else b""
@@ -70,6 +69,6 @@ def credential(scope: Scope) -> str | None:
 
 
 def _bearer(value: bytes) -> bytes:
-    """The token of a bearer header; of any other scheme the header as it is, which no verifier knows."""
+    """The token of a bearer header; of any other scheme something that no key can be."""
     scheme, _, token = value.strip().partition(b" ")
-    return token.strip() if scheme.lower() == b"bearer" else value
+    return token.strip() if scheme.lower() == b"bearer" else b"\0" + value

@@ -51,8 +51,18 @@ class Exchange:
     """One request on its way through the middleware."""
 
     request_id: str
+    headers: dict[bytes, list[bytes]]
+    """Every value of each header, in order, by lower-case name."""
     actor: Actor = LOCAL_ANONYMOUS
     body: bytes = b""
+
+
+def gathered(scope: Scope) -> dict[bytes, list[bytes]]:
+    """The headers of a scope by name."""
+    headers: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name, []).append(value)
+    return headers
 
 
 def exchange_of(scope: Scope) -> Exchange:

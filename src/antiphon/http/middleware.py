@@ -1,4 +1,4 @@
-"""What every request passes, outermost first: the border, the origin guard, and for bodies the gate.
+"""What every request passes, outermost first: the stamp, the border, the guard, and for bodies the gate.
 
 Pure ASGI, so a client that leaves is seen by whoever asks. Authentication, which stands between guard and
 gate, has its
@@ -22,7 +22,7 @@ from antiphon.errors import (
     RequestTimedOut,
     UnsupportedMediaType,
 )
-from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of
+from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of, gathered
 from antiphon.http.errors import frames, internal, send_error
 from antiphon.http.work import ClientLeft
 from antiphon.settings import is_loopback
@@ -40,12 +40,12 @@ ARRIVAL = "antiphon.arrival"
 
 HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
 
+EVERYDAY_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""Loopback names that need no parsing."""
+
+Headers = dict[bytes, list[bytes]]
+
 JSON_TYPE = "application/json"
-
-
-def header_values(scope: Scope, name: bytes) -> list[bytes]:
-    """Every value of a header, in order."""
-    return [value for key, value in scope["headers"] if key == name]
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def translated(request_id: str) -> Iterator[None]:
         raise internal(request_id) from problem
 
 
-class Border:
-    """The outermost layer: gives the request its id and turns whatever is raised into an error response."""
+class Stamp:
+    """The outermost layer: gives the request its id, and every response that id in a header."""
 
     def __init__(self, app: ASGIApp, edge: Edge) -> None:
         self._app = app
@@ -70,33 +70,50 @@ class Border:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        exchange = Exchange(self._request_id(scope))
-        scope[EXCHANGE] = exchange
-        fixed = [(b"x-request-id", exchange.request_id.encode()), (b"x-content-type-options", b"nosniff")]
-        started = False
+        headers = gathered(scope)
+        exchange = scope[EXCHANGE] = Exchange(self._request_id(headers), headers)
+        name = exchange.request_id.encode()
+        stamps = [(b"x-request-id", name), (b"x-content-type-options", b"nosniff")]
 
         async def stamped(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
-                message = {**message, "headers": [*message["headers"], *fixed]}
+                message = {**message, "headers": [*message["headers"], *stamps]}
+            await send(message)
+
+        await self._app(scope, receive, stamped)
+
+    def _request_id(self, headers: Headers) -> str:
+        values = headers.get(b"x-request-id", [])
+        if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
+            return values[0].decode()
+        return f"req-{self._edge.clock.unique()}"
+
+
+class Border:
+    """Turns whatever is raised into an error response. Once a response has begun it can only break off."""
+
+    def __init__(self, app: ASGIApp, edge: Edge) -> None:
+        self._app = app
+        self._dialect = edge.dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
             await send(message)
 
         try:
             with translated(exchange.request_id):
-                await self._app(scope, receive, stamped)
+                await self._app(scope, receive, noted)
         except ClientLeft:
             return
         except AntiphonError as error:
             self._note(error, exchange, scope)
-            if not started:
-                await send_error(stamped, self._edge.dialect, error)
-
-    def _request_id(self, scope: Scope) -> str:
-        values = header_values(scope, b"x-request-id")
-        if len(values) == 1 and REQUEST_ID.fullmatch(values[0]):
-            return values[0].decode()
-        return f"req-{self._edge.clock.unique()}"
+            if not begun:
+                await send_error(send, self._dialect, error)
 
     def _note(self, error: AntiphonError, exchange: Exchange, scope: Scope) -> None:
         if isinstance(error, InternalError):
@@ -129,8 +146,9 @@ class Guard:
         self._origins = frozenset(edge.settings.cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = self._checked_host(header_values(scope, b"host"))
-        if not self._same_site(scope, host):
+        headers = exchange_of(scope).headers
+        host = self._checked_host(headers.get(b"host", []))
+        if not self._same_site(headers, host) and not _is_navigation(scope["method"], headers):
             raise PermissionDenied(
                 "refused: a web page of another origin sent this; ANTIPHON_CORS_ORIGINS allows some"
             )
@@ -149,21 +167,20 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         match = HOST.fullmatch(host)
-        return match is not None and (is_loopback(match["name"]) or match["name"] in self._hosts)
+        name = match["name"] if match else ""
+        return name in EVERYDAY_HOSTS or is_loopback(name) or name in self._hosts
 
-    def _same_site(self, scope: Scope, host: str) -> bool:
-        origins = header_values(scope, b"origin")
-        if origins:
+    def _same_site(self, headers: Headers, host: str) -> bool:
+        if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
             known = origin in self._origins or "*" in self._origins
             return len(origins) == 1 and (known or origin.lower().partition("://")[2] == host != "")
-        sites = header_values(scope, b"sec-fetch-site")
-        return all(site in (b"same-origin", b"none") for site in sites) or _is_navigation(scope)
+        return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
 
 
-def _is_navigation(scope: Scope) -> bool:
+def _is_navigation(method: str, headers: Headers) -> bool:
     """Whether a person follows a link here: the page that holds the link sees nothing of the answer."""
-    return scope["method"] == "GET" and header_values(scope, b"sec-fetch-mode") == [b"navigate"]
+    return method == "GET" and b"origin" not in headers and headers.get(b"sec-fetch-mode") == [b"navigate"]
 
 
 class Gate:
@@ -175,11 +192,12 @@ class Gate:
         self._seconds = edge.settings.receive_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _require_json(scope)
-        declared = header_values(scope, b"content-length")
-        if declared and int(declared[0]) > self._limit:
+        exchange = exchange_of(scope)
+        _require_json(exchange.headers)
+        declared = exchange.headers.get(b"content-length", (b"0",))
+        if int(declared[0]) > self._limit:
             raise self._too_large()
-        exchange_of(scope).body = await self._read(scope, receive)
+        exchange.body = await self._read(scope, receive)
         await self._app(scope, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
@@ -207,11 +225,10 @@ class Gate:
         return BodyTooLarge(f"the body is larger than {self._limit:,} bytes (ANTIPHON_MAX_BODY_BYTES)")
 
 
-def _require_json(scope: Scope) -> None:
-    types = header_values(scope, b"content-type")
+def _require_json(headers: Headers) -> None:
+    types = headers.get(b"content-type", ())
     media, _, options = (types[0] if len(types) == 1 else b"").decode("latin-1").lower().partition(";")
     if media.strip() != JSON_TYPE or options.strip() not in ("", "charset=utf-8", 'charset="utf-8"'):
         raise UnsupportedMediaType("the body must be JSON; send it with Content-Type: application/json")
-    codings = header_values(scope, b"content-encoding")
-    if any(coding.strip().lower() != b"identity" for coding in codings):
+    if any(coding.strip().lower() != b"identity" for coding in headers.get(b"content-encoding", ())):
         raise UnsupportedMediaType("compressed bodies are not taken; send it without Content-Encoding")

@@ -62,10 +62,14 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = False
         self._header_bytes = 0
         self._overflow = False
+        self._refused = False
+        self.access_log = False
 
     # --- from first to last byte of a request ---
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self._deadline is None and self._is_idle():
             self._expect_request()
         self._header_bytes += len(data)
@@ -118,8 +122,9 @@ class Protocol(HttpToolsProtocol):
         self._refuse(_too_large() if self._overflow else RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
+        self._refused = True
         self._forget_deadline()
         body = self._policy.dialect.error(error)
         self.transport.write(
@@ -130,7 +135,8 @@ class Protocol(HttpToolsProtocol):
             + b"connection: close\r\n\r\n"
             + body
         )
-        self._close()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.abort)
 
     # --- ends ---
 

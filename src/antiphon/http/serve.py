@@ -37,9 +37,10 @@ BACKLOG = 2048
 class Server(uvicorn.Server):
     """uvicorn's server, which ends running work by its own means and leaves signals to `serve`."""
 
-    def __init__(self, config: uvicorn.Config, edge: Edge) -> None:
+    def __init__(self, config: uvicorn.Config, edge: Edge, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._edge = edge
+        self._tell = started
 
     def stop(self) -> None:
         """Begins to drain."""
@@ -49,6 +50,10 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         gone = EngineUnavailable("the server is shutting down; try again", retry_after=RESTART_SECONDS)
         drain = self._edge.settings.drain_timeout
@@ -57,8 +62,8 @@ class Server(uvicorn.Server):
         timer.cancel()
 
 
-def make_server(app: ASGIApp, edge: Edge) -> Server:
-    """A server that is configured and not yet started."""
+def make_server(app: ASGIApp, edge: Edge, started: Callable[[], None] = lambda: None) -> Server:
+    """A server that is configured and not yet running; it calls `started` when it accepts connections."""
     policy = Policy(edge.dialect, edge.settings.receive_timeout, edge.clock.unique)
     config = uvicorn.Config(
         app,
@@ -75,21 +80,19 @@ def make_server(app: ASGIApp, edge: Edge) -> Server:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=int(edge.settings.drain_timeout) + FAREWELL_SECONDS,
     )
-    return Server(config, edge)
+    return Server(config, edge, started)
 
 
 async def serve(
     app: ASGIApp, edge: Edge, listener: socket.socket, started: Callable[[], None] = lambda: None
 ) -> None:
-    """Serves until SIGTERM or SIGINT, and returns when all is drained. Calls `started` before the first
-    request."""
-    server = make_server(app, edge)
+    """Serves until SIGTERM or SIGINT, and returns when all is drained. Calls `started` when it accepts."""
+    server = make_server(app, edge, started)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     gc.collect()
     gc.freeze()
-    started()
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -1,6 +1,14 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from antiphon.dialects.base import Call, Chunks, Description, Head, Operation
+from antiphon.dialects.base import (
+    Call,
+    Chunks,
+    Description,
+    Head,
+    ModelOperations,
+    Operation,
+    TokenOperations,
+)
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.describe import describe
 from antiphon.dialects.openai.encode import ChatForm, OpenAIChunks, TextForm, chat_answer, text_answer
@@ -48,8 +56,8 @@ class OpenAI:
 
     def __init__(self) -> None:
         self.operations: tuple[Operation, ...] = (ChatCompletions(), Completions())
-        self.models = OpenAIModels()
-        self.tokens = VLLMTokens()
+        self.models: ModelOperations = OpenAIModels()
+        self.tokens: TokenOperations = VLLMTokens()
 
     def error(self, error: AntiphonError) -> bytes:
         return encode_error(error)

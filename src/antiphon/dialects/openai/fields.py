@@ -125,7 +125,7 @@ FIELDS: tuple[Field, ...] = (
     _ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored(
-        "prompt_cache_key", CHAT, "a hint where to look for a shared prefix; prefixes are found without it"
+        "prompt_cache_key", CHAT, "a hint for finding shared prefixes; nothing is kept between requests yet"
     ),
     # --- OpenAI's, not built ---
     _refused("frequency_penalty", BOTH, PENALTIES, 0),

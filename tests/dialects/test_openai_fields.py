@@ -1,0 +1,118 @@
+"""The table of fields: complete against OpenAI's own client, at one with the wire types, and obeyed."""
+
+import typing
+
+import msgspec
+import pytest
+from openai.types import completion_create_params as text_reference
+from openai.types.chat import completion_create_params as chat_reference
+
+from antiphon.dialects.openai import tokens, wire
+from antiphon.dialects.openai.fields import FIELDS, TABLES, Place, Standing, sift
+from antiphon.errors import UnknownParameter, UnsupportedParameter
+
+REFERENCE = {
+    Place.CHAT: (
+        chat_reference.CompletionCreateParamsNonStreaming,
+        chat_reference.CompletionCreateParamsStreaming,
+    ),
+    Place.TEXT: (
+        text_reference.CompletionCreateParamsNonStreaming,
+        text_reference.CompletionCreateParamsStreaming,
+    ),
+}
+SHAPES: dict[Place, type[msgspec.Struct]] = {
+    Place.CHAT: wire.ChatCompletionRequest,
+    Place.TEXT: wire.CompletionRequest,
+    Place.MESSAGE: wire.ChatMessage,
+    Place.PART: wire.TextPart,
+    Place.STREAM: wire.StreamOptions,
+    Place.TOKENIZE: tokens.TokenizeRequest,
+    Place.DETOKENIZE: tokens.DetokenizeRequest,
+}
+REFUSED = [
+    (place, field)
+    for place in Place
+    for field in TABLES[place].values()
+    if field.standing is Standing.REFUSED
+]
+
+
+def names(place: Place, *standings: Standing) -> set[str]:
+    return {field.name for field in TABLES[place].values() if field.standing in standings}
+
+
+@pytest.mark.parametrize("place", REFERENCE)
+def test_every_field_of_the_reference_has_a_standing(place):
+    known = {name for params in REFERENCE[place] for name in typing.get_type_hints(params)}
+    assert known - TABLES[place].keys() == set()
+
+
+@pytest.mark.parametrize("place", SHAPES)
+def test_the_wire_type_takes_what_the_table_takes(place):
+    taken = {field.name for field in msgspec.structs.fields(SHAPES[place])}
+    assert taken == names(place, Standing.SUPPORTED, Standing.IGNORED)
+
+
+def test_no_field_stands_twice_in_one_place():
+    for place in Place:
+        assert len([field for field in FIELDS if place in field.places]) == len(TABLES[place])
+
+
+def test_few_fields_are_ignored_and_each_says_why():
+    ignored = [field for field in FIELDS if field.standing is Standing.IGNORED]
+    assert [field.name for field in ignored] == ["user", "safety_identifier", "prompt_cache_key"]
+    assert all(len(field.says) > 20 for field in ignored)
+
+
+@pytest.mark.parametrize(("place", "field"), REFUSED, ids=lambda value: getattr(value, "name", str(value)))
+def test_what_is_not_built_is_refused_by_name_but_for_its_own_default(place, field):
+    for value in ({"x": 1}, [1], "surprising", 17, -0.5):
+        with pytest.raises(UnsupportedParameter) as caught:
+            sift({field.name: value}, place)
+        assert caught.value.param == field.name and field.says in caught.value.message
+    for value in (None, *field.harmless):
+        assert sift({field.name: value}, place) == ({}, ())
+
+
+def test_true_is_not_one_and_zero_is_zero():
+    for name, value in (
+        ("repetition_penalty", True),
+        ("frequency_penalty", False),
+        ("store", 0),
+        ("logprobs", 0),
+    ):
+        with pytest.raises(UnsupportedParameter):
+            sift({name: value}, Place.CHAT)
+    assert sift({"frequency_penalty": 0.0, "repetition_penalty": 1.0}, Place.CHAT) == ({}, ())
+
+
+def test_null_means_absent():
+    assert sift({"temperature": None, "n": 2}, Place.CHAT) == ({"n": 2}, ())
+
+
+def test_ignored_fields_are_named():
+    given = {"user": "u", "safety_identifier": "s", "n": 1}
+    assert sift(given, Place.CHAT) == (given, ("user", "safety_identifier"))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("temprature", "; did you mean temperature?"),
+        ("prompt", "; it belongs to /v1/completions"),
+        ("zzz", ""),
+        ("x" * 5000, ""),
+        ("n_discard", ""),
+        ("id_slot", ""),
+        ("samplers", ""),
+        ("grammar", ""),
+        ("chat_parser", ""),
+        ("api_base", ""),
+    ],
+)
+def test_an_unknown_field_is_refused_with_a_hint(name, hint):
+    with pytest.raises(UnknownParameter) as caught:
+        sift({name: None}, Place.CHAT)
+    assert caught.value.message.endswith(hint) and len(caught.value.message) < 120
+    assert (caught.value.param or "").startswith(name[:60])

@@ -1,0 +1,100 @@
+"""vLLM's two endpoints for token ids, and the list of models: bodies in, bodies out."""
+
+import json
+
+import pytest
+
+from antiphon.dialects.base import DetokenizeCall, ModelEntry, TokenizeCall
+from antiphon.dialects.openai.models import OpenAIModels
+from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation, RawPrompt
+from antiphon.errors import AntiphonError
+from antiphon.testing.engine import SCRIPTED_PROFILE
+
+TOKENS = VLLMTokens()
+MESSAGES = [{"role": "user", "content": "hi"}]
+TURNS = (Message(Role.USER, "hi"),)
+
+
+def tokenize(**body):
+    return TOKENS.decode_tokenize(json.dumps(body).encode())
+
+
+def detokenize(**body):
+    return TOKENS.decode_detokenize(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        ({"prompt": "a"}, TokenizeCall(None, RawPrompt("a"), True)),
+        ({"prompt": ""}, TokenizeCall(None, RawPrompt(""), True)),
+        (
+            {"model": "m", "prompt": "a", "add_special_tokens": False},
+            TokenizeCall("m", RawPrompt("a"), False),
+        ),
+        ({"messages": MESSAGES}, TokenizeCall(None, Conversation(TURNS), True)),
+        (
+            {"messages": MESSAGES, "add_generation_prompt": False, "add_special_tokens": False},
+            TokenizeCall(None, Conversation(TURNS, generation_prompt=False), True),
+        ),
+        (
+            {"prompt": "a", "return_token_strs": False, "tools": None},
+            TokenizeCall(None, RawPrompt("a"), True),
+        ),
+    ],
+)
+def test_what_shall_be_tokenized(body, call):
+    assert tokenize(**body) == call
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({}, "missing_required_parameter", "prompt"),
+        ({"prompt": "a", "messages": MESSAGES}, "invalid_value", "messages"),
+        ({"prompt": ["a"]}, "invalid_value", "prompt"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+        ({"prompt": "a", "return_token_strs": True}, "unsupported_parameter", "return_token_strs"),
+        ({"messages": MESSAGES, "chat_template": "{{x}}"}, "unsupported_parameter", "chat_template"),
+        ({"messages": MESSAGES, "add_special_tokens": True}, "unsupported_parameter", "add_special_tokens"),
+        ({"prompt": "a", "add_generation_prompt": True}, "invalid_value", "add_generation_prompt"),
+        ({"prompt": "a", "temperature": 1}, "unknown_parameter", "temperature"),
+    ],
+)
+def test_what_cannot_be_tokenized_is_refused_by_name(body, code, param):
+    with pytest.raises(AntiphonError) as caught:
+        tokenize(**body)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_token_ids_are_whole_and_not_negative():
+    assert detokenize(tokens=[1, 2]) == DetokenizeCall(None, (1, 2))
+    assert detokenize(model="m", tokens=[]) == DetokenizeCall("m", ())
+    for tokens, param in (([-1], "tokens[0]"), ([1.5], "tokens[0]"), ("a", "tokens"), ([True], "tokens[0]")):
+        with pytest.raises(AntiphonError) as caught:
+            detokenize(tokens=tokens)
+        assert (caught.value.code, caught.value.param) == ("invalid_value", param)
+
+
+def test_answers_have_vllms_shape():
+    assert json.loads(TOKENS.tokenized((5, 6), 2048)) == {"count": 2, "max_model_len": 2048, "tokens": [5, 6]}
+    assert json.loads(TOKENS.detokenized("a b")) == {"prompt": "a b"}
+
+
+def test_models_are_listed_in_order_and_shown_with_their_profile():
+    entries = [ModelEntry("b", 5, "ready"), ModelEntry("a", 6, "starting")]
+    listed = json.loads(OpenAIModels().listed(entries))
+    assert listed["object"] == "list" and [model["id"] for model in listed["data"]] == ["b", "a"]
+    assert listed["data"][1] == {
+        "id": "a",
+        "object": "model",
+        "created": 6,
+        "owned_by": "antiphon",
+        "state": "starting",
+    }
+    shown = json.loads(OpenAIModels().shown(ModelEntry("b", 5, "ready", SCRIPTED_PROFILE)))
+    assert shown["profile"]["context_length"] == 2048 and shown["profile"]["sampling"]["temperature"] is None
+    assert json.loads(OpenAIModels().shown(entries[1]))["profile"] is None

@@ -1,0 +1,208 @@
+"""What arrives slowly, without end, or too large is refused in time and in the envelope."""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import psutil
+import pytest
+
+from antiphon.testing import Answer
+from tests.http.harness import CHAT, HELLO, TEXT, gone, request_bytes, serving
+
+MIB = 1 << 20
+SOON: Any = {"receive_timeout": 0.2}
+"""Stated in the tests below: refused after 0.2 seconds; asserted: within ten."""
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"G",
+        b"GET /v1/models HTTP/1.1\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nx-a",
+        b"\r\n",
+        b"\r\n\r\n",
+    ],
+)
+async def test_headers_that_do_not_come_are_a_408(beginning):
+    async with serving(**SOON) as server, server.line() as line:
+        await line.send(beginning)
+        reply = await line.reply()
+        assert (reply.status, reply.error["code"]) == (408, "request_timeout")
+        assert reply.headers["connection"] == "close" and await line.rest() == b""
+
+
+async def test_headers_that_trickle_are_a_408():
+    async with serving(**SOON) as server, server.line() as line:
+        await line.send(b"GET /health HTTP/1.1\r\nx-slow: ")
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(line.reply())
+            while not reading.done():
+                await line.send(b"x")
+                await asyncio.sleep(0.02)
+        assert reading.result().status == 408
+
+
+async def test_a_body_that_does_not_come_is_a_408():
+    async with serving(**SOON) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, HELLO)[:-5])
+        reply = await line.reply()
+        assert (reply.status, reply.error["code"]) == (408, "request_timeout")
+        assert await line.rest() == b""
+
+
+async def test_a_body_that_trickles_is_a_408():
+    async with serving(**SOON) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, b"", headers={"content-length": "100000"}))
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(line.reply())
+            while not reading.done():
+                await line.send(b" ")
+                await asyncio.sleep(0.02)
+        assert reading.result().status == 408
+
+
+async def test_chunks_without_end_are_a_413():
+    async with serving(max_body_bytes=MIB) as server, server.line() as line:
+        head = request_bytes(CHAT, b"", headers={"content-length": None, "transfer-encoding": "chunked"})
+        await line.send(head)
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(line.reply())
+            while not reading.done():
+                await line.send(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+                await asyncio.sleep(0)
+        reply = reading.result()
+        assert (reply.status, reply.error["code"]) == (413, "body_too_large")
+
+
+async def test_a_declared_size_is_refused_before_anything_is_read(served):
+    async with served.line() as line:
+        await line.send(request_bytes(CHAT, b"", headers={"content-length": str(20 * MIB)}))
+        reply = await line.reply()
+    assert (reply.status, reply.error["code"]) == (413, "body_too_large")
+    assert "8,388,608" in reply.error["message"]
+
+
+async def test_a_client_that_sends_all_of_a_refused_body_can_read_why_and_ask_again():
+    async with serving(max_body_bytes=MIB) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, b" " * 20 * MIB))
+        assert (await line.reply()).status == 413
+        await line.send(request_bytes(CHAT, HELLO))
+        assert (await line.reply()).status == 200
+
+
+async def test_a_client_that_goes_on_sending_a_refused_body_is_dropped(monkeypatch):
+    async with serving(max_body_bytes=MIB, **SOON) as server, server.line() as line:
+        monkeypatch.setattr("antiphon.http.protocol.LINGER", 0.2)
+        await line.send(request_bytes(CHAT, b"", headers={"content-length": str(1 << 40)}))
+        assert (await line.reply()).status == 413
+        with pytest.raises(ConnectionError):
+            await endless(line)
+        await gone(server.connections)
+
+
+async def endless(line):
+    while True:
+        await line.send(b" " * 0x10000)
+
+
+async def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_not():
+    async with serving(max_body_bytes=2000) as server:
+        text = json.dumps(HELLO).encode()
+        for chunked in (False, True):
+            for size, status in ((2000, 200), (2001, 413)):
+                data = text + b" " * (size - len(text))
+                how = {"content-length": None, "transfer-encoding": "chunked"} if chunked else {}
+                sent = b"%x\r\n%b\r\n0\r\n\r\n" % (size, data) if chunked else data
+                async with server.line() as line:
+                    await line.send(
+                        request_bytes(CHAT, b"", headers={"content-length": str(size)} | how) + sent
+                    )
+                    assert (await line.reply()).status == status
+
+
+async def test_memory_does_not_grow_with_what_is_refused():
+    process = psutil.Process(os.getpid())
+    async with serving(max_body_bytes=MIB) as server:
+        await server.ask(CHAT, HELLO)
+        before = process.memory_info().rss
+        for _ in range(4):
+            async with server.line() as line:
+                await line.send(request_bytes(CHAT, b"", headers={"content-length": str(64 * MIB)}))
+                for _ in range(64):
+                    await line.send(b" " * MIB)
+                assert (await line.reply()).status == 413
+        assert process.memory_info().rss - before < 48 * MIB, "far less than the 256 MiB that were sent"
+
+
+@pytest.mark.parametrize("pieces", [1, 50])
+async def test_headers_over_64_kib_are_a_431(served, pieces):
+    async with served.line() as line:
+        request = request_bytes(CHAT, HELLO, headers={"x-big": "y" * 70_000})
+        step = len(request) // pieces + 1
+        for at in range(0, len(request), step):
+            await line.send(request[at : at + step])
+            await asyncio.sleep(0)
+        reply = await line.reply()
+    assert (reply.status, reply.error["code"]) == (431, "headers_too_large")
+
+
+async def test_headers_without_end_are_a_431(served):
+    async with served.line() as line:
+        await line.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n")
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(line.reply())
+            for _ in range(100):
+                await line.send(b"x-a: " + b"b" * 2000 + b"\r\n")
+                await asyncio.sleep(0)
+                if reading.done():
+                    break
+        assert reading.result().status == 431
+
+
+async def test_many_slow_connections_leave_others_alone():
+    async with serving(receive_timeout=0.5) as server:
+        slow = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(200)]
+        for _, writer in slow:
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n")
+        assert (await server.ask("/health")).status == 200
+        assert (await server.ask(CHAT, HELLO)).status == 200
+        async with asyncio.timeout(10):
+            for reader, writer in slow:
+                assert b" 408 " in await reader.readline()
+                writer.transport.abort()
+        await gone(server.connections)
+
+
+async def test_an_answer_that_takes_longer_than_a_request_may_arrive_is_not_cut():
+    """The deadline of arrival ends with the request."""
+    async with serving(Answer(wait=0.6), **SOON) as server:
+        for body in (HELLO, HELLO | {"stream": True}):
+            assert (await server.ask(CHAT, body)).status == 200
+
+
+async def test_a_kept_connection_may_rest_longer_than_a_request_may_arrive():
+    async with serving(**SOON) as server, server.line() as line:
+        for _ in range(2):
+            await line.send(request_bytes(CHAT, HELLO))
+            assert (await line.reply()).status == 200
+            await asyncio.sleep(0.5)
+
+
+async def test_a_generation_that_takes_too_long_is_a_504():
+    async with serving(Answer(wait=3600), request_timeout=0.2, keep_alive_interval=0.05) as server:
+        buffered = await server.ask(CHAT, HELLO)
+        assert (buffered.status, buffered.error["code"]) == (504, "deadline_exceeded")
+        streamed = await server.ask(CHAT, HELLO | {"stream": True})
+        assert streamed.events()[-1]["error"]["code"] == "deadline_exceeded"
+        await gone(server.edge.ongoing)
+
+
+async def test_requests_sent_together_are_answered_in_order(served):
+    async with served.line() as line:
+        bodies = [{"model": "m", "prompt": "x" * size} for size in (1, 2, 3)]
+        await line.send(b"".join(request_bytes(TEXT, body) for body in bodies))
+        counts = [(await line.reply()).json()["usage"]["prompt_tokens"] for _ in bodies]
+    assert counts == [1, 2, 3]

@@ -1,0 +1,243 @@
+"""Health, models, token ids, the OpenAPI document, the page."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from starlette.routing import Route
+
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.base import EngineState
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import EngineUnavailable
+from antiphon.http.app import route_table
+from antiphon.http.edge import Edge
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import ScriptedEngine
+from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Served, request_bytes, serving, serving_edge
+
+
+@pytest.fixture
+async def two():
+    """A server with two models, the second of which is restarting; the engine's name tells its model."""
+    engines = {"a": ScriptedEngine(), "org/b": ScriptedEngine(state=EngineState.RESTARTING)}
+    models = Models(tuple(Model(name, engine, 7) for name, engine in engines.items()))
+    edge = Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
+    async with serving_edge(edge) as (port, connections):
+        yield Served(port, engines["org/b"], edge, connections)
+
+
+# --- health ---
+
+
+async def test_health_is_the_process_and_readiness_is_the_engines(two):
+    assert (await two.ask("/health")).json() == {"status": "ok"}
+    reply = await two.ask("/health/ready")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    assert reply.json() == {"status": "unavailable", "unavailable": {"org/b": "restarting"}}
+    two.engine.standing = EngineState.READY
+    reply = await two.ask("/health/ready")
+    assert (reply.status, reply.json()) == (200, {"status": "ok"})
+    two.engine.standing = EngineState.FAILED
+    assert (await two.ask("/health/ready")).json()["unavailable"] == {"org/b": "failed"}
+    assert (await two.ask("/health")).status == 200
+
+
+async def test_a_model_whose_engine_is_away_is_a_503_and_the_other_answers(two):
+    away = await two.ask(CHAT, HELLO | {"model": "org/b"})
+    assert (away.status, away.error["code"], away.headers["retry-after"]) == (503, "engine_unavailable", "1")
+    assert (await two.ask(CHAT, HELLO | {"model": "a"})).status == 200
+
+
+# --- models ---
+
+
+async def test_models_are_listed_and_shown(two):
+    listed = (await two.ask("/v1/models")).json()
+    assert [(model["id"], model["state"]) for model in listed["data"]] == [
+        ("a", "ready"),
+        ("org/b", "restarting"),
+    ]
+    shown = (await two.ask("/v1/models/a")).json()
+    assert (shown["id"], shown["profile"]["context_length"]) == ("a", 2048)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/org/b", "/v1/models/org%2Fb"])
+async def test_a_model_with_a_slash_in_its_name_is_shown_even_while_its_engine_is_away(two, path):
+    shown = (await two.ask(path)).json()
+    assert (shown["id"], shown["state"], shown["profile"]) == ("org/b", "restarting", None)
+
+
+async def test_an_unknown_model_is_a_404_that_names_those_there_are(two):
+    for reply in (await two.ask("/v1/models/zzz"), await two.ask(CHAT, HELLO | {"model": "zzz"})):
+        assert (reply.status, reply.error["code"], reply.error["param"]) == (404, "model_not_found", "model")
+        assert "a, org/b" in reply.error["message"]
+
+
+# --- token ids ---
+
+
+async def test_tokens_go_there_and_back(served):
+    there = (await served.ask("/tokenize", {"model": "m", "prompt": "hé"})).json()
+    assert there == {"count": 3, "max_model_len": 2048, "tokens": [104, 195, 169]}
+    assert (await served.ask("/detokenize", {"tokens": there["tokens"]})).json() == {"prompt": "hé"}
+    messages = {"messages": HELLO["messages"]}
+    assert (await served.ask("/tokenize", messages)).json()["tokens"] == [104, 105]
+
+
+async def test_tokens_need_a_model_when_there_are_several(two):
+    for path, body in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})):
+        reply = await two.ask(path, body)
+        assert (reply.status, reply.error["code"], reply.error["param"]) == (
+            400,
+            "missing_required_parameter",
+            "model",
+        )
+        assert (await two.ask(path, body | {"model": "a"})).status == 200
+        assert (await two.ask(path, body | {"model": "org/b"})).status == 503
+        assert (await two.ask(path, body | {"model": "zzz"})).status == 404
+
+
+async def test_a_token_outside_the_vocabulary_is_a_400(served):
+    reply = await served.ask("/detokenize", {"tokens": [1, 256]})
+    assert (reply.status, reply.error["code"]) == (400, "invalid_value")
+
+
+async def test_an_engine_that_shows_no_tokens_says_so():
+    class Mute:
+        def __init__(self):
+            scripted = ScriptedEngine()
+            self.stream, self.profile, self.state, self.aclose = (
+                scripted.stream,
+                scripted.profile,
+                scripted.state,
+                scripted.aclose,
+            )
+
+    models = Models((Model("m", Mute(), 1),))
+    edge = Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
+    async with serving_edge(edge) as (port, connections):
+        reply = await Served(port, ScriptedEngine(), edge, connections).ask("/tokenize", {"prompt": "a"})
+    assert (reply.status, reply.error["code"]) == (400, "unsupported_parameter")
+
+
+async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
+    ended = asyncio.Event()
+
+    class Slow(ScriptedEngine):
+        async def encode(self, prompt, add_special=True):
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.set()
+
+    async with serving(Slow()) as server, server.line() as line:
+        await line.send(request_bytes("/tokenize", {"prompt": "a"}))
+        await asyncio.sleep(0.1)
+        line.drop()
+        async with asyncio.timeout(10):
+            await ended.wait()
+
+
+async def test_engine_errors_of_a_tokenizer_keep_their_status():
+    class Away(ScriptedEngine):
+        async def encode(self, prompt, add_special=True):
+            raise EngineUnavailable("m is restarting")
+
+    async with serving(Away()) as server:
+        assert (await server.ask("/tokenize", {"prompt": "a"})).status == 503
+
+
+# --- the document ---
+
+
+async def test_the_document_lists_every_route_but_the_page(served):
+    document = (await served.ask("/openapi.json")).json()
+    routes = {
+        re.sub(r":path", "", route.path) for route in route_table(served.edge) if isinstance(route, Route)
+    }
+    assert document["paths"].keys() == {path for path in routes if not path.startswith(("/docs", "/openapi"))}
+    for item in document["paths"].values():
+        for operation in item.values():
+            assert operation["summary"] and "200" in operation["responses"]
+
+
+async def test_answers_are_what_the_document_promises(served):
+    document = (await served.ask("/openapi.json")).json()
+
+    def check(name, value):
+        Draft202012Validator(
+            {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        ).validate(value)
+
+    def promised(path, method, status, media="application/json"):
+        return document["paths"][path][method]["responses"][status]["content"][media]["schema"][
+            "$ref"
+        ].rpartition("/")[2]
+
+    check(promised("/v1/models", "get", "200"), (await served.ask("/v1/models")).json())
+    check(promised("/v1/models/{model}", "get", "200"), (await served.ask("/v1/models/m")).json())
+    check(promised("/health/ready", "get", "200"), (await served.ask("/health/ready")).json())
+    bodies: dict[str, Any] = {
+        "/tokenize": {"prompt": "a"},
+        "/detokenize": {"tokens": [97]},
+        CHAT: HELLO,
+        TEXT: PROMPT,
+    }
+    for path, body in bodies.items():
+        reply = await served.ask(path, body)
+        check(promised(path, "post", "200"), reply.json())
+        refused = await served.ask(path, body | {"surprise": 1})
+        check(promised(path, "post", "400"), refused.json())
+    for path, body in ((CHAT, HELLO), (TEXT, PROMPT)):
+        asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+        events = (await served.ask(path, asked)).events()
+        for event in events[:-1]:
+            check(promised(path, "post", "200", "text/event-stream"), event)
+
+
+async def test_the_document_refuses_what_the_server_refuses(served):
+    document = (await served.ask("/openapi.json")).json()
+    schema = {"$ref": "#/components/schemas/ChatCompletionRequest", "components": document["components"]}
+    validator = Draft202012Validator(schema)
+    extras: list[dict[str, Any]] = [
+        {},
+        {"n": 128},
+        {"n": 0},
+        {"temperature": 2.1},
+        {"stop": []},
+        {"stop": ["a"] * 5},
+        {"zzz": 1},
+        {"top_k": -2},
+    ]
+    for more in extras:
+        assert validator.is_valid(HELLO | more) == ((await served.ask(CHAT, HELLO | more)).status == 200), (
+            more
+        )
+
+
+# --- the page ---
+
+
+async def test_the_page_is_a_shell_that_loads_nothing_from_elsewhere(served):
+    page = await served.ask("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    for name, kind in (("page.js", "text/javascript"), ("page.css", "text/css")):
+        part = await served.ask(f"/docs/{name}")
+        assert part.status == 200 and part.headers["content-type"].startswith(kind)
+        assert f"/docs/{name}".encode() in page.body
+        assert not re.search(rb"https?://|//[a-z0-9-]+\.[a-z]|innerHTML|eval\(|document\.write", part.body)
+    assert not re.search(rb"https?://|<script>|<style|\son\w+=|style=", page.body)
+
+
+async def test_the_page_holds_no_data():
+    async with serving(key="canary-key-4f1d0c8e55") as server:
+        for path in ("/docs", "/docs/page.js", "/docs/page.css"):
+            body = (await server.ask(path)).body
+            assert b"canary" not in body and b'"m"' not in body

@@ -1,0 +1,119 @@
+"""The server itself: its sockets, and how it goes away."""
+
+import asyncio
+import os
+import signal
+import socket
+
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.registry import Model, Models
+from antiphon.http.app import create_app
+from antiphon.http.edge import Edge
+from antiphon.http.serve import make_server, serve
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import Answer, ScriptedEngine
+from tests.http.harness import CHAT, HELLO, Line, request_bytes
+
+
+def edge_over(answer, drain):
+    engine = ScriptedEngine(answer)
+    models = Models((Model("m", engine, 1),))
+    settings = ServerSettings(drain_timeout=drain)
+    return engine, Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), settings)
+
+
+async def connect(port):
+    return Line(*await asyncio.open_connection("127.0.0.1", port))
+
+
+async def test_nothing_waits_for_nagle(served):
+    """Asserted on the accepted socket, not on the listening one."""
+    async with served.line() as line:
+        await line.send(request_bytes("/health"))
+        await line.reply()
+        (connection,) = served.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+async def test_a_running_answer_may_finish_while_the_server_drains():
+    gate = asyncio.Event()
+    engine, edge = edge_over(Answer(gate=gate), drain=30)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port, started = listener.getsockname()[1], asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(serve(create_app(edge), edge, listener, started.set))
+            await started.wait()
+            line = await connect(port)
+            await line.send(request_bytes(CHAT, HELLO | {"stream": True}))
+            while not engine.streams:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.4)
+            assert not running.done() and await refused(port)
+            gate.set()
+            assert b"[DONE]" in await line.rest()
+            line.drop()
+    assert len(edge.ongoing) == 0
+
+
+async def test_what_does_not_finish_in_time_ends_with_an_error_its_caller_sees():
+    engine, edge = edge_over(Answer(gate=asyncio.Event()), drain=0.3)
+    endless, endless_edge = edge_over(Answer(endless=True, pace=0.02), drain=0.3)
+    for over, at, body in (
+        (engine, edge, HELLO),
+        (engine, edge, HELLO | {"stream": True}),
+        (endless, endless_edge, HELLO | {"stream": True}),
+    ):
+        over.streams.clear()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port, started = listener.getsockname()[1], asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(serve(create_app(at), at, listener, started.set))
+                await started.wait()
+                line = await connect(port)
+                await line.send(request_bytes(CHAT, body))
+                while not over.streams:
+                    await asyncio.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGINT)
+                said = await line.rest()
+                line.drop()
+        assert b'"code":"engine_unavailable"' in said and b"[DONE]" not in said
+        if at is edge:
+            assert said.startswith(b"HTTP/1.1 503") and b"retry-after: 5" in said
+        else:
+            assert said.startswith(b"HTTP/1.1 200") and said.rstrip().endswith(b"0")
+        assert over.streams[0].over.is_set()
+
+
+async def refused(port):
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionError:
+        return True
+    writer.transport.abort()
+    return False
+
+
+async def test_an_idle_connection_does_not_hold_the_server_back():
+    _, edge = edge_over(Answer(), drain=30)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = make_server(create_app(edge), edge)
+        async with asyncio.TaskGroup() as group, asyncio.timeout(10):
+            group.create_task(server.serve(sockets=[listener]))
+            line = await connect(listener.getsockname()[1])
+            await line.send(request_bytes("/health"))
+            assert (await line.reply()).status == 200
+            silent = await connect(listener.getsockname()[1])
+            server.stop()
+            assert await line.rest() == b"" and await silent.rest() == b""
+            line.drop(), silent.drop()
+
+
+async def test_the_access_log_is_off_and_the_server_does_not_name_itself(served, caplog):
+    caplog.set_level("DEBUG")
+    reply = await served.ask("/health")
+    assert "server" not in reply.headers and reply.headers["date"]
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn.access")]

@@ -1,0 +1,223 @@
+"""What a stream does in time: when headers go out, what fills silence, how it breaks, who is cut."""
+
+import asyncio
+import socket
+
+import pytest
+
+from antiphon.domain.events import Started
+from antiphon.errors import EngineDied
+from antiphon.http.sse import HIGH_WATER, Outbox
+from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing.engine import Ending
+from tests.http.harness import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
+
+STREAM = HELLO | {"stream": True}
+ENDLESS = Answer(endless=True, pace=0.005)
+
+
+async def first_event(line):
+    head = await line.until(b"\r\n\r\n")
+    return head, await line.until(b"\n\n")
+
+
+async def test_headers_wait_for_the_first_event():
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate)) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, STREAM))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await line.reader.read(1)
+        gate.set()
+        head, event = await first_event(line)
+        assert head.startswith(b"HTTP/1.1 200") and b'"role":"assistant"' in event
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_the_first_event_opens_the_response_even_when_it_shows_nothing(path):
+    body = STREAM if path == CHAT else {"model": "m", "prompt": "a", "stream": True}
+    async with serving(Answer(pace=3600)) as server, server.line() as line:
+        await line.send(request_bytes(path, body))
+        assert (await line.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_silence_opens_the_response_and_is_filled_with_comments():
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, STREAM))
+        head, comment = await first_event(line)
+        assert head.startswith(b"HTTP/1.1 200") and comment.endswith(b": keep-alive\n\n")
+        for _ in range(2):
+            assert (await line.until(b"\n\n")).endswith(b": keep-alive\n\n")
+        gate.set()
+        rest = await line.until(b"[DONE]\n\n")
+        assert b"Hello" in rest
+
+
+async def test_an_error_after_silence_is_an_error_event():
+    answer = Answer(wait=0.2, error=EngineDied("gone"))
+    async with serving(answer, keep_alive_interval=0.05) as server:
+        reply = await server.ask(CHAT, STREAM)
+    assert reply.status == 200 and reply.events()[-1]["error"]["code"] == "engine_died"
+
+
+async def test_an_error_inside_a_stream_is_an_event_and_no_clean_end():
+    async with serving(
+        Answer(error=EngineDied("the engine's process ended"), error_after=2, pace=0.01)
+    ) as server:
+        reply = await server.ask(CHAT, STREAM)
+    *chunks, last = reply.events()
+    assert [c["delta"].get("content") for chunk in chunks for c in chunk["choices"]] == [
+        "",
+        "Hello",
+        " world",
+    ]
+    assert last == {
+        "error": {
+            "message": "the engine's process ended",
+            "type": "server_error",
+            "param": None,
+            "code": "engine_died",
+        }
+    }
+    assert "[DONE]" not in reply.events()
+
+
+async def test_a_defect_inside_a_stream_says_the_request_id_and_nothing_else():
+    async def broken():
+        yield Started(1)
+        await asyncio.sleep(0.01)
+        raise ZeroDivisionError("canary-prompt at /srv/secret.py")
+
+    async with serving(LooseEngine(broken)) as server:
+        reply = await server.ask(CHAT, STREAM, headers={"x-request-id": "trace-8"})
+    error = reply.events()[-1]["error"]
+    assert error["code"] == "internal_error" and "trace-8" in error["message"]
+    assert b"canary" not in reply.body and b"secret" not in reply.body
+
+
+async def test_what_is_ready_at_once_is_written_at_once():
+    texts = tuple(f"{number} " for number in range(50))
+    async with serving(Answer(texts, pace=None)) as server:
+        reply = await server.ask(CHAT, STREAM)
+        async with server.line() as line:
+            await line.send(request_bytes(CHAT, STREAM))
+            await line.until(b"\r\n\r\n")
+            size = int(await line.until(b"\r\n"), 16)
+    assert size == len(reply.body), "one write for the whole answer"
+
+
+# --- clients that leave ---
+
+
+async def test_a_client_that_leaves_a_buffered_answer_ends_the_work():
+    async with serving(ENDLESS) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, HELLO))
+        await until_streaming(server)
+        line.drop()
+        await left(server)
+
+
+async def test_a_client_that_leaves_before_the_first_token_ends_the_work():
+    for body in (HELLO, STREAM):
+        async with serving(Answer(gate=asyncio.Event())) as server, server.line() as line:
+            await line.send(request_bytes(CHAT, body))
+            await until_streaming(server)
+            line.drop()
+            await left(server)
+
+
+async def test_a_client_that_leaves_mid_stream_ends_the_work():
+    async with serving(ENDLESS) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, STREAM))
+        await line.until(b"Hello")
+        line.drop()
+        await left(server)
+
+
+async def test_a_client_that_only_closes_its_side_has_left_too():
+    async with serving(ENDLESS) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, STREAM))
+        await line.until(b"Hello")
+        line.writer.write_eof()
+        await left(server)
+
+
+async def test_a_client_that_leaves_during_silence_ends_the_work():
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, STREAM))
+        await line.until(b": keep-alive\n\n")
+        line.drop()
+        await left(server)
+
+
+async def until_streaming(server):
+    async with asyncio.timeout(10):
+        while not server.engine.streams:
+            await asyncio.sleep(0.002)
+
+
+async def left(server):
+    """The work ended because its reader left, within ten times the promised second, and nothing is kept of
+    it.
+    """
+    (record,) = server.engine.streams
+    async with asyncio.timeout(10):
+        await record.over.wait()
+    assert record.ending is Ending.LEFT
+    await gone(server.edge.ongoing)
+    await gone(server.connections)
+
+
+# --- clients that do not read ---
+
+
+async def test_a_client_that_does_not_read_holds_the_engine_back_and_is_cut():
+    big = Answer(("x" * 60_000,), endless=True, pace=None)
+    async with serving(big, send_timeout=0.5) as server:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with sock:
+            await loop.sock_connect(sock, ("127.0.0.1", server.port))
+            await loop.sock_sendall(sock, request_bytes(CHAT, STREAM | {"max_tokens": 2_000}))
+            await until_streaming(server)
+            await asyncio.sleep(0.25)
+            (record,) = server.engine.streams
+            held = record.events
+            await asyncio.sleep(0.1)
+            assert record.events == held, "the engine is not read while the client does not read"
+            assert held * 60_000 < 40 * HIGH_WATER + 8_000_000, "what waits is bounded"
+            await gone(server.connections)
+            async with asyncio.timeout(10):
+                await record.over.wait()
+        assert record.ending is Ending.LEFT
+
+
+async def test_a_slow_reader_does_not_disturb_a_fast_one():
+    big = ScriptedEngine(
+        lambda request: (
+            Answer(("x" * 60_000,), endless=True, pace=None) if request.output.max_tokens else Answer()
+        )
+    )
+    async with serving(big, send_timeout=30) as server, server.line() as slow:
+        await slow.send(request_bytes(CHAT, STREAM | {"max_tokens": 1000}))
+        await until_streaming(server)
+        for _ in range(5):
+            assert (await server.ask(CHAT, STREAM)).status == 200
+
+
+async def test_an_outbox_holds_its_maker_back_until_it_is_emptied():
+    outbox = Outbox()
+    await outbox.put(b"a")
+    async with asyncio.TaskGroup() as group:
+        full = group.create_task(outbox.put(b"b" * (HIGH_WATER + 1)))
+        await asyncio.sleep(0)
+        assert not full.done()
+        assert outbox.take() == b"a" + b"b" * (HIGH_WATER + 1)
+        await full
+    assert not await outbox.stir(0.01)
+    outbox.close(b"c")
+    assert await outbox.stir(0.01) and outbox.closed and outbox.take() == b"c"
