@@ -196,8 +196,8 @@ def main(rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="ap-") as place, processes(Path(place)) as (echo, ours, host):
         found = uvloop.run(measured(rounds, seconds, echo, ours, host))
     print(
-        f"{rounds} rounds of {seconds} s, {SEQUENCES} sequences; {os.cpu_count()} cores, {platform.machine()}, "
-        f"Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
+        f"{rounds} rounds of {seconds} s, {SEQUENCES} sequences; {os.cpu_count()} cores, "
+        f"{platform.machine()}, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
     )
     trip = report("round trip of prepare, 199 tokens", [item.ours for item in found], "us", max)
     bare = report(f"round trip of a bare echo, {ECHO_BYTES} bytes", [item.bare for item in found], "us", max)

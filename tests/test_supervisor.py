@@ -3,6 +3,7 @@ behind."""
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ import pytest
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineUnavailable
-from antiphon.supervisor import bind, host_environment, http_environment, url_of
+from antiphon.supervisor import Programs, bind, host_environment, http_environment, url_of
 from tests.engines.host.linked import short_directory
 from tests.engines.host.processes import PATIENCE, alive, descendants, environment, until
 from tests.engines.host.scripted import SPEC, asking
@@ -256,6 +257,16 @@ def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) 
         until(lambda: server.left_behind() == [], "the end of every file")
 
 
+def test_at_the_end_no_connection_is_taken_while_the_hosts_wait_for_what_drains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STANDIN_NOTE", str(tmp_path / "note"))
+    with serving(models=["a", "b"]) as server:
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+    assert json.loads((tmp_path / "note").read_text()) == {"server": False, "a": True, "b": True}
+
+
 @pytest.mark.slow
 def test_it_ends_in_time_although_a_host_does_not_answer() -> None:
     with serving() as server:
@@ -359,3 +370,9 @@ def test_an_ipv6_address_is_shown_in_brackets() -> None:
 def test_an_address_that_cannot_be_had_is_a_sentence(host: str, sentence: str) -> None:
     with pytest.raises(AddressUnavailable, match=sentence):
         bind(host, 0)
+
+
+def test_the_programs_of_the_product_are_there() -> None:
+    module, _, attribute = Programs().engine.partition(":")
+    assert callable(getattr(importlib.import_module(module), attribute))
+    assert importlib.util.find_spec(Programs().http) is not None

@@ -54,7 +54,7 @@ SECRET_VARIABLES = frozenset({"ANTIPHON_API_KEY"})
 class Programs:
     """What the children run; the defaults are the product."""
 
-    engine: str = "antiphon.engines.llama:LlamaTokenEngine"
+    engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
     """`module:attribute` of the token engine."""
     http: str = "antiphon.assembly"
     """Module of the HTTP process."""

@@ -8,6 +8,7 @@ far.
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,9 @@ from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, Stat
 from antiphon.engines.host.frames import from_line
 from antiphon.engines.host.runtime import leave
 from antiphon.settings import decode
+
+NOTE = "STANDIN_NOTE"
+"""Environment variable: the file that the note goes to."""
 
 
 def main() -> None:
@@ -26,8 +30,8 @@ def main() -> None:
     lifeline.watch(
         told=lambda line: news.append(from_line(line, EngineNews)), gone=lambda: _abandon(config.runtime)
     )
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     listener = socket.socket(fileno=config.listen_fd)
+    signal.signal(signal.SIGTERM, lambda *_: _drain(listener, config))
     StatusPipe(config.status_fd).ready()
     while True:
         connection, _ = listener.accept()
@@ -40,6 +44,23 @@ def main() -> None:
         }
         connection.sendall(msgspec.json.encode(known))
         connection.close()
+
+
+def _drain(listener: socket.socket, config: HttpConfig) -> None:
+    """Takes its time, and then leaves a note of what it could still reach, if somebody wants one."""
+    address = listener.getsockname()
+    listener.close()
+    time.sleep(0.3)
+    if (note := os.environ.get(NOTE)) is not None:
+        found = {"server": _reachable(socket.AF_INET, address)}
+        found |= {name: _reachable(socket.AF_UNIX, path) for name, path in config.sockets.items()}
+        Path(note).write_bytes(msgspec.json.encode(found))
+    os._exit(0)
+
+
+def _reachable(family: int, address: object) -> bool:
+    with socket.socket(family) as probe:
+        return probe.connect_ex(address) == 0  # type: ignore[arg-type] # of either family
 
 
 def _abandon(runtime: str) -> None:

@@ -13,9 +13,12 @@ from antiphon.engines.base import (
     Steps,
     TextPiece,
     TokenEvent,
+    TokenKind,
     TokenRequest,
     TokenSegment,
+    Vocabulary,
 )
+from antiphon.engines.host.frames import MAX_MESSAGE
 from antiphon.errors import LibraryError
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 
@@ -83,10 +86,13 @@ class Defective(ScriptedTokenEngine):
 
 
 class Careless(ScriptedTokenEngine):
-    """Raises what no engine should, in a call and in the middle of a sequence; and does one thing right."""
+    """Raises what no engine should, in a call and in the middle of a sequence, and says too much."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         raise RuntimeError("a defect at 0x7f0012345678")
+
+    async def vocabulary(self) -> Vocabulary:
+        return Vocabulary((b"x" * MAX_MESSAGE,), (TokenKind.NORMAL,), {}, ())
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         yield SequenceStarted(3)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,16 @@ def test_a_place_whose_paths_are_too_long_or_closed_is_passed_over(tmp_path: Pat
 def test_no_place_at_all_is_a_sentence() -> None:
     with pytest.raises(SettingsError, match=r"none of /missing will do; set XDG_RUNTIME_DIR"):
         first_usable(["", "/missing"])
+
+
+def test_a_child_that_leaves_while_the_lock_is_just_let_go_still_removes_the_directory() -> None:
+    with short_directory() as base:
+        place = base / "antiphon-0123abcd"
+        place.mkdir()
+        lock = os.open(place / "lock", os.O_CREAT | os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        letting_go = threading.Timer(0.1, os.close, [lock])
+        letting_go.start()
+        leave(place)
+        letting_go.join()
+        assert not place.exists()

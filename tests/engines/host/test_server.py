@@ -140,6 +140,8 @@ async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(
             await anext(events)
             with pytest.raises(EngineError, match="log says why"):
                 await anext(events)
+        with pytest.raises(EngineError, match="too large"):
+            await link.client.vocabulary()
         await link.client.info()
     assert "ZeroDivisionError" in caplog.text
 

@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,11 @@ from antiphon.errors import SettingsError
 PREFIX = "antiphon-"
 NAME = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
 LOCK = "lock"
+
+PATIENCE = 1.0
+PAUSE = 0.01
+"""Seconds that a leaving child waits for the lock: a process that is killed closes its pipes before its
+files, and other children leave at the same moment."""
 
 SHORTEST = "/tmp"  # noqa: S108 - what is made there is made 0700
 """Where to go when the configured places have long names."""
@@ -53,16 +59,15 @@ def sweep(base: Path) -> None:
     """Removes the directories of supervisors that are dead."""
     for path in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            if NAME.fullmatch(path.name) and path.lstat().st_uid == os.getuid() and _lock_is_free(path):
-                shutil.rmtree(path, ignore_errors=True)
+            if NAME.fullmatch(path.name) and path.lstat().st_uid == os.getuid():
+                _remove(path, whole=True, patience=0)
 
 
 def leave(runtime: Path) -> None:
     """Called by a child whose supervisor is gone, after it removed its own socket: the last one removes the
     directory."""
     with suppress(OSError):
-        if os.listdir(runtime) == [LOCK] and _lock_is_free(runtime):
-            shutil.rmtree(runtime, ignore_errors=True)
+        _remove(runtime, whole=False, patience=PATIENCE)
 
 
 def first_usable(places: Sequence[str]) -> Path:
@@ -88,15 +93,26 @@ def _create(path: Path) -> int:
     return lock
 
 
-def _lock_is_free(path: Path) -> bool:
+def _remove(path: Path, *, whole: bool, patience: float) -> None:
+    """Removes a directory whose lock can be had within so many seconds; unless `whole`, only if it is empty
+    else."""
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        if _taken(lock, patience) and (whole or os.listdir(path) == [LOCK]):
+            shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
-    return True
+
+
+def _taken(lock: int, patience: float) -> bool:
+    """Whether the lock could be had."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(PAUSE)
+        else:
+            return True
