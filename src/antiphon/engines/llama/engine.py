@@ -1,0 +1,192 @@
+"""The embedded engine: llama.cpp behind the token engine's seam.
+
+This side lives on the event loop: it refuses what cannot run, hands sequences to the decode thread and gives
+out what comes back. Tokenizing has a thread of its own, so it never waits for a decode.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
+
+from antiphon.engines.base import (
+    EngineInfo,
+    LoadSpec,
+    Prepared,
+    Segment,
+    TextPiece,
+    TokenEvent,
+    TokenRequest,
+    Vocabulary,
+)
+from antiphon.engines.llama.decoding import DecodeLoop, Delivery
+from antiphon.engines.llama.loading import Loaded, load_model
+from antiphon.engines.llama.scheduler import Scheduler
+from antiphon.engines.llama.sequence import Sequence as TokenSequence
+from antiphon.engines.llama.streams import Stream, deliver
+from antiphon.engines.llama.tokenizing import Tokenizer, read_vocabulary
+from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue
+
+MOST_ALTERNATIVES = 20
+
+TOKENIZER_STACK = 64 * 1024 * 1024
+"""Bytes of stack of the tokenizing thread: some of llama.cpp's pre-tokenizers recurse with the length of a
+text. Only what is used takes memory.
+"""
+
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def deep_stack() -> Iterator[None]:
+    """Threads that are started meanwhile get a large stack."""
+    before = threading.stack_size(TOKENIZER_STACK)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+class LlamaTokenEngine:
+    """One model. `load` first, once; then everything else from the same event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._loaded: Loaded | None = None
+        self._decoder: DecodeLoop | None = None
+        self._vocabulary: Vocabulary | None = None
+        self._tokenizer: Tokenizer | None = None
+        self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        """Loads on the decode thread, which then waits for sequences. Raises a StartupError."""
+        ready: Future[tuple[Loaded, DecodeLoop]] = Future()
+        loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(
+            target=self._decode_thread, args=(spec, ready, loop), name="antiphon-decode", daemon=True
+        )
+        self._thread.start()
+        with deep_stack():
+            self._texts.submit(int)  # makes the thread start now, with that stack
+        loaded, decoder = await asyncio.wrap_future(ready)
+        self._loaded, self._decoder = loaded, decoder
+        return loaded.info
+
+    def _decode_thread(
+        self, spec: LoadSpec, ready: Future[tuple[Loaded, DecodeLoop]], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Loads, decodes until stopped, frees. Native objects of the context are touched by no other
+        thread.
+        """
+        try:
+            loaded = load_model(spec)
+        except BaseException as error:  # noqa: BLE001 - handed to whoever called load
+            ready.set_exception(error)
+            return
+
+        def post(deliveries: list[Delivery]) -> None:
+            with suppress(RuntimeError):  # the loop has closed, so nobody reads any more
+                loop.call_soon_threadsafe(deliver, deliveries)
+
+        decoder = DecodeLoop(loaded.context, Scheduler(loaded.policy), loaded.ends, post, self._clock)
+        ready.set_result((loaded, decoder))
+        decoder.run()
+        loaded.close()
+
+    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
+        """Counts; raises InvalidValue for ids outside the vocabulary."""
+        count = len(self._prompt(segments))
+        return Prepared(tokens=count, positions=count)
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Runs one sequence; closing ends it, and returns when it holds nothing any more."""
+        stream = Stream(self._sequence(request), self._clock())
+        decoder = self._running()
+        decoder.submit(stream)
+        try:
+            while (event := await stream.take()) is not None:
+                yield event
+        finally:
+            if stream.ended is None:
+                decoder.close(stream)
+                await stream.end()
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Token ids of the pieces joined to one text."""
+        return await self._beside(lambda: self._the_tokenizer().tokenize(pieces, add_bos))
+
+    async def vocabulary(self) -> Vocabulary:
+        """The table of token ids."""
+        if self._vocabulary is None:
+            model = self._model().model
+            self._vocabulary = await self._beside(lambda: read_vocabulary(model))
+        return self._vocabulary
+
+    async def info(self) -> EngineInfo:
+        """Facts and live load."""
+        return replace(self._model().info, load=self._running().load())
+
+    async def aclose(self) -> None:
+        """Ends every sequence, then frees the model."""
+        if self._decoder is not None:
+            self._decoder.stop()
+        self._texts.shutdown(wait=False)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    # --- what a request must be
+
+    def _sequence(self, request: TokenRequest) -> TokenSequence:
+        """The sequence asked for. Raises the RequestError that says why it cannot run."""
+        prompt = self._prompt(request.segments)
+        context = self._model().info.context_length
+        if not prompt:
+            raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
+        if len(prompt) >= context:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt)} tokens and the model's context {context}, "
+                "which must hold a token of the answer too; shorten the prompt",
+                param="prompt",
+            )
+        if request.max_tokens < 1:
+            raise InvalidValue("max_tokens must be at least 1", param="max_tokens")
+        if request.logprobs is not None and not 0 <= request.logprobs <= MOST_ALTERNATIVES:
+            raise InvalidValue(f"logprobs must be from 0 to {MOST_ALTERNATIVES}", param="logprobs")
+        return TokenSequence(request, prompt, context)
+
+    def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
+        size = self._model().info.vocabulary
+        if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+            wrong = min(tokens) if min(tokens) < 0 else max(tokens)
+            problem = f"{wrong} is no token id of this model; they go from 0 to {size - 1}"
+            raise InvalidValue(problem, param="prompt")
+        return tokens
+
+    # --- what there is
+
+    async def _beside(self, work: Callable[[], Result]) -> Result:
+        """Runs work on the tokenizing thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._texts, work)
+
+    def _model(self) -> Loaded:
+        if self._loaded is None:
+            raise EngineUnavailable("the model is not loaded yet; try again soon")
+        return self._loaded
+
+    def _running(self) -> DecodeLoop:
+        if self._decoder is None:
+            raise EngineUnavailable("the model is not loaded yet; try again soon")
+        return self._decoder
+
+    def _the_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self._model().model)
+        return self._tokenizer

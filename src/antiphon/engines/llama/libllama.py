@@ -1,0 +1,187 @@
+"""llama.cpp's C API as typed Python calls: opening a library, and proving that it is one we know how to call.
+
+Everything native of this engine is in the `libllama*` files: this one opens and declares, `libllama_find`
+searches, `libllama_model` and `libllama_context` hold what the library makes. No file outside them sees a
+pointer.
+"""
+
+import ctypes
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from antiphon.engines.llama.libllama_layouts import Batch, Layout, recognise, returned_struct
+from antiphon.errors import LibraryError
+
+P, I32, U32, F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float
+STR, BOOL, SIZE = ctypes.c_char_p, ctypes.c_bool, ctypes.c_size_t
+
+LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+LOG_LEVEL_ERROR, LOG_LEVEL_CONTINUED = 4, 5
+LOG_LINES = 4
+"""Error lines kept for a message."""
+
+FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+    "llama_backend_init": (None, []),
+    "llama_log_set": (None, [P, P]),
+    "llama_print_system_info": (STR, []),
+    "llama_model_free": (None, [P]),
+    "llama_model_get_vocab": (P, [P]),
+    "llama_model_n_ctx_train": (I32, [P]),
+    "llama_model_n_params": (ctypes.c_uint64, [P]),
+    "llama_model_size": (ctypes.c_uint64, [P]),
+    "llama_model_desc": (I32, [P, STR, SIZE]),
+    "llama_model_meta_val_str": (I32, [P, STR, STR, SIZE]),
+    "llama_model_chat_template": (STR, [P, STR]),
+    "llama_model_has_encoder": (BOOL, [P]),
+    "llama_model_has_decoder": (BOOL, [P]),
+    "llama_model_is_recurrent": (BOOL, [P]),
+    "llama_model_is_hybrid": (BOOL, [P]),
+    "llama_model_is_diffusion": (BOOL, [P]),
+    "llama_vocab_n_tokens": (I32, [P]),
+    "llama_vocab_type": (ctypes.c_int, [P]),
+    "llama_vocab_get_text": (STR, [P, I32]),
+    "llama_vocab_get_attr": (ctypes.c_int, [P, I32]),
+    "llama_vocab_is_eog": (BOOL, [P, I32]),
+    "llama_vocab_bos": (I32, [P]),
+    "llama_vocab_eos": (I32, [P]),
+    "llama_vocab_get_add_bos": (BOOL, [P]),
+    "llama_tokenize": (I32, [P, STR, I32, P, I32, BOOL, BOOL]),
+    "llama_token_to_piece": (I32, [P, I32, P, I32, I32, BOOL]),
+    "llama_free": (None, [P]),
+    "llama_n_ctx": (U32, [P]),
+    "llama_n_ctx_seq": (U32, [P]),
+    "llama_n_batch": (U32, [P]),
+    "llama_n_ubatch": (U32, [P]),
+    "llama_n_seq_max": (U32, [P]),
+    "llama_n_threads": (I32, [P]),
+    "llama_get_memory": (P, [P]),
+    "llama_memory_clear": (None, [P, BOOL]),
+    "llama_memory_seq_rm": (BOOL, [P, I32, I32, I32]),
+    "llama_memory_seq_cp": (None, [P, I32, I32, I32, I32]),
+    "llama_set_abort_callback": (None, [P, P, P]),
+    "llama_decode": (I32, [P, Batch]),
+    "llama_get_logits": (P, [P]),
+}
+"""Result and argument types of every function that is called, less those that take parameter structs."""
+
+STRUCT_FUNCTIONS = (
+    "llama_model_default_params",
+    "llama_context_default_params",
+    "llama_model_load_from_file",
+    "llama_init_from_model",
+)
+
+PACKAGES = {"libgomp": "libgomp1", "libstdc++": "libstdc++6", "libgcc_s": "libgcc-s1"}
+"""Debian's package of a library that the wheel needs and does not bring."""
+
+
+class Library:
+    """An opened library whose ABI was recognised."""
+
+    def __init__(self, path: Path, functions: ctypes.CDLL, layout: Layout) -> None:
+        self.path = path
+        self.layout = layout
+        self.call = functions
+        self._log: LogCapture | None = None
+        declare(functions, layout)
+        functions.llama_backend_init()
+        self._quiet = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
+        functions.llama_log_set(self._quiet, None)
+
+    def version(self) -> str:
+        """What the library says of itself, for people."""
+        parts = [f"llama.cpp {self.layout.build}"]
+        for name in ("llama_version", "ggml_commit"):
+            if hasattr(self.call, name):
+                function = getattr(self.call, name)
+                function.restype = STR
+                parts.append((function() or b"").decode("utf-8", "replace"))
+        return " ".join(part for part in parts if part and part != "unknown")
+
+    def cpu_features(self) -> tuple[str, ...]:
+        """CPU features that the library was built to use and this machine has, as the library names them."""
+        text = (self.call.llama_print_system_info() or b"").decode("utf-8", "replace")
+        return tuple(re.findall(r"(\w+) = 1\b", text))
+
+    @contextmanager
+    def log_captured(self) -> Iterator["LogCapture"]:
+        """Collects the library's error lines while something loads.
+
+        Outside of it the log goes to a C function that does nothing (libc's abs): a Python callback would
+        have the threads of a running decode wait for the interpreter.
+        """
+        capture = LogCapture()
+        self.call.llama_log_set(ctypes.cast(capture.callback, ctypes.c_void_p), None)
+        try:
+            yield capture
+        finally:
+            self.call.llama_log_set(self._quiet, None)
+
+
+class LogCapture:
+    """The last error lines that the library wrote."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=LOG_LINES)
+        self._keeping = False
+        self.callback = LOG_CALLBACK(self._take)
+
+    def _take(self, level: int, text: bytes, _: object) -> None:
+        if level != LOG_LEVEL_CONTINUED:
+            self._keeping = level == LOG_LEVEL_ERROR
+        if self._keeping and text and text.strip():
+            self._lines.append(text.decode("utf-8", "replace").strip())
+
+    def errors(self) -> str:
+        """The lines, joined; the function names that llama.cpp puts before them are cut."""
+        said = [re.sub(r"^[\w:~]+:\s+", "", line) for line in self._lines]
+        return "; ".join(dict.fromkeys(said))
+
+
+def open_library(path: Path) -> Library:
+    """Opens and checks one library. Raises LibraryError with what is wrong and what to do."""
+    if sys.platform == "win32":
+        raise LibraryError("The llama.cpp wheel exports no C API on Windows; run Antiphon under WSL.")
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryError(f"Cannot load {path}: {explain(str(error))}") from None
+    missing = [name for name in (*FUNCTIONS, *STRUCT_FUNCTIONS) if not hasattr(functions, name)]
+    if missing:
+        raise LibraryError(
+            f"{path} is not a llama.cpp library that Antiphon can use: it lacks {', '.join(missing[:3])}."
+        )
+    found = recognise(
+        returned_struct(functions, "llama_model_default_params"),
+        returned_struct(functions, "llama_context_default_params"),
+    )
+    if isinstance(found, str):
+        raise LibraryError(
+            f"{path} is a build of llama.cpp with another binary interface than the known ones ({found}); "
+            "install the xllamacpp version that Antiphon's requirements name."
+        )
+    return Library(path, functions, found)
+
+
+def explain(error: str) -> str:
+    """The loader's message, and the package that brings what it misses."""
+    missing = re.match(r"(lib[\w+-]+?)\.so[.\d]*: cannot open shared object", error)
+    package = PACKAGES.get(missing[1]) if missing else None
+    return f"{error}; install the system package {package}." if package else f"{error}."
+
+
+def declare(functions: ctypes.CDLL, layout: Layout) -> None:
+    """Gives every function its types."""
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+    functions.llama_model_default_params.restype = layout.model
+    functions.llama_context_default_params.restype = layout.context
+    functions.llama_model_load_from_file.restype = P
+    functions.llama_model_load_from_file.argtypes = [STR, layout.model]
+    functions.llama_init_from_model.restype = P
+    functions.llama_init_from_model.argtypes = [P, layout.context]

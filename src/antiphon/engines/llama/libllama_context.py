@@ -1,0 +1,202 @@
+"""A llama_context: the KV cache, the batch arrays and the logits of one decode thread.
+
+Not thread safe, except `abort` and `resume`, which only set a byte. Rows are filled by numpy into arrays that
+the native batch points at for good, so a step builds no ctypes object. It decides nothing: which rows, and
+what to do with a result, is the scheduler's and the decode loop's.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.engines.llama.libllama import Library
+from antiphon.engines.llama.libllama_layouts import Batch
+from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.errors import LibraryError, LoadError
+
+KV_TYPES = {"f32": 0, "f16": 1}
+"""ggml's numbers of the types that a KV cache may have here."""
+
+FLASH_OFF, FLASH_ON = 0, 1
+
+SET, CLEAR = b"\1", b"\0"
+"""The abort flag: a text of length one or none, as strlen reads it."""
+
+
+class Decoded(IntEnum):
+    """What llama_decode returns; anything negative is a failure."""
+
+    DONE = 0
+    NO_ROOM = 1
+    """No free cells for the batch; nothing was computed."""
+    ABORTED = 2
+    """The abort flag was seen; part of the rows may be in the cache, none has logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextShape:
+    """Sizes of a context."""
+
+    cells: int
+    """Cells of one stream in exact mode, of the pool otherwise."""
+    sequences: int
+    rows: int
+    """Most rows of one decode."""
+    micro_rows: int
+    """Most rows of one pass through the network; a decode of more is several passes."""
+    threads: int
+    unified: bool
+    """One pool of cells instead of a stream for each sequence."""
+    flash: bool
+    kv_type: str
+
+
+class NativeContext:
+    """Owns a native context until `close`."""
+
+    def __init__(self, model: NativeModel, shape: ContextShape) -> None:
+        """Raises LoadError when memory does not suffice, LibraryError when the library understood something
+        else.
+        """
+        self.shape = shape
+        self._call = model.library.call
+        self._vocabulary = model.size
+        with model.library.log_captured() as log:
+            self.pointer = self._call.llama_init_from_model(model.pointer, self._params(model.library))
+        if not self.pointer:
+            raise LoadError(
+                f"llama.cpp could not make room for {shape.sequences} sequences: "
+                f"{log.errors() or 'it gave no reason'}; lower the context length or the number of sequences."
+            )
+        self._check(model.library)
+        self._memory = self._call.llama_get_memory(self.pointer)
+        self._allocate(shape.rows)
+        self._flag = ctypes.create_string_buffer(2)
+        self._call.llama_set_abort_callback(
+            self.pointer, ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p), ctypes.addressof(self._flag)
+        )
+        self._logits_address: int | None = None
+        self._logits: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
+
+    def _params(self, library: Library) -> ctypes.Structure:
+        shape = self.shape
+        params: ctypes.Structure = self._call.llama_context_default_params()
+        wanted = {
+            "n_ctx": shape.cells if shape.unified else shape.cells * shape.sequences,
+            "n_batch": shape.rows,
+            "n_ubatch": shape.micro_rows,
+            "n_seq_max": shape.sequences,
+            "n_outputs_max": shape.sequences,
+            "n_threads": shape.threads,
+            "n_threads_batch": shape.threads,
+            "flash_attn_type": FLASH_ON if shape.flash else FLASH_OFF,
+            "type_k": KV_TYPES[shape.kv_type],
+            "type_v": KV_TYPES[shape.kv_type],
+            "kv_unified": shape.unified,
+        }
+        for name, value in wanted.items():
+            setattr(params, name, value)
+        return params
+
+    def _check(self, library: Library) -> None:
+        """The library's own account of the context against what was asked: the last proof of the struct
+        layout.
+        """
+        shape = self.shape
+        said = {
+            name: getattr(self._call, name)(self.pointer)
+            for name in (
+                "llama_n_batch",
+                "llama_n_ubatch",
+                "llama_n_seq_max",
+                "llama_n_threads",
+                "llama_n_ctx_seq",
+            )
+        }
+        batch, micro, sequences, threads, cells = said.values()
+        asked = (shape.rows, min(shape.micro_rows, shape.rows), shape.sequences, shape.threads)
+        if (batch, micro, sequences, threads) != asked or cells < shape.cells:
+            self.close()
+            raise LibraryError(
+                f"{library.path} misread its parameters ({said}); "
+                "install the xllamacpp version that Antiphon's requirements name."
+            )
+
+    def _allocate(self, rows: int) -> None:
+        """The batch arrays; `self._batch` points into them for as long as this object lives."""
+        self.tokens = np.zeros(rows, dtype=np.int32)
+        self.positions = np.zeros(rows, dtype=np.int32)
+        self.sequences = np.zeros(rows, dtype=np.int32)
+        self.outputs = np.zeros(rows, dtype=np.int8)
+        self._counts = np.ones(rows, dtype=np.int32)
+        step = self.sequences.itemsize
+        self._pointers = self.sequences.ctypes.data + step * np.arange(rows, dtype=np.uintp)
+        self._batch = Batch(
+            token=self.tokens.ctypes.data,
+            embd=None,
+            pos=self.positions.ctypes.data,
+            n_seq_id=self._counts.ctypes.data,
+            seq_id=self._pointers.ctypes.data,
+            logits=self.outputs.ctypes.data,
+        )
+
+    def close(self) -> None:
+        """Frees the cache."""
+        if self.pointer:
+            self._call.llama_free(self.pointer)
+            self.pointer = None
+
+    def set_row(self, at: int, token: int, position: int, sequence: int, output: bool) -> None:
+        """One row of the next batch."""
+        self.tokens[at] = token
+        self.positions[at] = position
+        self.sequences[at] = sequence
+        self.outputs[at] = output
+
+    def set_rows(self, at: int, tokens: list[int], position: int, sequence: int, output: bool) -> None:
+        """Consecutive rows of one sequence; `output` is said of the last."""
+        end = at + len(tokens)
+        self.tokens[at:end] = tokens
+        self.positions[at:end] = np.arange(position, position + len(tokens))
+        self.sequences[at:end] = sequence
+        self.outputs[at:end] = 0
+        self.outputs[end - 1] = output
+
+    def decode(self, rows: int) -> int:
+        """Computes the first `rows` rows of the arrays: a `Decoded`, or negative. Releases the interpreter
+        meanwhile.
+        """
+        self._batch.n_tokens = rows
+        return int(self._call.llama_decode(self.pointer, self._batch))
+
+    def logits(self, rows: int) -> NDArray[np.float32]:
+        """Logits of the last decode's output rows, in their order: a view that the next decode overwrites."""
+        address = self._call.llama_get_logits(self.pointer)
+        if address != self._logits_address:
+            room = (ctypes.c_float * self._vocabulary * self.shape.sequences).from_address(address)
+            self._logits = np.ctypeslib.as_array(room)
+            self._logits_address = address
+        return self._logits[:rows]
+
+    def remove(self, sequence: int, start: int = 0) -> None:
+        """Frees the sequence's cells from this position on."""
+        self._call.llama_memory_seq_rm(self._memory, sequence, start, -1)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Gives an empty sequence the first `length` positions of another.
+
+        A pool shares the cells; streams copy all of them with the next decode, so the rest is cut here.
+        """
+        self._call.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self.remove(target, length)
+
+    def abort(self) -> None:
+        """Makes a running decode return ABORTED, and the next one too, until `resume`. From any thread."""
+        self._flag[0] = SET
+
+    def resume(self) -> None:
+        """Takes `abort` back."""
+        self._flag[0] = CLEAR

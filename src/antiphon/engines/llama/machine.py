@@ -1,0 +1,68 @@
+"""What this machine has: how many threads to compute with, and the environment that native code reads when it
+is loaded.
+"""
+
+import os
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+CPUS = Path("/sys/devices/system/cpu")
+GROUP = Path("/sys/fs/cgroup")
+
+DEFAULTS = {
+    # Threads that wait at a barrier sleep instead of spinning: with any other load on the machine, the
+    # gateway's included, spinning costs a multiple.
+    "OMP_WAIT_POLICY": "passive",
+    # At an assertion ggml starts a debugger to print a backtrace, which takes seconds of the restart.
+    "GGML_NO_BACKTRACE": "1",
+}
+
+
+def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
+    """Sets what native code reads once, when it is loaded; what the operator has set stays."""
+    target = os.environ if environment is None else environment
+    for name, value in DEFAULTS.items():
+        target.setdefault(name, value)
+
+
+def best_threads(cpus: Path = CPUS, group: Path = GROUP) -> int:
+    """Physical cores that this process may use: by affinity and by the control group's quota. At least 1."""
+    allowed = usable_cpus()
+    cores = {_core(cpus, cpu) for cpu in allowed}
+    return max(1, min(len(cores), _quota(group)))
+
+
+def usable_cpus() -> list[int]:
+    """The processors that this process may run on."""
+    if sys.platform == "linux":
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _core(cpus: Path, cpu: int) -> tuple[str, str]:
+    """Package and core of a processor; each is its own core where the system does not say."""
+    topology = cpus / f"cpu{cpu}" / "topology"
+    try:
+        return (topology / "physical_package_id").read_text().strip(), (
+            topology / "core_id"
+        ).read_text().strip()
+    except OSError:
+        return "", str(cpu)
+
+
+def _quota(group: Path) -> int:
+    """Whole processors that the control group grants, rounded up; many where there is no limit."""
+    unlimited = 1 << 16
+    try:
+        quota, _, period = (group / "cpu.max").read_text().partition(" ")
+        if quota != "max":
+            return -(-int(quota) // int(period))
+    except (OSError, ValueError):
+        pass  # no control group of version 2
+    try:
+        quota_us = int((group / "cpu" / "cpu.cfs_quota_us").read_text())
+        period_us = int((group / "cpu" / "cpu.cfs_period_us").read_text())
+        return -(-quota_us // period_us) if quota_us > 0 else unlimited
+    except (OSError, ValueError):
+        return unlimited

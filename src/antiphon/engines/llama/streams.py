@@ -1,0 +1,70 @@
+"""The event loop's end of one sequence: events put in by the loop's own callbacks, taken by whoever reads."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from antiphon.engines.base import TokenEvent
+from antiphon.engines.llama.sequence import Sequence
+from antiphon.errors import AntiphonError
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The decode thread has let go of the sequence; its error, when it failed."""
+
+    error: AntiphonError | None = None
+
+
+class Stream:
+    """A mailbox with one reader. Only the event loop's thread touches it; the decode thread carries it
+    along.
+    """
+
+    __slots__ = ("_events", "_waiting", "began", "ended", "sequence")
+
+    def __init__(self, sequence: Sequence, began: float) -> None:
+        self.sequence = sequence
+        self.began = began
+        """When it was asked for, in seconds of the engine's clock."""
+        self.ended: Ended | None = None
+        self._events: deque[TokenEvent] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def put(self, event: TokenEvent | Ended) -> None:
+        """Adds an event and wakes the reader."""
+        if isinstance(event, Ended):
+            self.ended = event
+        else:
+            self._events.append(event)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def take(self) -> TokenEvent | None:
+        """The next event; None after the last. Raises the sequence's error."""
+        while not self._events and self.ended is None:
+            await self._news()
+        if self._events:
+            return self._events.popleft()
+        if self.ended is not None and self.ended.error is not None:
+            raise self.ended.error
+        return None
+
+    async def end(self) -> None:
+        """Waits until the decode thread has let go; what else comes is dropped."""
+        while self.ended is None:
+            await self._news()
+        self._events.clear()
+
+    async def _news(self) -> None:
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+
+def deliver(deliveries: list[tuple[Stream, TokenEvent | Ended]]) -> None:
+    """Puts events where they belong."""
+    for stream, event in deliveries:
+        stream.put(event)
