@@ -79,7 +79,7 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def pieces(count: int) -> list[str]:
-    """That many distinct text pieces: letters, digits and punctuation first, then syllables, shortest first."""
+    """That many distinct text pieces: characters first, then syllables, shortest first."""
     characters = [chr(code) for code in range(33, 127)]
     found = dict.fromkeys([SPACE, *characters, *(SPACE + letter for letter in LETTERS)])
     for length in range(2, 6):

@@ -94,6 +94,34 @@ def string(text: str) -> bytes:
         ),
         (
             replaced(
+                string("x.weight") + struct.pack("<IQQ", 2, 64, 3),
+                string("x.weight") + struct.pack("<IQQ", 2, 2**40, 2**40),
+            ),
+            "x.weight' the impossible shape",
+        ),
+        (
+            replaced(
+                string("y.weight") + struct.pack("<IQQ", 2, 32, 2),
+                string("y.weight") + struct.pack("<IQQ", 2, 31, 2),
+            ),
+            "y.weight' the impossible shape",
+        ),
+        (
+            replaced(
+                string("x.weight") + struct.pack("<IQQI", 2, 64, 3, 0),
+                string("x.weight") + struct.pack("<IQQI", 2, 64, 3, 99),
+            ),
+            "unknown type 99",
+        ),
+        (
+            replaced(
+                string("x.weight") + struct.pack("<IQQIQ", 2, 64, 3, 0, 0),
+                string("x.weight") + struct.pack("<IQQIQ", 2, 64, 3, 0, 7),
+            ),
+            "multiple of 32",
+        ),
+        (
+            replaced(
                 string("general.architecture") + struct.pack("<I", 8),
                 string("general.architecturx") + struct.pack("<I", 8),
             ),
@@ -112,6 +140,17 @@ def test_what_contradicts_itself_is_refused(model: Path, change: Callable[[bytes
     model.write_bytes(change(model.read_bytes()))
     with pytest.raises(ModelFileError, match=words):
         read_header(model)
+
+
+def test_an_adapter_is_not_taken_for_a_model(tmp_path: Path):
+    path = tmp_path / "lora.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelFileError, match="LoRA adapter"):
+        read_header(path)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path):

@@ -6,6 +6,7 @@ the
 file's real size. No weights are read, and no value of an array is kept.
 """
 
+import math
 import mmap
 import os
 import struct
@@ -27,6 +28,9 @@ LONGEST_NAME = 1 << 16
 """Bytes of a key or a tensor's name, by the format's own limit."""
 
 MOST_DIMENSIONS = 4
+MOST_WEIGHTS = 2**63 - 1
+"""Of one tensor: native code counts them in 64 bits with a sign."""
+
 DEFAULT_ALIGNMENT = 32
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -123,6 +127,8 @@ class _Reader:
         architecture = metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise self._broken("names no architecture, so it is no model")
+        if metadata.get("general.type") == "adapter":
+            raise self._broken("is a LoRA adapter; serve the model that it was made for")
         parameters = sum(weights for _, weights, _ in extents)
         return Header(self._path, self._size, architecture, metadata, tensors, parameters)
 
@@ -194,22 +200,27 @@ class _Reader:
             self._advance(length_of(self._data, self._advance(8))[0])
 
     def _tensor(self) -> tuple[int, int, int]:
-        """Offset in the data, weights, and bytes (0 for a type whose blocks are not known)."""
+        """Offset in the data, weights, and bytes."""
         name = self._string(LONGEST_NAME)
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
             raise self._broken(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
-        weights = 1
-        for _ in range(dimensions):
-            weights *= self._scalar("Q")
+        shape = [self._scalar("Q") for _ in range(dimensions)]
         kind, offset = self._scalar("I"), self._scalar("Q")
         known = TENSOR_TYPES.get(kind)
-        return offset, weights, -(-weights // known.block) * known.size if known else 0
+        if known is None:
+            raise self._broken(f"holds weights of the unknown type {kind}; use another quantization")
+        weights = math.prod(shape)
+        if not 0 < weights <= MOST_WEIGHTS or shape[0] % known.block:
+            raise self._broken(f"gives the {known.name} tensor {name[:80]!r} the impossible shape {shape}")
+        return offset, weights, weights // known.block * known.size
 
     def _check_extents(self, extents: list[tuple[int, int, int]], metadata: dict[str, Value]) -> None:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._broken(f"has the alignment {alignment}, which is no power of two")
+        if any(offset % alignment for offset, _, _ in extents):
+            raise self._broken(f"has a tensor that does not lie at a multiple of {alignment}")
         start = -(-self._at // alignment) * alignment
         end = max((start + offset + size for offset, _, size in extents), default=start)
         if end > self._size:
