@@ -222,7 +222,7 @@ class _Reader:
         if any(offset % alignment for offset, _, _ in extents):
             raise self._broken(f"has a tensor that does not lie at a multiple of {alignment}")
         start = -(-self._at // alignment) * alignment
-        end = max((start + offset + size for offset, _, size in extents), default=start)
+        end = max((start + offset + size for offset, _, size in extents), default=0)
         if end > self._size:
             raise self._broken(
                 f"ends before its weights do ({self._size} of {end} bytes); it was cut short, fetch it again"
