@@ -1,0 +1,151 @@
+"""Two servers for the real client: the product as it ships, with cantor, and the same edge over a scripted
+engine.
+
+What any server must do is asked of both. What a model cannot be made to do (fail midway, never begin) is
+asked of the scripted one, whose engine obeys the words of the last message.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import openai
+import pytest
+import uvloop
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
+from antiphon.http.app import create_app
+from antiphon.http.edge import Edge
+from antiphon.http.serve import make_server
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import Answer, ScriptedEngine
+from tests.e2e.server import serving
+
+KEY = "canary-key-4f1d0c8e55"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server that a client may be pointed at."""
+
+    url: str
+    model: str
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+
+@dataclass(frozen=True)
+class Scripted(Target):
+    """The one whose engine can be looked at."""
+
+    engine: ScriptedEngine
+
+
+class Script:
+    """What the scripted engine does when it is told to in words."""
+
+    def __init__(self) -> None:
+        self._failed: set[str] = set()
+
+    def __call__(self, request: GenerationRequest) -> Answer:
+        words = _last_words(request)
+        answers = {
+            "die midway": Answer(error=EngineDied("the engine's process ended"), error_after=2, pace=0.02),
+            "be busy": Answer(error=Overloaded("the queue is full", retry_after=7)),
+            "be away": Answer(error=EngineUnavailable("the model is restarting", retry_after=1)),
+            "never begin": Answer(wait=3600),
+            "never end": Answer(endless=True, pace=0.01),
+        }
+        if words.startswith("be away once"):
+            return self._once(words, EngineUnavailable("the model is restarting", retry_after=0.1))
+        return answers.get(words, Answer(("Hello", " wor", "ld, ", "héllo 😀", "!")))
+
+    def _once(self, words: str, error: AntiphonError) -> Answer:
+        if words in self._failed:
+            return Answer()
+        self._failed.add(words)
+        return Answer(error=error)
+
+
+def _last_words(request: GenerationRequest) -> str:
+    prompt = request.prompts[-1]
+    return prompt.messages[-1].text if isinstance(prompt, Conversation) else prompt.text or ""
+
+
+@contextmanager
+def scripted_server(key: str | None = None) -> Iterator[Scripted]:
+    """The edge over a scripted engine, in a thread with a loop of its own."""
+    engine = ScriptedEngine(Script())
+    models = Models((Model("scripted", engine, 1_700_000_000), Model("org/scripted", engine, 1_700_000_000)))
+    verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
+    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    edge = Edge(pipeline, models, OpenAI(), ServerSettings(drain_timeout=0), verifiers)
+    ready = threading.Event()
+    server = make_server(create_app(edge), edge, ready.set)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def run() -> None:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(server.serve(sockets=[listener]))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert ready.wait(10)
+        try:
+            yield Scripted(f"http://127.0.0.1:{port}", "scripted", engine)
+        finally:
+            server.stop()
+            thread.join(20)
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Iterator[Scripted]:
+    with scripted_server() as target:
+        yield target
+
+
+@pytest.fixture(scope="session")
+def keyed() -> Iterator[Scripted]:
+    with scripted_server(KEY) as target:
+        yield target
+
+
+@pytest.fixture(scope="session")
+def cantor() -> Iterator[Target]:
+    """`antiphon serve` as it ships."""
+    with serving() as running:
+        yield Target(running.url, "cantor")
+
+
+@pytest.fixture(params=["scripted", "cantor"])
+def target(request: pytest.FixtureRequest) -> Target:
+    """Both, one after the other."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Target)
+    return found
+
+
+@pytest.fixture
+def client(target: Target) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=target.base_url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture
+def puppet(scripted: Scripted) -> Iterator[openai.OpenAI]:
+    """A client of the scripted server alone."""
+    with openai.OpenAI(base_url=scripted.base_url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made

@@ -1,0 +1,186 @@
+"""The openai client, unchanged: errors become its exception classes, retries and timeouts act."""
+
+import asyncio
+import time
+from typing import Any
+
+import openai
+import pytest
+
+from antiphon.testing.engine import Ending, Record
+from tests.contract.conftest import KEY, Scripted, Target
+
+HELLO: Any = [{"role": "user", "content": "Hello!"}]
+LEAVING = 10
+"""Seconds in which the work of a client that left must have ended; stated: one."""
+
+
+def say(words: str) -> Any:
+    return [{"role": "user", "content": words}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"temperature": 3}, "invalid_value", "temperature"),
+        ({"n": 0}, "invalid_value", "n"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": say("x " * 5000)}, "context_length_exceeded", None),
+        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "unsupported_parameter", "tools"),
+        ({"logprobs": True}, "unsupported_parameter", "logprobs"),
+        ({"store": True}, "unsupported_parameter", "store"),
+        ({"extra_body": {"colour": "red"}}, "unknown_parameter", "colour"),
+    ],
+)
+def test_a_bad_request_names_its_field(
+    client: openai.OpenAI, target: Target, fields: Any, code: str, param: str | None
+) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(
+                **{"model": target.model, "messages": HELLO, "stream": stream} | fields
+            )
+        assert (caught.value.code, caught.value.type) == (code, "invalid_request_error")
+        assert param is None or caught.value.param == param
+        assert caught.value.request_id and caught.value.message
+
+
+def test_the_clients_own_defaults_are_accepted(client: openai.OpenAI, target: Target) -> None:
+    answer = client.chat.completions.create(
+        model=target.model, messages=HELLO, max_completion_tokens=4, frequency_penalty=0, presence_penalty=0,
+        logprobs=False, n=1, response_format={"type": "text"}, tools=[], tool_choice="none", store=False,
+        logit_bias={}, modalities=["text"], service_tier="auto", stop=None, user="u",
+    )  # fmt: skip
+    assert answer.choices
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    for ask in (
+        lambda: client.chat.completions.create(model="gpt-9", messages=HELLO),
+        lambda: client.completions.create(model="gpt-9", prompt="a"),
+        lambda: client.models.retrieve("gpt-9"),
+    ):
+        with pytest.raises(openai.NotFoundError) as caught:
+            ask()
+        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+
+
+def test_an_unknown_path_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.embeddings.create(model="m", input="a")
+    assert caught.value.code == "route_not_found"
+
+
+def test_a_body_of_20_mb_is_an_api_status_error(client: openai.OpenAI, target: Target) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.completions.create(model=target.model, prompt="x" * 20_000_000)
+    assert (caught.value.status_code, caught.value.body["code"]) == (413, "body_too_large")  # type: ignore[index]
+
+
+def test_a_wrong_key_is_an_authentication_error_and_the_right_one_is_taken(keyed: Scripted) -> None:
+    for key in ("wrong", KEY + "x", "none"):
+        with (
+            openai.OpenAI(base_url=keyed.base_url, api_key=key, max_retries=0) as stranger,
+            pytest.raises(openai.AuthenticationError) as caught,
+        ):
+            stranger.models.list()
+        assert caught.value.code == "invalid_api_key" and KEY not in caught.value.message
+    with openai.OpenAI(base_url=keyed.base_url, api_key=KEY, max_retries=0) as known:
+        assert [model.id for model in known.models.list()] == ["scripted", "org/scripted"]
+
+
+def test_an_overloaded_server_is_a_rate_limit_error_with_retry_after(puppet: openai.OpenAI) -> None:
+    with pytest.raises(openai.RateLimitError) as caught:
+        puppet.chat.completions.create(model="scripted", messages=say("be busy"))
+    assert (caught.value.response.headers["retry-after"], caught.value.code) == ("7", "overloaded")
+
+
+def test_an_engine_that_is_away_is_an_internal_server_error(puppet: openai.OpenAI) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.InternalServerError) as caught:
+            puppet.chat.completions.create(model="scripted", messages=say("be away"), stream=stream)
+        assert (caught.value.status_code, caught.value.code) == (503, "engine_unavailable")
+
+
+def test_the_clients_own_retry_succeeds_once_the_engine_is_back(puppet: openai.OpenAI) -> None:
+    patient = puppet.with_options(max_retries=2)
+    for stream in (False, True):
+        words = f"be away once, {stream}"
+        answer: Any = patient.chat.completions.create(model="scripted", messages=say(words), stream=stream)
+        assert list(answer) if stream else answer.choices[0].message.content == "Hello world!"
+
+
+def test_an_error_inside_a_stream_is_raised_after_what_came_before(puppet: openai.OpenAI) -> None:
+    chat = puppet.chat.completions.create(model="scripted", messages=say("die midway"), stream=True)
+    text = puppet.completions.create(model="scripted", prompt="die midway", stream=True)
+    streams: list[tuple[Any, Any]] = [
+        (chat, lambda part: part.delta.content or ""),
+        (text, lambda part: part.text),
+    ]
+    for stream, content in streams:
+        told: list[str] = []
+        texts = (content(part) for chunk in stream for part in chunk.choices)
+        with pytest.raises(openai.APIError) as caught:
+            told.extend(texts)
+        assert "".join(told) == "Hello world"
+        assert not isinstance(caught.value, openai.APIStatusError)
+        assert (caught.value.code, caught.value.type) == ("engine_died", "server_error")
+        assert caught.value.message == "the engine's process ended"
+
+
+async def test_an_error_inside_a_stream_is_raised_by_the_async_client(scripted: Scripted) -> None:
+    async with openai.AsyncOpenAI(base_url=scripted.base_url, api_key="none", max_retries=0) as client:
+        stream = await client.chat.completions.create(
+            model="scripted", messages=say("die midway"), stream=True
+        )
+        with pytest.raises(openai.APIError) as caught:
+            async for _ in stream:
+                pass
+    assert caught.value.code == "engine_died"
+
+
+def test_the_same_failure_buffered_is_a_status_error(puppet: openai.OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        puppet.chat.completions.create(model="scripted", messages=say("die midway"))
+    assert (caught.value.status_code, caught.value.code) == (503, "engine_died")
+
+
+def test_a_client_that_times_out_has_left(puppet: openai.OpenAI, scripted: Scripted) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.APITimeoutError):
+            puppet.with_options(timeout=0.3).chat.completions.create(
+                model="scripted", messages=say("never begin"), stream=stream
+            )
+        ended(scripted, "never begin")
+
+
+def test_a_client_that_leaves_a_stream_ends_its_work(puppet: openai.OpenAI, scripted: Scripted) -> None:
+    with puppet.chat.completions.create(model="scripted", messages=say("never end"), stream=True) as stream:
+        for number, _ in enumerate(stream):
+            if number == 5:
+                break
+    ended(scripted, "never end")
+
+
+async def test_an_async_client_that_is_cancelled_has_left(scripted: Scripted) -> None:
+    async with openai.AsyncOpenAI(base_url=scripted.base_url, api_key="none", max_retries=0) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await client.chat.completions.create(model="scripted", messages=say("never begin"))
+        await asyncio.to_thread(ended, scripted, "never begin")
+
+
+def ended(scripted: Scripted, words: str) -> None:
+    """The last stream that was told so ended because its reader left."""
+    record = last_told(scripted, words)
+    deadline = time.monotonic() + LEAVING
+    while record.ending is Ending.OPEN:
+        assert time.monotonic() < deadline, "the work goes on for nobody"
+        time.sleep(0.01)
+    assert record.ending is Ending.LEFT
+
+
+def last_told(scripted: Scripted, words: str) -> Record:
+    told = [record for record in scripted.engine.streams if words in str(record.request.prompts)]
+    return told[-1]
