@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import httpx
+import httpx2
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -41,11 +41,9 @@ def first_token(rounds: int) -> list[float]:
         try:
             wait_for(lambda at=server: at.url, LONG, "it listens")
             body = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
-            with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=LONG) as answer:
+            with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=LONG) as got:
                 next(
-                    line
-                    for line in answer.iter_lines()
-                    if '"content":"' in line and '"content":""' not in line
+                    line for line in got.iter_lines() if '"content":"' in line and '"content":""' not in line
                 )
             taken.append(time.perf_counter() - began)
         finally:
@@ -84,7 +82,7 @@ def death(server: Server) -> float:
     server.host().kill()
     began = time.perf_counter()
     body = {"model": "noise", "prompt": "x", "max_tokens": 1}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=LONG)
+    answer = httpx2.post(f"{server.url}/v1/completions", json=body, timeout=LONG)
     answer.raise_for_status()
     return time.perf_counter() - began
 
@@ -98,7 +96,7 @@ def memory() -> None:
         with ThreadPoolExecutor(16) as pool:
             list(
                 pool.map(
-                    lambda _: httpx.post(f"{server.url}/v1/completions", json=body, timeout=LONG), range(16)
+                    lambda _: httpx2.post(f"{server.url}/v1/completions", json=body, timeout=LONG), range(16)
                 )
             )
         shares = {

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 
 from antiphon.engines.base import Load, LoadSpec
@@ -54,8 +54,8 @@ class Server:
     def records(self, event: str) -> list[dict[str, object]]:
         return [line for line in self.log() if line["event"] == event]
 
-    def client(self, **options: object) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, **options)  # type: ignore[arg-type]
+    def client(self, **options: object) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=60, **options)  # type: ignore[arg-type]
 
     def load(self) -> Load:
         """The engine's own counters, asked over its socket, beside the gateway."""

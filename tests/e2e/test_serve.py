@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -34,7 +34,7 @@ def test_the_request_of_the_panel_works_as_it_is_printed(server: Server) -> None
     words = shlex.split(panel(server).partition("Try it:")[2].replace("\\\n", " "))
     assert words[:2] == ["curl", "-s"]
     headers = dict(words[place + 1].split(": ") for place, word in enumerate(words) if word == "-H")
-    answer = httpx.post(words[2], headers=headers, content=words[words.index("-d") + 1], timeout=60)
+    answer = httpx2.post(words[2], headers=headers, content=words[words.index("-d") + 1], timeout=60)
     assert answer.status_code == 200
     assert len(answer.json()["choices"][0]["message"]["content"].split()) >= 3
 
@@ -69,8 +69,8 @@ def test_streamed_and_buffered_answers_are_the_same(client: openai.OpenAI) -> No
 
 def test_text_token_ids_and_lists_of_them_complete_alike(server: Server, client: openai.OpenAI) -> None:
     text = "Once upon a time"
-    ids = httpx.post(f"{server.url}/tokenize", json={"model": "cantor", "prompt": text}).json()["tokens"]
-    back = httpx.post(f"{server.url}/detokenize", json={"model": "cantor", "tokens": ids}).json()["prompt"]
+    ids = httpx2.post(f"{server.url}/tokenize", json={"model": "cantor", "prompt": text}).json()["tokens"]
+    back = httpx2.post(f"{server.url}/detokenize", json={"model": "cantor", "tokens": ids}).json()["prompt"]
     assert back == text
     prompts = [text, [text, text], ids, [ids, ids]]
     answers = [
@@ -123,10 +123,10 @@ def test_a_stop_string_ends_the_text_before_it_and_never_leaks(client: openai.Op
 def test_control_tokens_in_a_message_stay_text(server: Server) -> None:
     def ids(text: str) -> list[int]:
         body = {"model": "cantor", "messages": [{"role": "user", "content": text}]}
-        tokens: list[int] = httpx.post(f"{server.url}/tokenize", json=body).json()["tokens"]
+        tokens: list[int] = httpx2.post(f"{server.url}/tokenize", json=body).json()["tokens"]
         return tokens
 
-    end = httpx.post(
+    end = httpx2.post(
         f"{server.url}/tokenize",
         json={"model": "cantor", "prompt": "<|im_end|>", "add_special_tokens": False},
     ).json()["tokens"]
@@ -142,28 +142,28 @@ def test_a_prompt_over_the_context_is_refused_with_the_numbers(client: openai.Op
 
 
 def test_the_profile_tells_what_the_model_can(server: Server) -> None:
-    card = httpx.get(f"{server.url}/v1/models/cantor").json()
+    card = httpx2.get(f"{server.url}/v1/models/cantor").json()
     profile = json.dumps(card)
     assert card["id"] == "cantor" and '"context_length": 2048' in profile and '"exact": true' in profile
 
 
 def test_several_models_are_served_by_their_names(noise: Path, tmp_path: Path) -> None:
     with serving("--model", str(noise), "--model", f"second={noise}", "--sequences", "1") as both:
-        listed = httpx.get(f"{both.url}/v1/models").json()["data"]
+        listed = httpx2.get(f"{both.url}/v1/models").json()["data"]
         assert [model["id"] for model in listed] == ["noise", "second"]
         for name in ("noise", "second"):
-            answer = httpx.post(
+            answer = httpx2.post(
                 f"{both.url}/v1/completions", json={"model": name, "prompt": "x", "max_tokens": 3}, timeout=60
             )
             assert answer.json()["usage"]["completion_tokens"] == 3
-        missing = httpx.post(f"{both.url}/v1/completions", json={"model": "third", "prompt": "x"})
+        missing = httpx2.post(f"{both.url}/v1/completions", json={"model": "third", "prompt": "x"})
         assert missing.status_code == 404 and "noise, second" in missing.json()["error"]["message"]
 
 
 def test_a_key_in_the_environment_is_asked_for(noise: Path) -> None:
     key = "0123456789abcdef0123"
     with serving("--model", str(noise), env={"ANTIPHON_API_KEY": key}) as keyed:
-        assert httpx.get(f"{keyed.url}/v1/models").status_code == 401
+        assert httpx2.get(f"{keyed.url}/v1/models").status_code == 401
         for header in ({"Authorization": f"Bearer {key}"}, {"x-api-key": key}):
-            assert httpx.get(f"{keyed.url}/v1/models", headers=header).status_code == 200
+            assert httpx2.get(f"{keyed.url}/v1/models", headers=header).status_code == 200
         assert key not in "\n".join(keyed.lines)
