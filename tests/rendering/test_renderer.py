@@ -283,6 +283,12 @@ async def test_started_comes_with_the_first_token_though_it_shows_nothing():
         assert await anext(events) == TextDelta(0, "😀", 2)
 
 
+async def test_many_tokens_are_decoded_like_few():
+    engine, tokens = renderer()
+    (cat,) = tokens.tokenizer.plain(" cat")
+    assert await engine.decode((cat,) * 20_000) == " cat" * 20_000
+
+
 async def test_decoding_gives_back_the_text_without_the_prefix_space():
     for prefix in (False, True):
         engine, tokens = renderer(vocabulary=build_vocabulary(space_prefix=prefix))
@@ -422,11 +428,14 @@ async def test_leaving_ends_every_sequence_at_once(choices):
     assert tokens.ended == choices
 
 
-async def test_a_deadline_ends_a_generation_that_goes_on():
+@pytest.mark.parametrize("choices", [1, 3])
+async def test_a_deadline_ends_a_generation_that_goes_on(choices):
     engine, tokens = renderer(Script(text=" the", endless=True, hold=Hold(asyncio.Event(), after=2)))
     clock = FakeClock()
     with pytest.raises(DeadlineExceeded):
-        await answer(engine, asking(), Context("r", deadline=clock.monotonic() + 0.05, clock=clock))
+        await answer(
+            engine, asking(choices=choices), Context("r", deadline=clock.monotonic() + 0.05, clock=clock)
+        )
     assert (await tokens.info()).load.running == 0
 
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from antiphon.rendering.shield import Shield
+from antiphon.rendering.shield import Shield, Written
 
 
 def told(shield, *texts, between=""):
@@ -47,31 +47,26 @@ def test_no_two_texts_make_a_name_together(cut):
 
 
 def test_all_letters_are_replaced_where_the_template_ends_with_the_beginning_of_a_name():
-    shield = Shield(["<|user|>"], literals=["x<|", "|>"])
+    shield = Shield(["<|user|>"], Written(("x<|", "|>")))
     cover = shield.cover(["user"])
     assert not any(piece.control for piece in cover.pieces("<|" + cover.hide("user") + "|>"))
     assert [piece.control for piece in cover.pieces("<|" + "user" + "|>")] == [True]
 
 
-def test_what_is_sought_stays_only_where_it_can_do_no_harm():
-    shield = Shield(["<|end|>", "</s>"], sought=["<think>", "</", ">", "<|end|>", "a</s>b", "plain", "nd|"])
-    for text, stays in (
-        ("<think>", True),
-        ("</", False),
-        (">", False),
-        ("<|end|>", False),
-        ("a</s>b", False),
-        ("nd|", False),
-    ):
-        assert (shield.cover([text]).hide(text) == text) is stays, text
+@pytest.mark.parametrize(
+    ("sought", "stays"),
+    [("<think>", True), ("</", False), (">", False), ("<|end|>", False), ("a</s>b", False), ("nd|", False)],
+)
+def test_what_is_sought_stays_only_where_it_can_do_no_harm(sought, stays):
+    shield = Shield(["<|end|>", "</s>"], Written(sought=(sought, "plain")))
+    assert (shield.cover([sought]).hide(sought) == sought) is stays
 
 
 def test_a_vocabulary_of_many_names_costs_little():
-    shield_begun = time.perf_counter()
-    shield = Shield(
-        [f"<unused{number}>" for number in range(6000)], ["<start>"] * 50, ["<think>", "</think>"]
-    )
-    assert time.perf_counter() - shield_begun < 3
+    begun = time.perf_counter()
+    template = Written(("<start>",) * 50, ("<think>", "</think>"))
+    shield = Shield([f"<unused{number}>" for number in range(6000)], template)
+    assert time.perf_counter() - begun < 3
     rendered = "<unused17> text <unused5999> and < no name " * 1000
     begun = time.perf_counter()
     pieces = shield.cover([]).pieces(rendered)

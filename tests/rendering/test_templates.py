@@ -82,6 +82,26 @@ def test_text_of_messages_comes_out_as_it_went_in(texts):
     assert "".join(piece.text for piece in pieces) == "".join(turns) + "<|im_start|>assistant\n"
 
 
+FRAMES = [
+    "{{ '<|%s|>' % messages[0].content }}",
+    "{{ '<|%s|>' | format(messages[0].content) }}",
+    "{{ '<|{}|>'.format(messages[0].content) }}",
+    "{{ '<|ROLE|>'.replace('ROLE', messages[0].content) }}",
+    "{{ '<|ROLE|>' | replace('ROLE', messages[0].content) }}",
+    "{{ '<| ' | trim ~ messages[0].content ~ '|>' }}",
+    "{{ ['<|', messages[0].content, '|>'] | join }}",
+    "{{ messages[0].content.join(['<|', '|>']) }}",
+    "{{ '<|x'[:2] + messages[0].content + '|>' }}",
+    "{% set a = '<|' %}{{ a }}{{ messages[0].content }}{{ '|>' }}",
+    "<{{ '|' }}{{ messages[0].content }}|>",
+]
+
+
+@pytest.mark.parametrize("source", FRAMES)
+def test_a_template_that_frames_a_text_makes_no_control_token_of_it(source):
+    assert written(source, talk("user"), "<|user|>") == "<|user|>"
+
+
 @given(name=NASTY, content=NASTY)
 def test_a_text_between_the_halves_of_a_name_completes_no_control_token(name, content):
     spoken = Conversation((Message(Role.USER, content, name=name),))

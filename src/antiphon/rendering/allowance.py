@@ -14,7 +14,7 @@ WORK = 2_000_000
 """Units that a rendering may take besides what its input grants; the largest real template takes a few
 thousand."""
 
-WORK_PER_CHARACTER = 8
+WORK_PER_CHARACTER = 2
 """Units for each character of the messages: a template touches each text some ten times, at 1/16 unit a
 character."""
 

@@ -23,10 +23,11 @@ from jinja2.visitor import NodeTransformer
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.allowance import allowance, held, require_small, weigh
 from antiphon.rendering.growth import BOUNDED_FILTERS, before_join, before_replace, require_format
+from antiphon.rendering.shield import uncovered
 
 PLAIN_FILTERS = (
-    "abs capitalize count d default dictsort first float groupby int items last length list lower map max "
-    "min reject rejectattr reverse select selectattr sort string title trim truncate unique upper wordcount"
+    "abs count d default dictsort first float groupby int items last length list map max "
+    "min reject rejectattr reverse select selectattr sort string trim truncate unique wordcount"
 ).split()
 """Filters of jinja2 whose result is no larger than what they are given."""
 
@@ -36,6 +37,9 @@ STRING_METHODS = frozenset(
     "rindex rpartition rsplit rstrip split splitlines startswith strip swapcase title upper".split()
 )
 """Methods of texts that a template may call."""
+
+CASES = frozenset("capitalize casefold lower swapcase title upper".split())
+"""Methods of texts, and filters, that need letters."""
 
 LARGEST_RANGE = 100_000
 
@@ -74,6 +78,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         }
         self.filters = {
             **{name: paid(FILTERS[name]) for name in PLAIN_FILTERS},
+            **{name: recased(FILTERS[name]) for name in CASES & set(FILTERS)},
             **BOUNDED_FILTERS,
             EACH: each,
             HELD: held,
@@ -104,7 +109,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         text = getattr(obj, "__self__", None)
         if isinstance(text, str):
             allowance().copy(len(text))
-            guard = GUARDS.get(getattr(obj, "__name__", ""))
+            name = getattr(obj, "__name__", "")
+            if name in CASES:
+                return uncovered(getattr(str, name), text)
+            guard = GUARDS.get(name)
             args = args if guard is None else guard(text, *args)
         return held(super().call(context, obj, *args, **kwargs))
 
@@ -176,6 +184,17 @@ def paid(function: Callable[..., object]) -> Callable[..., object]:
         return held(function(*args, **kwargs))
 
     filtered.__dict__.update(getattr(function, "__dict__", {}))  # how jinja2 wants it called
+    return filtered
+
+
+def recased(function: Callable[[str], str]) -> Callable[[object], str]:
+    """A filter that changes letters."""
+
+    def filtered(value: object) -> str:
+        text = str(value)
+        allowance().copy(len(text))
+        return uncovered(function, text)
+
     return filtered
 
 

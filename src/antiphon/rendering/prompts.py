@@ -30,7 +30,7 @@ async def encode(
     """The token ids of a prompt. `special`: whether a BOS is put where the model wants one and none stands
     yet."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
-        require_known(prompt.tokens, facts, "prompt")
+        require_known(prompt.tokens[: facts.info.context_length], facts, "prompt")  # more do not fit anyway
         return prompt.tokens
     pieces = await _pieces(facts, prompt, clock)
     _require_possible(pieces, facts, _field(prompt))

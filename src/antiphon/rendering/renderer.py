@@ -21,6 +21,9 @@ from antiphon.rendering.stops import StopStrings
 from antiphon.rendering.streams import late, merged, timely
 from antiphon.rendering.voice import Voice
 
+MANY = 10_000
+"""Tokens to decode above which a thread does it: about two milliseconds."""
+
 
 class Renderer:
     """`Engine` and `Tokenizing` over a token engine, which it owns."""
@@ -67,8 +70,7 @@ class Renderer:
 
     async def decode(self, tokens: Sequence[int]) -> str:
         facts = await self._known()
-        prompts.require_known(tokens, facts, "tokens")
-        text = facts.pieces.text(tokens)
+        text = await asyncio.to_thread(_text, tokens, facts) if len(tokens) > MANY else _text(tokens, facts)
         return text.removeprefix(" ") if facts.vocabulary.space_prefix else text
 
     # --- one request ---
@@ -137,6 +139,11 @@ class Renderer:
                     self._facts = await learn(self._engine, self._prove, self._facts)
                     self._learnt = generation
         return self._facts
+
+
+def _text(tokens: Sequence[int], facts: Facts) -> str:
+    prompts.require_known(tokens, facts, "tokens")
+    return facts.pieces.text(tokens)
 
 
 @dataclass(frozen=True, slots=True)

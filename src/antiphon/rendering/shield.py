@@ -9,7 +9,9 @@ content`) stay as they are, as long as no part of them could help to make up a n
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,14 +24,27 @@ JSON_SYNTAX = frozenset('"\\')
 """Never replaced: a template's JSON filter must still see what it has to escape."""
 
 
+FILLED_IN = re.compile(r"%[-#0 +]*[\w(.*]")
+"""A place in a literal where the operator `%` puts something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a template itself says."""
+
+    literals: tuple[str, ...] = ()
+    """Every text that stands in it."""
+    sought: tuple[str, ...] = ()
+    """Those that it may look for in a message."""
+    reassembles: bool = False
+    """Whether it fills texts into others, or cuts its own."""
+
+
 class Shield:
     """What is known of a model and its template: the names of control tokens, and which characters make
     them."""
 
-    def __init__(
-        self, names: Iterable[str], literals: Sequence[str] = (), sought: Sequence[str] = ()
-    ) -> None:
-        """`literals`: every text that the template holds; `sought`: those it may look for in a message."""
+    def __init__(self, names: Iterable[str], written: "Written | None" = None) -> None:
         self._names = frozenset(name for name in names if _letters(name))
         self._lengths: dict[str, list[int]] = {}
         for name in self._names:
@@ -37,26 +52,36 @@ class Shield:
         for first, lengths in self._lengths.items():
             self._lengths[first] = sorted(set(lengths), reverse=True)
         self._starts = _any_of(self._lengths)
-        self.marks = tuple(sorted(self._replaced(literals)))
+        template = written or Written()
+        self.marks = tuple(sorted(self._replaced(template)))
         """The characters that are replaced, in a fixed order."""
-        self._bare = _any_text(text for text in sought if self._may_stay(text))
-        self._taken = frozenset(PRIVATE.findall("".join(literals)))
+        self._bare = _any_text(text for text in template.sought if self._may_stay(text))
+        self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
 
-    def _replaced(self, literals: Sequence[str]) -> frozenset[str]:
+    def _replaced(self, template: "Written") -> frozenset[str]:
         """What makes a name, and its first character; all of its letters where the template could frame a
         text.
 
         Without its first character no text begins a name, so one that is put together has its beginning from
-        the template: then some literal ends with the beginning of a name.
+        the template: then some literal ends with the beginning of a name, or has one where it is filled in.
         """
         marks = frozenset(chain.from_iterable(map(_signs, self._names)))
         beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
         longest = max(map(len, self._names), default=0)
-        for literal in literals:
-            for text in (literal, literal.rstrip()):
-                if any(text[-size:] in beginnings for size in range(1, min(longest, len(text) + 1))):
-                    return marks | frozenset(chain.from_iterable(map(_letters, self._names)))
+        for literal in template.literals:
+            ends = (text[-size:] for text in (literal, literal.rstrip()) for size in range(1, longest + 1))
+            filled = template.reassembles or FILLED_IN.search(literal)
+            if not beginnings.isdisjoint(ends) or (filled and self._begins(literal)):
+                return marks | frozenset(chain.from_iterable(map(_letters, self._names)))
         return marks
+
+    def _begins(self, literal: str) -> bool:
+        """Whether a literal holds the beginning of a name besides whole ones."""
+        at, rest = 0, ""
+        for begin, end in self.named(literal):
+            rest += literal[at:begin]
+            at = end
+        return any(name.lstrip()[0] in rest + literal[at:] for name in self._names)
 
     def _may_stay(self, text: str) -> bool:
         """Whether no part of a text, at either end or as a whole, can be a part of a name."""
@@ -124,6 +149,27 @@ class Cover:
     def show(self, text: str) -> str:
         """A text that a template has seen, as it was."""
         return _replace_all(text, self.twins, self.shield.marks)
+
+
+_current: ContextVar[Cover] = ContextVar("cover")
+
+
+@contextmanager
+def covering(cover: Cover) -> Iterator[None]:
+    """Says which twins the texts hold that a template works on inside."""
+    token = _current.set(cover)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def uncovered(operation: Callable[[str], str], text: str) -> str:
+    """What an operation on letters makes of a text; twins have no upper case, so it is done on what they
+    stand for."""
+    cover = _current.get(None)
+    shown = text if cover is None else cover.show(text)
+    return operation(text) if cover is None or shown == text else cover.hide(operation(shown))
 
 
 def _letters(name: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.environment import BoundedEnvironment
-from antiphon.rendering.shield import Shield
+from antiphon.rendering.shield import Shield, Written, covering
 
 Hide = Callable[[str], str]
 
@@ -33,11 +33,9 @@ LONGEST_DATE = 200
 FAILURES = (
     jinja2.TemplateError,
     ArithmeticError,
-    AssertionError,
     AttributeError,
     LookupError,
     MemoryError,
-    NameError,
     RecursionError,
     SyntaxError,
     TypeError,
@@ -59,6 +57,10 @@ SAMPLES = (
     Conversation(tuple(Message((Role.USER, Role.ASSISTANT)[turn % 2], "word " * 200) for turn in range(101))),
 )
 """What `prove` renders. The first must succeed; the others may be refused by the template's own sentence."""
+
+
+REASSEMBLING = frozenset(("format", "format_map", "replace"))
+"""Filters and methods that put a text into the middle of another."""
 
 
 class RaisedByTemplate(TemplateRefused):
@@ -88,12 +90,10 @@ class ChatTemplate:
         try:
             with allow(len(source)):
                 tree = environment.parse(source)
-                literals = _literals(tree)
                 self._template = environment.from_string(source)
         except FAILURES as error:
             raise _refusal("cannot be compiled", error) from None
-        sought = [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-        self._shield = Shield(special.names, literals, sought)
+        self._shield = Shield(special.names, _written(tree))
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt, with the template's own control tokens. Text of messages is text."""
@@ -111,7 +111,7 @@ class ChatTemplate:
             "documents": None,
         }
         # A message weighs more than its text: a template runs a dozen steps for each.
-        with allow(sum(map(len, texts)) + 200 * len(messages)) as granted:
+        with allow(sum(map(len, texts)) + 200 * len(messages)) as granted, covering(cover):
             return cover.pieces("".join(self._written(variables, granted)))
 
     def _spoken(self, message: Message, hide: Hide) -> dict[str, str]:
@@ -158,10 +158,15 @@ def proof_of(source: str, special: Special) -> dict[str, object]:
     return {"template": source, "names": special.names, "bos": special.bos, "eos": special.eos}
 
 
-def _literals(tree: nodes.Template) -> list[str]:
-    """Every text that stands in a template."""
-    data = [node.data for node in tree.find_all(nodes.TemplateData)]
-    return data + [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+def _written(tree: nodes.Template) -> Written:
+    """What a template says by itself, and whether it puts texts together as its literals do not show."""
+    data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
+    constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+    filters = (node.name for node in tree.find_all(nodes.Filter))
+    methods = (node.attr for node in tree.find_all(nodes.Getattr))
+    cuts = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
+    fills = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
+    return Written(data + constants, constants, cuts or fills)
 
 
 # Closures, since what a template can call it can also look at, and a `partial` shows what it holds.

@@ -160,6 +160,8 @@ async def max_tokens_is_kept(probe: EngineProbe) -> None:
 
 
 async def greedy_choices_are_equal(probe: EngineProbe) -> None:
+    if not probe.profile.exact:
+        return
     found = await probe.generation(probe.request(choices=3))
     require(len({choice.text for choice in found.choices}) == 1, "choices at temperature 0 are equal")
     require(
@@ -171,7 +173,7 @@ async def greedy_choices_are_equal(probe: EngineProbe) -> None:
 async def equal_seeds_speak_equally(probe: EngineProbe) -> None:
     request = probe.request(choices=2, sampling=AskedSampling(temperature=1.3, seed=7))
     first, second = await probe.generation(request), await probe.generation(request)
-    require(first.choices == second.choices, "equal seeds give equal choices")
+    require(first.choices == second.choices or not probe.profile.exact, "equal seeds give equal choices")
 
 
 async def conversations_are_answered(probe: EngineProbe) -> None:
