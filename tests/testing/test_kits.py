@@ -307,7 +307,7 @@ class Deaf(Retold):
             try:
                 yield events
             finally:
-                if request.output.choices == 2:
+                if request.output.choices == 2 and request.output.max_tokens is None:
                     await asyncio.sleep(2 * PATIENCE)
 
 

@@ -1,0 +1,143 @@
+"""What the renderer costs: for each token between the token engine and the events, and for each prompt.
+
+    python benchmarks/renderer.py [--rounds 20]
+
+The token engine has every token ready, so what is measured is the renderer alone; beside it the same engine
+is read without a renderer, and the ratio is to that. One process, uvloop, no socket. CPU time, as other work
+on the machine is nobody's cost here. Prints median and worst of the rounds.
+"""
+
+import argparse
+import asyncio
+import platform
+import statistics
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+
+import uvloop
+
+from antiphon.domain.context import Context, SystemClock
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
+from antiphon.engines.base import (
+    Counts,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TokenEvent,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.templates import ChatTemplate, Special, prove
+from antiphon.testing import ScriptedTokenEngine
+from antiphon.testing.token_engine import CHATML
+from antiphon.testing.vocabulary import CONTROLS
+
+TOKENS = 1000
+WORD = " world"
+LONG_DEADLINE = 600.0
+
+
+class Ready(ScriptedTokenEngine):
+    """Has every token ready; each step lets the others run, as a decode step does."""
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        step = Steps(self.tokenizer.plain(WORD))
+        yield SequenceStarted(3)
+        for _ in range(request.max_tokens):
+            await asyncio.sleep(0)
+            yield step
+        yield SequenceFinished(StopCause.LENGTH, Counts(3, request.max_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to ask."""
+
+    name: str
+    output: Output
+    deadline: bool = False
+
+
+CASES = (
+    Case("one choice", Output(TOKENS)),
+    Case("one choice, stop strings", Output(TOKENS, stop=("\n\n", "<END>", "w0rld"))),
+    Case("one choice, deadline", Output(TOKENS), deadline=True),
+    Case("four choices", Output(TOKENS, choices=4)),
+)
+
+
+async def prove_here(payload: Mapping[str, object]) -> None:
+    prove(payload)
+
+
+async def read_bare(engine: Ready) -> float:
+    """Seconds for each token of the engine alone."""
+    begun = time.process_time()
+    async for _ in engine.generate(TokenRequest((TokenSegment((5,)),), TOKENS)):
+        pass
+    return (time.process_time() - begun) / TOKENS
+
+
+async def read(renderer: Renderer, case: Case) -> float:
+    """Seconds for each token of all choices."""
+    deadline = time.monotonic() + LONG_DEADLINE if case.deadline else None
+    request = GenerationRequest("m", (RawPrompt("Hello"),), output=case.output)
+    begun = time.process_time()
+    async with renderer.stream(request, Context("r", deadline=deadline)) as events:
+        async for _ in events:
+            pass
+    return (time.process_time() - begun) / (TOKENS * case.output.choices)
+
+
+async def measure(rounds: int) -> None:
+    engine = Ready()
+    renderer = Renderer(engine, prove=prove_here)
+    for case in CASES:
+        await read(renderer, case)
+        times = [(await read(renderer, case), await read_bare(engine)) for _ in range(rounds)]
+        each, bare = zip(*times, strict=True)
+        ratio = statistics.median(each) / statistics.median(bare)
+        show(f"token, {case.name}", each)
+        print(f"{'':36}  {ratio:.1f} times the engine alone ({statistics.median(bare) * 1e6:.2f} us)")
+
+
+def render(texts: int, characters: int) -> Callable[[], object]:
+    """Renders a conversation of so many messages of this size."""
+    template = ChatTemplate(CHATML, Special(CONTROLS, "<s>", "</s>"))
+    text = ("Some words, and <a mark>. " * (characters // 26 + 1))[:characters]
+    roles = (Role.USER, Role.ASSISTANT)
+    conversation = Conversation(tuple(Message(roles[turn % 2], text) for turn in range(texts)))
+    clock = SystemClock()
+    return lambda: template.render(conversation, clock)
+
+
+def measure_prompts(rounds: int) -> None:
+    for texts, characters in ((1, 100), (20, 200), (500, 200), (1, 1_000_000)):
+        once = render(texts, characters)
+        times = []
+        for _ in range(rounds):
+            begun = time.process_time()
+            once()
+            times.append(time.process_time() - begun)
+        show(f"prompt, {texts} messages of {characters:,} characters", times)
+
+
+def show(name: str, seconds: tuple[float, ...] | list[float]) -> None:
+    print(f"{name:50} {statistics.median(seconds) * 1e6:10.1f} us median {max(seconds) * 1e6:10.1f} worst")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    print(f"{TOKENS} tokens, {rounds} rounds, {platform.machine()}, Python {platform.python_version()}")
+    uvloop.run(measure(rounds))
+    measure_prompts(rounds)
+
+
+if __name__ == "__main__":
+    main()
