@@ -4,7 +4,7 @@ The model speaks no language, but it has everything that a real one has: a Sente
 fallback and control tokens, a chat template, grouped attention, and any size. The same arguments give the
 same file, byte for byte.
 
-    python benchmarks/make_model.py --size half /tmp/half.gguf        # about 0.47 B parameters, Q8_0
+    python benchmarks/make_model.py --size half half.gguf             # about 0.47 B parameters, Q8_0
     python benchmarks/make_model.py --size tiny --type f32 tiny.gguf
 """
 

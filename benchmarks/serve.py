@@ -1,4 +1,4 @@
-"""Times of the running server: start to first token, departure to free sequence, death to service; its memory.
+"""Times of the running server: start to first token, departure to free sequence, death to service, memory.
 
     python benchmarks/serve.py [--rounds 20] [--model PATH.gguf]
 

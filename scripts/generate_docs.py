@@ -79,7 +79,7 @@ def api() -> str:
     """What becomes of each field of the requests."""
     lines = ["# API: request fields", "", NOTE]
     lines += [
-        "A field is supported, accepted and ignored (the answer's header `x-antiphon-ignored` then names it), or",
+        "A field is supported, accepted and ignored (the header `x-antiphon-ignored` then names it), or",
         "refused with status 400 and its name. A field that is not listed is refused too. null means absent.",
     ]
     for place in Place:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import ModelSettings, Settings, changed, load, model, with_models
+from antiphon.settings import ModelSettings, Settings, changed, load, with_models
+from antiphon.settings import model as model_settings
 from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
@@ -57,7 +58,7 @@ def settled(
     environ = {name: value for name, value in os.environ.items() if name != HOME_VARIABLE}
     settings = load(said, environ, config or _settings_file(), named)
     if not settings.models:
-        settings = with_models(settings, [model(DEMO_MODEL | common)])
+        settings = with_models(settings, [model_settings(DEMO_MODEL | common)])
     return with_models(settings, map(_sized, settings.models))
 
 
