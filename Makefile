@@ -10,6 +10,8 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --no-compile
+# The locks are complete, and say on purpose that one dependency of a dependency is left out (pyproject.toml, tool.uv).
+LOCKED := --no-deps --require-hashes --requirement
 
 BENCH := $(filter-out make_model,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
@@ -70,13 +72,13 @@ system:
 # The project itself is built by the locked backend, with nothing fetched on the side.
 .venv/serve.stamp: .venv/made.stamp requirements/serve.txt pyproject.toml
 	@echo "Installing the runtime"
-	@$(INSTALL) --require-hashes --requirement requirements/serve.txt
+	@$(INSTALL) $(LOCKED) requirements/serve.txt
 	@$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/test.stamp: .venv/serve.stamp requirements/test.txt
 	@echo "Installing the test tools"
-	@$(INSTALL) --require-hashes --requirement requirements/test.txt
+	@$(INSTALL) $(LOCKED) requirements/test.txt
 	@touch $@
 
 .venv/lock.stamp: .venv/made.stamp requirements/lock.txt
