@@ -1,0 +1,52 @@
+"""README's own words: its code runs, its request works, its commands and options exist."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+
+from tests.e2e.server import Server
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_its_python_streams_an_answer(server: Server) -> None:
+    (code,) = blocks("python")
+    code = code.replace("http://127.0.0.1:8000", server.url)
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert len(ran.stdout.split()) >= 3 and not ran.stderr
+
+
+def test_its_request_works_as_it_is_printed(server: Server) -> None:
+    (body,) = re.findall(r"-d '(\{.*?\})'", README)
+    answer = httpx2.post(f"{server.url}/v1/chat/completions", json=json.loads(body), timeout=60)
+    assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"]
+
+
+def test_its_make_targets_and_options_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"(?:`|^)make ([a-z]+)", README, re.MULTILINE))
+    assert {"serve", "test", "check", "soak"} <= targets
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    shown = subprocess.run(
+        [sys.executable, "-m", "antiphon", "serve", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"COLUMNS": "200"},
+    )
+    options = set(re.findall(r"`(--[a-z-]+)", README))
+    assert options and all(option in shown.stdout for option in options)
+
+
+def test_the_pages_that_it_names_are_there() -> None:
+    for page in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / page).exists(), page
