@@ -11,6 +11,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -176,6 +177,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: tuple[str, ...] = ("server", "engine", "log")
 
 
+class SourceKind(StrEnum):
+    """Where a value can come from, weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    VARIABLE = "variable"
+    FLAG = "flag"
+
+
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
     """(name, environment variable, doc line, default) of each setting of a section, in order."""
     cls = get_type_hints(Settings)[section]
@@ -195,9 +205,9 @@ def load(
 
     Raises SettingsError with one sentence that names the key, where it was said, and the nearest known one.
     """
-    tree = _from_file(file) if file else {}
-    _merge(tree, _from_environment(environ))
-    _merge(tree, {section: dict(values) for section, values in flags.items() if values})
+    tree: dict[str, Any] = {}
+    for _, layer in layers(flags, environ, file):
+        _merge(tree, layer)
     if models:
         tree["models"] = models
     try:
@@ -207,6 +217,17 @@ def load(
     _refuse_open_door(settings.server)
     _refuse_double_names(settings.models)
     return settings
+
+
+def layers(
+    flags: Mapping[str, Mapping[str, object]], environ: Mapping[str, str], file: Path | None
+) -> list[tuple[SourceKind, dict[str, Any]]]:
+    """What each source says, weakest first. Raises SettingsError."""
+    return [
+        (SourceKind.FILE, _from_file(file) if file else {}),
+        (SourceKind.VARIABLE, _from_environment(environ)),
+        (SourceKind.FLAG, {section: dict(values) for section, values in flags.items() if values}),
+    ]
 
 
 def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
@@ -225,6 +246,11 @@ def model(values: Mapping[str, object]) -> ModelSettings:
 def changed(model: ModelSettings, **values: object) -> ModelSettings:
     """The same model with other values."""
     return msgspec.structs.replace(model, **values)
+
+
+def values_of(model: ModelSettings) -> dict[str, object]:
+    """The model's settings by name, as `model` takes them."""
+    return msgspec.structs.asdict(model)
 
 
 def encode(settings: Settings) -> bytes:
@@ -281,8 +307,13 @@ def _parsed(section: str, name: str, value: str) -> object:
 
 
 def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """What is no table stays as it is, for the decoder to refuse."""
     for section, values in over.items():
-        tree.setdefault(section, {}).update(values)
+        held = tree.setdefault(section, {})
+        if isinstance(held, dict) and isinstance(values, dict):
+            held.update(values)
+        else:
+            tree[section] = values if held == {} else held
 
 
 def _nearest(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:

@@ -1,12 +1,11 @@
 """`antiphon serve` before it starts anything: which settings it arrives at, and what the panel shows."""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from antiphon.cli.asked import Asked
 from antiphon.cli.serve import panel, settled
 from antiphon.errors import SettingsError
 from antiphon.settings import Settings
@@ -26,7 +25,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def arrived(*models: str, config: Path | None = None, **shared: object) -> Settings:
-    return settled({"server": {"host": None, "port": 0}}, models, shared, config)
+    return settled(Asked({"server": {"port": 0}}, models, shared, config))
 
 
 def test_a_bare_command_serves_the_demo_model_exactly():
@@ -44,6 +43,19 @@ def test_a_path_gives_the_model_its_name_and_a_name_before_it_another():
 def test_flags_for_models_hold_for_all_of_them():
     models = arrived(str(CANTOR), f"other={CANTOR}", sequences=3, context_length=512, exact=True).models
     assert {(model.sequences, model.context_length, model.exact) for model in models} == {(3, 512, True)}
+
+
+def test_flags_for_models_beat_what_the_file_says_of_them(bare: Path):
+    (bare / "antiphon.toml").write_text(
+        f'[[models]]\nname = "a"\npath = "{CANTOR}"\nsequences = 2\nexact = true\n'
+    )
+    (model,) = arrived(sequences=5).models
+    assert (model.sequences, model.exact) == (5, True)
+
+
+def test_a_flag_for_models_is_checked_like_the_file():
+    with pytest.raises(SettingsError, match="<= 256"):
+        arrived(sequences=1000)
 
 
 def test_a_context_beyond_the_weights_is_refused():
@@ -70,16 +82,3 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
     text = panel(settings, Serving("http://127.0.0.1:1", {"cantor": info}))
     assert "$ANTIPHON_API_KEY" in text and "0123456789abcdef" not in text
     assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
-
-
-def test_help_imports_neither_the_server_nor_an_engine():
-    shown = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "antiphon", "serve", "--help"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert "--model" in shown.stdout
-    assert not {"starlette", "numpy", "uvicorn", "antiphon.supervisor"} & {
-        line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()
-    }

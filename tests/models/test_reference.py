@@ -94,7 +94,7 @@ async def test_greedy_output_is_the_references_token_for_token(widened: Path) ->
 
 
 async def test_token_ids_are_the_references() -> None:
-    from antiphon.cli.serve import DEMO_MODEL
+    from antiphon.cli.asked import DEMO_MODEL
 
     rows = recorded("cantor_tokens.json")
     async with loaded(LoadSpec(str(DEMO_MODEL["path"]), sequences=1)) as engine:

@@ -4,40 +4,22 @@ panel.
 Everything that can be refused without starting a process is refused here, in one line.
 """
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from antiphon.cli.asked import Asked
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import ModelSettings, Settings, changed, load, with_models
-from antiphon.settings import model as model_settings
+from antiphon.settings import ModelSettings, Settings, changed, with_models
 from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.sizing import fitting_context
 
-SETTINGS_FILE = "antiphon.toml"
-HOME_VARIABLE = "ANTIPHON_HOME"
 
-DEMO_MODEL: dict[str, object] = {
-    "name": "cantor",
-    "path": str(Path(__file__).parents[1] / "bundled" / "cantor.gguf"),
-    "sequences": 16,
-    "exact": True,
-}
-"""What a bare `antiphon serve` serves. Small enough that exactness costs little."""
-
-
-def run(
-    flags: Mapping[str, Mapping[str, object | None]],
-    models: Sequence[str],
-    shared: Mapping[str, object | None],
-    config: Path | None,
-) -> int:
+def run(asked: Asked) -> int:
     """Serves until told to stop; returns the process's exit status."""
     try:
-        settings = settled(flags, models, shared, config)
+        settings = settled(asked)
         configure(settings.log.level, settings.log.format)
         return supervise(settings, lambda serving: print(panel(settings, serving), flush=True))
     except AntiphonError as error:
@@ -45,43 +27,13 @@ def run(
         return 1
 
 
-def settled(
-    flags: Mapping[str, Mapping[str, object | None]],
-    models: Sequence[str],
-    shared: Mapping[str, object | None],
-    config: Path | None,
-) -> Settings:
+def settled(asked: Asked) -> Settings:
     """The settings with every model checked and sized. Raises a StartupError."""
-    said = {section: _given(values) for section, values in flags.items()}
-    common = _given(shared)
-    named = [_named(text) | common for text in models]
-    environ = {name: value for name, value in os.environ.items() if name != HOME_VARIABLE}
-    settings = load(said, environ, config or _settings_file(), named)
-    if not settings.models:
-        settings = with_models(settings, [model_settings(DEMO_MODEL | common)])
-    return with_models(settings, map(_sized, settings.models))
+    settings = asked.settings()
+    return with_models(settings, map(sized, settings.models))
 
 
-def _given(values: Mapping[str, object | None]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _named(text: str) -> dict[str, object]:
-    """`NAME=PATH`, or a path whose file name without its ending is the name."""
-    name, equals, path = text.partition("=")
-    if equals and name and "/" not in name:
-        return {"name": name, "path": path}
-    return {"name": Path(text).stem, "path": text}
-
-
-def _settings_file() -> Path | None:
-    """The settings file that lies here, or else in ANTIPHON_HOME."""
-    home = os.environ.get(HOME_VARIABLE)
-    places = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
-    return next((place for place in places if place.is_file()), None)
-
-
-def _sized(model: ModelSettings) -> ModelSettings:
+def sized(model: ModelSettings) -> ModelSettings:
     """The model with an absolute path and a context length that its weights and the memory allow."""
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)

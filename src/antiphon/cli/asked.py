@@ -1,0 +1,72 @@
+"""What was said on the command line about serving, and the settings that it leads to with the environment and
+the file. Opens no model file and starts nothing.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antiphon.settings import ModelSettings, Settings, load, model, values_of, with_models
+
+SETTINGS_FILE = "antiphon.toml"
+HOME_VARIABLE = "ANTIPHON_HOME"
+
+DEMO_MODEL: dict[str, object] = {
+    "name": "cantor",
+    "path": str(Path(__file__).parents[1] / "bundled" / "cantor.gguf"),
+    "sequences": 16,
+    "exact": True,
+}
+"""What a bare `antiphon serve` serves. Small enough that exactness costs little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Flags as they were said; what was not said is not here."""
+
+    flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """By section of the settings, then by name."""
+    models: Sequence[str] = ()
+    """Each as PATH or NAME=PATH."""
+    shared: Mapping[str, object] = field(default_factory=dict)
+    """What holds for every model."""
+    config: Path | None = None
+
+    def settings(self) -> Settings:
+        """The settings as said, with the demo model if no other is. Raises SettingsError."""
+        named = [named_model(text) for text in self.models]
+        settings = load(*self.sources(), named)
+        if not settings.models:
+            settings = with_models(settings, [model(DEMO_MODEL)])
+        return with_models(settings, map(self._shared_over, settings.models))
+
+    def sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
+        """Flags, variables and file: the first arguments of `settings.load`."""
+        environ = {name: value for name, value in os.environ.items() if name != HOME_VARIABLE}
+        return self.flags, environ, self.file()
+
+    def file(self) -> Path | None:
+        """The settings file: the one named, or the one that lies here, or else in ANTIPHON_HOME."""
+        if self.config:
+            return self.config
+        home = os.environ.get(HOME_VARIABLE)
+        places = [Path(SETTINGS_FILE)] + ([Path(home) / SETTINGS_FILE] if home else [])
+        return next((place for place in places if place.is_file()), None)
+
+    def _shared_over(self, found: ModelSettings) -> ModelSettings:
+        """A flag beats what the file says of a model."""
+        return model({**values_of(found), **self.shared}) if self.shared else found
+
+
+def named_model(text: str) -> dict[str, object]:
+    """`NAME=PATH`, or a path whose file name without its ending is the name."""
+    name, equals, path = text.partition("=")
+    if equals and name and "/" not in name:
+        return {"name": name, "path": path}
+    return {"name": Path(text).stem, "path": text}
+
+
+def given(**values: object | None) -> dict[str, object]:
+    """Only what was said."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,85 @@
+"""`antiphon config`: the effective settings and where each came from. Starts nothing and opens no model."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from antiphon.cli.asked import DEMO_MODEL, Asked
+from antiphon.cli.sources import DEFAULT, Source, flag, models_in, sources
+from antiphon.errors import AntiphonError
+from antiphon.settings import SECTIONS, ModelSettings, Settings, SourceKind, declared
+
+SECRET_SETTINGS = frozenset({"api_key"})
+MASK = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One effective setting."""
+
+    key: str
+    """As `section.name`, or `models.NAME.name`."""
+    value: object
+    source: Source
+
+
+def run(asked: Asked, as_json: bool) -> int:
+    """Prints them; returns the process's exit status."""
+    try:
+        settings = asked.settings()
+        rows = [*section_rows(settings, asked), *model_rows(settings, asked)]
+    except AntiphonError as error:
+        print(f"antiphon: {error.message}", file=sys.stderr)
+        return 1
+    print(as_object(rows) if as_json else as_table(rows))
+    return 0
+
+
+def section_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
+    """The settings of every section, in the order of the documentation."""
+    found = sources(*asked.sources())
+    for section in SECTIONS:
+        values = getattr(settings, section)
+        for name, _, _, _ in declared(section):
+            value = getattr(values, name)
+            shown = MASK if name in SECRET_SETTINGS and value else value
+            yield Row(f"{section}.{name}", shown, found.get((section, name), DEFAULT))
+
+
+def model_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
+    """What was said of each model: all of them come from the flags, or all from the file, or it is the
+    demo."""
+    in_file = [] if asked.models else models_in(*asked.sources())
+    for index, model in enumerate(settings.models):
+        said = dict.fromkeys(in_file[index], Source(SourceKind.FILE, str(asked.file()))) if in_file else {}
+        if asked.models:
+            said = dict.fromkeys(("name", "path"), Source(SourceKind.FLAG, "--model"))
+        elif not in_file:
+            said = dict.fromkeys(DEMO_MODEL, Source(SourceKind.DEFAULT, "the demo model"))
+        said |= {name: Source(SourceKind.FLAG, flag(name)) for name in asked.shared}
+        for name in ModelSettings.__struct_fields__:
+            yield Row(f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT))
+
+
+def as_object(rows: list[Row]) -> str:
+    """One JSON object, by key."""
+    shown = {
+        row.key: {"value": row.value, "source": row.source.kind, "place": row.source.place} for row in rows
+    }
+    return json.dumps(shown, indent=2)
+
+
+def as_table(rows: list[Row]) -> str:
+    """Lines for people, the values aligned; what was not said is marked as a default."""
+    key, value = (max(len(text) for text in column) for column in zip(*map(_cells, rows), strict=True))
+    lines = []
+    for row in rows:
+        name, shown = _cells(row)
+        lines.append(f"{name:{key}}  {shown:{value}}  {row.source}")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> tuple[str, str]:
+    shown = "none" if row.value is None or row.value == () else json.dumps(row.value)
+    return row.key, shown

@@ -1,0 +1,37 @@
+"""Commands run as a user runs them, with no setting anywhere but what a test gives."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def bare_environment() -> dict[str, str]:
+    """This process's variables without those that are settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+
+
+@pytest.fixture
+def antiphon(tmp_path: Path) -> Run:
+    """Runs `antiphon` in an empty directory, to its end."""
+
+    def run(
+        *arguments: str, env: dict[str, str] | None = None, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "antiphon", *arguments],
+            env=bare_environment() | (env or {}),
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+
+    return run

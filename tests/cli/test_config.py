@@ -1,0 +1,60 @@
+"""`antiphon config`: the effective settings, each with the place that said it."""
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Run
+
+KEY = "0123456789abcdef0123"
+
+
+def test_each_setting_names_the_source_that_won(antiphon: Run, tmp_path: Path):
+    (tmp_path / "antiphon.toml").write_text(
+        "[server]\nport = 1001\nsend_timeout = 7\nreceive_timeout = 3\n[log]\nlevel = 'debug'\n"
+    )
+    environ = {"ANTIPHON_PORT": "1002", "ANTIPHON_SEND_TIMEOUT": "8"}
+    done = antiphon("config", "--json", "--port", "1003", env=environ)
+    shown = json.loads(done.stdout)
+    said = [shown[f"server.{name}"] for name in ("port", "send_timeout", "receive_timeout", "host")]
+    assert [(one["value"], one["source"], one["place"]) for one in said] == [
+        (1003, "flag", "--port"),
+        (8.0, "variable", "ANTIPHON_SEND_TIMEOUT"),
+        (3.0, "file", "antiphon.toml"),
+        ("127.0.0.1", "default", ""),
+    ]
+    assert shown["log.level"] == {"value": "debug", "source": "file", "place": "antiphon.toml"}
+
+
+def test_the_key_is_masked_wherever_it_came_from(antiphon: Run, tmp_path: Path):
+    (tmp_path / "file.toml").write_text(f'[server]\napi_key = "{KEY}"\n')
+    for arguments, environ in (((), {"ANTIPHON_API_KEY": KEY}), (("--config", "file.toml"), {})):
+        for form in ((), ("--json",)):
+            done = antiphon("config", *arguments, *form, env=environ)
+            assert done.returncode == 0 and "***" in done.stdout
+            assert KEY not in done.stdout + done.stderr
+
+
+def test_models_name_the_flag_the_file_or_the_demo(antiphon: Run, tmp_path: Path):
+    demo = json.loads(antiphon("config", "--json").stdout)
+    assert demo["models.cantor.exact"] == {"value": True, "source": "default", "place": "the demo model"}
+    by_flag = json.loads(antiphon("config", "--json", "--model", "a=b.gguf", "--threads", "2").stdout)
+    assert by_flag["models.a.path"] == {"value": "b.gguf", "source": "flag", "place": "--model"}
+    assert by_flag["models.a.threads"] == {"value": 2, "source": "flag", "place": "--threads"}
+    (tmp_path / "antiphon.toml").write_text("[[models]]\nname = 'c'\npath = 'd'\nexact = true\n")
+    by_file = json.loads(antiphon("config", "--json", "--threads", "2").stdout)
+    assert by_file["models.c.exact"]["source"] == "file"
+    assert by_file["models.c.sequences"] == {"value": 8, "source": "default", "place": ""}
+    assert by_file["models.c.threads"]["place"] == "--threads"
+
+
+def test_the_table_says_the_same_in_columns(antiphon: Run):
+    lines = antiphon("config", "--port", "1003").stdout.splitlines()
+    assert ["server.port", "1003", "--port"] in [line.split() for line in lines]
+
+
+def test_a_bad_setting_is_one_line_and_a_failure(antiphon: Run):
+    done = antiphon("config", env={"ANTIPHON_PROT": "1"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "antiphon: unknown environment variable ANTIPHON_PROT; did you mean ANTIPHON_PORT?\n"
+    )
