@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -90,7 +91,11 @@ def launched(temporary: Path, **asked: object) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         cwd=ROOT,
         env=os.environ
-        | {"PYTHONPATH": str(ROOT), "XDG_RUNTIME_DIR": str(temporary), "ANTIPHON_API_KEY": CANARY},
+        | {
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "XDG_RUNTIME_DIR": str(temporary),
+            "ANTIPHON_API_KEY": CANARY,
+        },
     )
 
 
@@ -172,6 +177,14 @@ def test_an_http_process_that_cannot_start_ends_the_server() -> None:
     status, line, _ = refused(http="tests.engines.host.linked")
     assert status == 1
     assert line == "antiphon: the HTTP process ended with status 0 before it was ready"
+
+
+def test_a_child_of_another_release_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_NONSENSE", "1")
+    status, line, left = refused()
+    assert status == 1
+    assert line.startswith("antiphon: the HTTP process is not of this release, install one for both")
+    assert left == []
 
 
 # --- deaths -------------------------------------------------------------------------------------------------
@@ -305,8 +318,19 @@ def test_a_signal_while_engines_load_ends_it_too() -> None:
 # --- secrets ------------------------------------------------------------------------------------------------
 
 
-def test_a_host_is_given_no_credential_and_no_process_shows_one_in_its_arguments() -> None:
-    with serving(api_key=CANARY) as server:
+@contextmanager
+def core_dumps() -> Iterator[None]:
+    """As a user has it who wants them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+def test_a_host_is_given_no_credential_and_no_process_shows_one_or_may_dump_its_memory() -> None:
+    with core_dumps(), serving(api_key=CANARY) as server:
         assert server.knows()["key"] == CANARY
         given = environment(server.host())
         assert not any(CANARY in value for value in given.values())

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,7 +182,8 @@ class _Supervisor:
 
     async def _announce(self, serving: Callable[[Serving], None]) -> None:
         await self._up.wait()
-        serving(Serving(url_of(self._listener), self._infos))
+        with suppress(OSError):  # nobody may be there to read the panel
+            serving(Serving(url_of(self._listener), self._infos))
 
     async def _guard(self, watch: Watch) -> None:
         """A child that was never ready ends the server, with its own reason if it gave one."""

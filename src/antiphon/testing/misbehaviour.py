@@ -41,8 +41,8 @@ def sleep(_: Mapping[str, object]) -> object:
 
 
 def grow(_: Mapping[str, object]) -> object:
-    """Takes all memory."""
-    return len("a" * 10**11)
+    """Takes more memory than a job may."""
+    return len(bytearray(400 * 1024 * 1024))
 
 
 def talk(_: Mapping[str, object]) -> object:

@@ -18,6 +18,9 @@ from antiphon.engines.host.frames import from_line
 from antiphon.engines.host.runtime import leave
 from antiphon.settings import decode
 
+NONSENSE = "STANDIN_NONSENSE"
+"""Environment variable: set, the first report cannot be read."""
+
 NOTE = "STANDIN_NOTE"
 """Environment variable: the file that the note goes to."""
 
@@ -31,6 +34,8 @@ def main() -> None:
         told=lambda line: news.append(from_line(line, EngineNews)), gone=lambda: _abandon(config.runtime)
     )
     listener = socket.socket(fileno=config.listen_fd)
+    if NONSENSE in os.environ:
+        os.write(config.status_fd, b"hello\n")
     signal.signal(signal.SIGTERM, lambda *_: _drain(listener, config))
     StatusPipe(config.status_fd).ready()
     while True:

@@ -36,6 +36,11 @@ def endless() -> ScriptedTokenEngine:
     return ScriptedTokenEngine(script, info=scripted_info(context_length=10_000_000, sequences=4))
 
 
+def unhurried() -> ScriptedTokenEngine:
+    """Says a sentence in about half a second, and ends."""
+    return ScriptedTokenEngine(Script(text="Hello there.", pace=0.05))
+
+
 def brief() -> ScriptedTokenEngine:
     """Says a sentence and ends."""
     return ScriptedTokenEngine(Script(text="Hello there."))

@@ -130,6 +130,27 @@ async def test_giving_up_ends_every_call_and_refuses_new_ones_without_a_hope() -
             await link.client.load(SPEC)
 
 
+async def test_giving_up_while_a_host_is_greeted_ends_the_connecting() -> None:
+    given_up = asyncio.Event()
+
+    async def behave(peer: Peer) -> None:
+        await given_up.wait()
+        peer.send(HELLO)
+
+    with short_directory() as place:
+        client = HostTokenEngine(str(place / "0.sock"), "x")
+        async with (
+            asyncio.timeout(PATIENCE),
+            pretending(place / "0.sock", behave),
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(client.keep_connected())
+            await asyncio.sleep(0.1)
+            client.give_up("enough")
+            given_up.set()
+        assert client.state() is EngineState.FAILED
+
+
 async def test_closing_a_generator_tells_the_host_and_does_not_wait() -> None:
     told: asyncio.Queue[object] = asyncio.Queue()
 
@@ -204,6 +225,25 @@ async def test_a_host_that_does_not_begin_with_hello_is_not_believed() -> None:
         async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
             await asyncio.sleep(0.2)
             assert client.state() is EngineState.STARTING
+
+
+async def test_a_host_that_greets_and_leaves_is_never_taken_for_ready() -> None:
+    greeted = 0
+
+    async def behave(peer: Peer) -> None:
+        nonlocal greeted
+        peer.send(HELLO)
+        peer.writer.close()
+        greeted += 1
+
+    with short_directory() as place:
+        async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
+            async with asyncio.timeout(PATIENCE):
+                while greeted < 5:
+                    await asyncio.sleep(0.005)
+                    if client.state() is EngineState.READY:
+                        with pytest.raises(EngineUnavailable):
+                            await client.info()
 
 
 async def test_an_answer_out_of_turn_is_an_error_of_that_call_alone() -> None:

@@ -15,7 +15,7 @@ from antiphon.engines.host.control import (
     Status,
     StatusPipe,
 )
-from antiphon.engines.host.frames import from_line, to_line
+from antiphon.engines.host.frames import FrameError, from_line, to_line
 from antiphon.errors import ErrorReport, LibraryError
 from antiphon.testing import scripted_info
 
@@ -33,6 +33,14 @@ def test_what_is_written_is_one_line_and_is_read_as_it_was(value: object) -> Non
     line = to_line(value)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert from_line(line, type(value)) == value
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b'{"state":"odd"}', b'{"state":"ready","info":{"library":"of another release"}}']
+)
+def test_a_line_of_another_release_is_named_as_one_that_cannot_be_read(line: bytes) -> None:
+    with pytest.raises(FrameError, match="cannot be read"):
+        from_line(line, Status)
 
 
 def test_lines_come_whole_however_they_are_written() -> None:

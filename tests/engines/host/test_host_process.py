@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.base import SequenceStarted, TextPiece
+from antiphon.engines.base import SequenceFinished, SequenceStarted, TextPiece
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.engines.host.frames import from_line, to_line
@@ -62,7 +62,7 @@ def started(factory: str, stderr: int = subprocess.DEVNULL) -> Iterator[Started]
             stdin=subprocess.PIPE,
             stderr=stderr,
             pass_fds=[writing],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         )
         os.close(writing)
         assert process.stdin is not None
@@ -153,7 +153,20 @@ async def test_the_end_of_its_input_ends_it_while_native_code_holds_the_event_lo
         assert not host.socket.exists()
 
 
-async def test_sigterm_lets_running_calls_end_but_not_for_long() -> None:
+async def test_sigterm_lets_running_calls_end() -> None:
+    with started("unhurried") as host:
+        host.says(ChildState.LOADING)
+        host.says(ChildState.READY)
+        async with host_engine(str(host.socket), "cantor") as client:
+            await client.load(SPEC)
+            events = client.generate(asking())
+            assert isinstance(await anext(events), SequenceStarted)
+            host.process.send_signal(signal.SIGTERM)
+            assert isinstance([event async for event in events][-1], SequenceFinished)
+            assert await asyncio.to_thread(gone, host) == 0
+
+
+async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
     with started("endless") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
@@ -178,6 +191,15 @@ def test_the_last_to_leave_removes_the_runtime_directory() -> None:
         gone(host)
         until(lambda: not place.exists(), "the directory is removed")
         place.mkdir()
+
+
+@pytest.mark.parametrize("line", [b"", b"hello\n"])
+def test_started_by_hand_it_says_who_starts_it(line: bytes) -> None:
+    command = [sys.executable, "-P", "-m", "antiphon.engines.host"]
+    done = subprocess.run(command, input=line, capture_output=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"an engine host is started by the supervisor")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_a_terminals_interrupt_is_left_to_the_supervisor() -> None:

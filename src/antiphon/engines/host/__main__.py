@@ -13,12 +13,13 @@ import importlib
 import logging
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from antiphon.engines.base import TokenEngine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
-from antiphon.engines.host.frames import from_line
+from antiphon.engines.host.frames import FrameError, from_line
 from antiphon.engines.host.runtime import leave
 from antiphon.engines.host.server import listening, remove
 from antiphon.errors import AntiphonError, LoadError
@@ -35,7 +36,10 @@ def main() -> None:
     """The process. Ends by `os._exit`: threads of the engine's library cannot be joined in time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
     lifeline = Lifeline()
-    config = from_line(lifeline.line(), HostConfig)
+    try:
+        config = from_line(lifeline.line(), HostConfig)
+    except (EOFError, FrameError) as problem:
+        sys.exit(f"an engine host is started by the supervisor, with its configuration on stdin: {problem}")
     configure(config.log_level, config.log_format)
     lifeline.watch(told=lambda _: None, gone=lambda: _abandon(config.socket))
     status = asyncio.run(_host(config, StatusPipe(config.status_fd)))

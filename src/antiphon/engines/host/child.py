@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.control import ChildState, Status
-from antiphon.engines.host.frames import from_line
+from antiphon.engines.host.frames import FrameError, from_line
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.sandbox import kill
 from antiphon.telemetry.logs import record
@@ -163,15 +163,22 @@ class Watch:
         self._child = child
         if self._stopping:
             child.kill()
-        async for status in child.reports():
-            if status.state is ChildState.READY:
-                if self._was_ready:
-                    record("process_back", process=self.name, pid=child.pid)
-                self._was_ready = True
-                self._changed(EngineState.READY, status.info)
-            elif status.error is not None:
-                error = status.error.exception()
+        try:
+            async for status in child.reports():
+                if status.state is ChildState.READY:
+                    self._ready(child, status.info)
+                elif status.error is not None:
+                    error = status.error.exception()
+        except FrameError as problem:
+            error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
+            child.kill()
         return await child.ended(), error
+
+    def _ready(self, child: Child, info: EngineInfo | None) -> None:
+        if self._was_ready:
+            record("process_back", process=self.name, pid=child.pid)
+        self._was_ready = True
+        self._changed(EngineState.READY, info)
 
     def tell(self, line: bytes) -> None:
         """Sends news to the child, if there is one."""

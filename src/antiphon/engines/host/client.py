@@ -175,6 +175,8 @@ class HostTokenEngine:
         try:
             async with asyncio.timeout(GREETING_DEADLINE):
                 await channel.greeted
+            if over.is_set() or self._given_up is not None:
+                raise ConnectionAbortedError("it ended as it began")
             self._channel = channel
             self.generation += 1
             self._settled.set()

@@ -257,5 +257,8 @@ def to_line(value: object) -> bytes:
 
 
 def from_line(line: bytes, cls: type[T]) -> T:
-    """The dataclass that `to_line` wrote."""
-    return msgspec.json.decode(line, type=cls)
+    """The dataclass that `to_line` wrote. Raises FrameError."""
+    try:
+        return msgspec.json.decode(line, type=cls)
+    except msgspec.DecodeError as problem:
+        raise FrameError(f"a line cannot be read: {problem}") from None
