@@ -27,6 +27,7 @@
     └── StartupError                       (the process ends with a non-zero status and one line)
         ├── SettingsError                          invalid_settings
         ├── ModelFileError                         invalid_model_file
+        ├── ModelFetchError                        model_fetch_failed
         ├── LibraryError                           engine_library_unusable
         ├── LoadError                              model_load_failed
         └── AddressUnavailable                     address_unavailable
@@ -229,6 +230,12 @@ class ModelFileError(StartupError):
     """The model file is missing, cut short, of another format, or its header contradicts itself."""
 
     code = "invalid_model_file"
+
+
+class ModelFetchError(StartupError):
+    """A model file could not be had from the hub, or not be kept here."""
+
+    code = "model_fetch_failed"
 
 
 class LibraryError(StartupError):

@@ -152,6 +152,27 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
 
 
+class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Models that are fetched: `--model hf:OWNER/REPO:FILE.gguf`."""
+
+    cache: Annotated[
+        str | None,
+        said(
+            "ANTIPHON_HUB_CACHE",
+            "Directory that fetched models are kept in; none means `models` in `ANTIPHON_HOME`, or the "
+            "platform's cache directory.",
+        ),
+    ] = None
+    endpoint: Annotated[
+        Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
+        said("ANTIPHON_HUB_ENDPOINT", "Address of the hub; none means `HF_ENDPOINT`, or the public hub."),
+    ] = None
+    offline: Annotated[
+        bool,
+        said("ANTIPHON_HUB_OFFLINE", "Ask no hub: only models that were fetched before are served."),
+    ] = False
+
+
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the server writes to standard error."""
 
@@ -170,11 +191,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
+    hub: HubSettings = HubSettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "log")
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "log")
 
 
 class SourceKind(StrEnum):
@@ -328,7 +350,7 @@ def _explained(problem: str) -> str:
         return f"invalid settings: {problem}"
     names = tuple(
         field.name
-        for cls in (Settings, ServerSettings, EngineSettings, LogSettings, ModelSettings)
+        for cls in (Settings, ServerSettings, EngineSettings, HubSettings, LogSettings, ModelSettings)
         for field in msgspec.structs.fields(cls)
     )
     return f"invalid settings: {problem}{_nearest(parts[1], names)}"

@@ -1,0 +1,210 @@
+"""Where fetched model files lie on this machine. Talks to nobody; holds nothing in memory.
+
+    OWNER/REPO/files/DIGEST/NAME.gguf            a file, under the checksum that the hub gives it
+    OWNER/REPO/files/DIGEST/NAME.gguf.partial    what has arrived of it
+    OWNER/REPO/files/DIGEST/lock                 held by the process that fetches it
+    OWNER/REPO/refs/REVISION/FILE.gguf           one line: the commit and the checksum it stands for
+
+Each file has its own reference, so that a repository that moves on takes nothing away from what was fetched
+before. There are no symbolic links in it, and one that somebody put there is refused, not followed.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote, unquote
+
+from antiphon.errors import ModelFetchError
+from antiphon.weights.reference import ENDING, Reference
+
+VARIABLE = "ANTIPHON_HUB_CACHE"
+FILES, REFS, LOCK, PARTIAL = "files", "refs", "lock", ".partial"
+
+DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+"""SHA-256 of a large file, or git's SHA-1 of a small one."""
+
+RECORD = re.compile(rf"([0-9a-f]{{40}}) ({DIGEST.pattern})\n")
+
+
+def default_directory(environ: Mapping[str, str], home: Path, platform: str) -> Path:
+    """`models` in ANTIPHON_HOME, or in the platform's cache directory."""
+    if said := environ.get("ANTIPHON_HOME"):
+        return Path(said) / "models"
+    caches = home / ("Library/Caches" if platform == "darwin" else ".cache")
+    if platform != "darwin" and os.path.isabs(xdg := environ.get("XDG_CACHE_HOME", "")):
+        caches = Path(xdg)
+    return caches / "antiphon" / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file that is here whole."""
+
+    reference: Reference
+    commit: str
+    digest: str
+    path: Path
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file that no reference names: a download that was cut, or a version that another has followed."""
+
+    repository: str
+    path: Path
+    size: int
+
+    @property
+    def is_partial(self) -> bool:
+        return self.path.suffix == PARTIAL
+
+
+class Cache:
+    """One directory of fetched files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, reference: Reference) -> Fetched | None:
+        """The file that the reference stood for when it was last fetched."""
+        record = self._record(reference)
+        try:
+            match = RECORD.fullmatch(record.read_text("ascii"))
+        except (FileNotFoundError, UnicodeDecodeError):
+            return None
+        if match is None:
+            return None
+        path = self.place(reference, match[2])
+        size = path.stat().st_size if path.is_file() else None
+        return None if size is None else Fetched(reference, match[1], match[2], path, size)
+
+    def place(self, reference: Reference, digest: str) -> Path:
+        """Where the file of that checksum lies, or would."""
+        name = PurePosixPath(reference.file).name
+        return self._path(*reference.repository.split("/"), FILES, digest, name)
+
+    def partial(self, reference: Reference, digest: str) -> Path:
+        """Where the file lies until it is whole and checked."""
+        place = self.place(reference, digest)
+        return self._path(*place.parent.relative_to(self.root).parts, place.name + PARTIAL)
+
+    def keep(self, reference: Reference, commit: str, digest: str) -> Fetched:
+        """Makes the reference, and the commit itself, stand for the file, which is in its place."""
+        for revision in {reference.revision, commit}:
+            record = self._record(Reference(reference.repository, reference.file, revision))
+            record.parent.mkdir(parents=True, exist_ok=True)
+            _write(record, f"{commit} {digest}\n")
+        path = self.place(reference, digest)
+        return Fetched(reference, commit, digest, path, path.stat().st_size)
+
+    def free(self) -> int:
+        """Bytes that can still be written."""
+        place = next(place for place in (self.root, *self.root.parents) if place.exists())
+        return shutil.disk_usage(place).free
+
+    @contextmanager
+    def lock(self, reference: Reference, digest: str) -> Iterator[None]:
+        """Makes the file's folder and holds it; whoever else wants it waits."""
+        folder = self.place(reference, digest).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def entries(self) -> list[Fetched]:
+        """What is here whole, by reference. A commit shows only where no branch or tag stands for it too."""
+        found = [entry for reference in self._references() if (entry := self.find(reference))]
+        named = {
+            (entry.reference.repository, entry.reference.file, entry.commit)
+            for entry in found
+            if not entry.reference.pinned
+        }
+        return [
+            entry
+            for entry in found
+            if not entry.reference.pinned
+            or (entry.reference.repository, entry.reference.file, entry.commit) not in named
+        ]
+
+    def leftovers(self) -> list[Leftover]:
+        """What takes room and has no reference."""
+        named = {entry.path for reference in self._references() if (entry := self.find(reference))}
+        found = [
+            self._path(*path.relative_to(self.root).parts)
+            for path in sorted(self.root.glob(f"*/*/{FILES}/*/*"))
+            if path.name != LOCK and path not in named
+        ]
+        return [
+            Leftover("/".join(path.relative_to(self.root).parts[:2]), path, path.stat().st_size)
+            for path in found
+        ]
+
+    def remove(self, entry: Fetched) -> None:
+        """Forgets the reference and its commit, and the file unless another reference stands for it."""
+        for revision in (entry.reference.revision, entry.commit):
+            record = self._record(Reference(entry.reference.repository, entry.reference.file, revision))
+            record.unlink(missing_ok=True)
+            self._prune(record.parent)
+        if not any(other.path == entry.path for other in map(self.find, self._references()) if other):
+            self._drop(entry.path)
+
+    def clear(self, repository: str) -> int:
+        """Removes what no reference of the repository names; returns the bytes."""
+        gone = [leftover for leftover in self.leftovers() if leftover.repository == repository]
+        for leftover in gone:
+            self._drop(leftover.path)
+        return sum(leftover.size for leftover in gone)
+
+    def _record(self, reference: Reference) -> Path:
+        revision = quote(reference.revision, safe="")
+        return self._path(*reference.repository.split("/"), REFS, revision, *reference.file.split("/"))
+
+    def _references(self) -> Iterator[Reference]:
+        for folder in sorted(self.root.glob(f"*/*/{REFS}/*")):
+            owner, name, _, revision = folder.relative_to(self.root).parts
+            records = (path for path in folder.rglob("*") if path.suffix.lower() == ENDING and path.is_file())
+            for record in sorted(records):
+                yield Reference(f"{owner}/{name}", record.relative_to(folder).as_posix(), unquote(revision))
+
+    def _path(self, *parts: str) -> Path:
+        """A place below the root. Raises ModelFetchError when a link would lead away from it."""
+        path = self.root
+        for part in parts:
+            path /= part
+            if path.is_symlink():
+                raise ModelFetchError(
+                    f"{path} is a symbolic link, and the model cache has none of its own; remove it, or set "
+                    f"{VARIABLE} to another directory"
+                )
+        return path
+
+    def _drop(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        if not any(other.name != LOCK for other in path.parent.iterdir()):
+            (path.parent / LOCK).unlink(missing_ok=True)
+            self._prune(path.parent)
+
+    def _prune(self, folder: Path) -> None:
+        """Removes empty folders upwards, the root excepted."""
+        while folder != self.root and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
+
+
+def _write(path: Path, text: str) -> None:
+    """Puts a small file in its place at once."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(text)
+    os.replace(name, path)

@@ -1,0 +1,100 @@
+"""`hf:OWNER/REPO[@REVISION]:FILE.gguf`: a model file on the hub, by name. Text only; asks nobody.
+
+What passes here is safe as a path below a directory and as a path of an address.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from antiphon.errors import SettingsError
+
+PREFIX = "hf:"
+FORM = "hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf"
+
+DEFAULT_REVISION = "main"
+
+WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+"""An owner or a repository; the hub allows 96 characters."""
+
+REPOSITORY = re.compile(rf"{WORD}/{WORD}")
+REVISION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
+"""The ending of one part of a model that was split over several files."""
+
+ENDING = ".gguf"
+LONGEST_FILE = 500
+"""Characters of a file's name with its folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A file of a repository, at a revision."""
+
+    repository: str
+    """`OWNER/REPO`."""
+    file: str
+    """The file's name in it, with its folders."""
+    revision: str = DEFAULT_REVISION
+    """A branch, a tag or a commit."""
+
+    def __str__(self) -> str:
+        revision = "" if self.revision == DEFAULT_REVISION else f"@{self.revision}"
+        return f"{PREFIX}{self.repository}{revision}:{self.file}"
+
+    @property
+    def name(self) -> str:
+        """What the model is called when nobody gives it another name: the file without folders and
+        ending."""
+        return PurePosixPath(self.file).stem
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the revision is a commit, which never changes."""
+        return COMMIT.fullmatch(self.revision) is not None
+
+
+def is_reference(text: str) -> bool:
+    """Whether it is meant as one, well formed or not."""
+    return text.startswith(PREFIX)
+
+
+def parse(text: str) -> Reference:
+    """The reference that the text is. Raises SettingsError with what is wrong with it."""
+    place, colon, file = text.removeprefix(PREFIX).partition(":")
+    repository, at, revision = place.partition("@")
+    if (
+        not is_reference(text)
+        or not REPOSITORY.fullmatch(repository)
+        or ".." in repository
+        or "--" in repository
+    ):
+        raise SettingsError(f"{text!r} names no repository; write {FORM}")
+    if at and (not REVISION.fullmatch(revision) or not _is_inside(revision)):
+        raise SettingsError(f"{text!r} names no revision after the @; give a branch, a tag or a commit")
+    if not colon or not file:
+        page = f"https://huggingface.co/{repository}/tree/{revision or DEFAULT_REVISION}"
+        raise SettingsError(f"{text!r} names no file; write {FORM} ({page} shows what there is)")
+    _check_file(text, file)
+    return Reference(repository, file, revision or DEFAULT_REVISION)
+
+
+def _check_file(text: str, file: str) -> None:
+    if not _is_inside(file) or len(file) > LONGEST_FILE or "\\" in file or not file.isprintable():
+        raise SettingsError(
+            f"{text!r}: {file!r} is no file inside a repository; give its name as the hub shows it"
+        )
+    if not file.lower().endswith(ENDING):
+        raise SettingsError(f"{text!r}: {file} is not a GGUF file; choose one that ends in {ENDING}")
+    part = PART.search(file)
+    if part and int(part[1]) > 1:
+        raise SettingsError(
+            f"{text!r} is one of {int(part[1])} parts of a split model; choose a file that is whole, or "
+            "download the parts and join them with llama-gguf-split --merge"
+        )
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a relative path stays below where it starts, and is spelt in the one way there is."""
+    return all(part not in ("", ".", "..") for part in path.split("/"))
