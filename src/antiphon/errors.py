@@ -21,6 +21,7 @@
     │   └── Overloaded                     429     overloaded                   yes
     ├── EngineError                        500     engine_error
     │   ├── EngineUnavailable              503     engine_unavailable           yes
+    │   │   └── EngineLost                 503     engine_lost                  yes, once
     │   ├── EngineDied                     503     engine_died
     │   └── DeadlineExceeded               504     deadline_exceeded
     ├── InternalError                      500     internal_error
@@ -194,6 +195,14 @@ class EngineUnavailable(EngineError):
     status = 503
     code = "engine_unavailable"
     retryable = True
+
+
+class EngineLost(EngineUnavailable):
+    """The engine's process ended while this request waited for it. Worth one more try: it was not in the
+    batch, as far
+    as was heard, but a request that ends two processes is no accident."""
+
+    code = "engine_lost"
 
 
 class EngineDied(EngineError):

@@ -10,7 +10,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, Models
-from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound
+from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidValue, ModelNotFound
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
@@ -161,3 +161,21 @@ async def test_a_defect_is_logged_as_an_internal_error(bench):
         async with at.run() as events:
             await collect(events)
     assert [line["status"] for line in at.logged()] == ["internal_error"]
+
+
+@pytest.mark.parametrize(("losses", "status", "tries"), [(1, "ok", 2), (5, "engine_lost", 2)])
+async def test_a_request_survives_the_loss_of_one_engine_process_and_not_of_two(bench, losses, status, tries):
+    left = [EngineLost("gone")] * losses
+
+    def answer(_request):
+        return Answer(error=left.pop()) if left else Answer()
+
+    at = bench(answer, patience=1000.0)
+    if status == "ok":
+        async with at.run() as events:
+            await collect(events)
+    else:
+        with pytest.raises(EngineLost):
+            async with at.run() as events:
+                await collect(events)
+    assert len(at.engine.streams) == tries and [line["status"] for line in at.logged()] == [status]

@@ -416,6 +416,23 @@ async def test_what_fails_before_the_first_token_has_made_no_event(choices):
             await anext(events)
 
 
+async def test_a_request_with_one_choice_in_the_batch_was_begun_whatever_its_queued_choices_end_with():
+    hold = asyncio.Event()
+
+    def script(request):
+        if request.choice == 0:
+            return Script(text=" the", endless=True)
+        return Script(hold=Hold(hold, after=None), failure=Failure(EngineUnavailable("away"), after=0))
+
+    engine, _ = renderer(script)
+    async with engine.stream(asking(choices=2), Context("r")) as events:
+        await anext(events)
+        hold.set()
+        with pytest.raises(EngineDied, match="away"):
+            async for _ in events:
+                pass
+
+
 @pytest.mark.parametrize("choices", [1, 3])
 async def test_leaving_ends_every_sequence_at_once(choices):
     engine, tokens = renderer(Script(text=" the", endless=True))

@@ -12,10 +12,13 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import Engine, EngineState
-from antiphon.errors import EngineUnavailable
+from antiphon.errors import EngineLost, EngineUnavailable
 
 FIRST_PAUSE = 0.05
 """Seconds before the first retry; an engine's process takes at least this long to come back."""
+
+MOST_LOSSES = 1
+"""Engine processes that may end while one request waits; at the second it may be what ends them."""
 
 LONGEST_PAUSE = 0.5
 """Seconds between later retries: short beside a model's loading time, long beside the cost of asking."""
@@ -38,12 +41,13 @@ async def _started(
     engine: Engine, request: GenerationRequest, context: Context, give_up: float
 ) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
     """What must be closed, the events, and the first of them, of the first try that has one."""
-    pause = FIRST_PAUSE
+    pause, losses = FIRST_PAUSE, 0
     while True:
         try:
             return await _tried(engine, request, context)
-        except EngineUnavailable:
-            given_up = engine.state() is EngineState.FAILED
+        except EngineUnavailable as error:
+            losses += isinstance(error, EngineLost)
+            given_up = engine.state() is EngineState.FAILED or losses > MOST_LOSSES
             if given_up or context.clock.monotonic() + pause >= give_up:
                 raise
         await asyncio.sleep(pause)

@@ -6,7 +6,7 @@ prompt becomes tokens is in `prompts`, how tokens become text in `voice`, how st
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from antiphon.domain.context import Context, SystemClock
@@ -15,6 +15,7 @@ from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Prompt
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import EngineState, TokenEngine, TokenRequest, TokenSegment
+from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering import prompts
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart
 from antiphon.rendering.stops import StopStrings
@@ -83,7 +84,7 @@ class Renderer:
         spoken = [voice.speak(self._engine.generate(each)) for voice, each in zip(voices, asked, strict=True)]
         tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), voices)
         started = False
-        async with aclosing(timely(merged(spoken), context)) as events:
+        async with truthful(voices), aclosing(timely(merged(spoken), context)) as events:
             async for event in events:
                 if not isinstance(event, Started):
                     yield event
@@ -139,6 +140,18 @@ class Renderer:
                     self._facts = await learn(self._engine, self._prove, self._facts)
                     self._learnt = generation
         return self._facts
+
+
+@asynccontextmanager
+async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
+    """Makes one of the engine's end: when any choice was in the batch, the request was, and is not tried
+    again."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        if any(voice.cached is not None for voice in voices):
+            raise EngineDied(error.message, retry_after=error.retry_after) from None
+        raise
 
 
 def _text(tokens: Sequence[int], facts: Facts) -> str:

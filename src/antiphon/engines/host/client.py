@@ -57,6 +57,7 @@ from antiphon.errors import (
     DeadlineExceeded,
     EngineDied,
     EngineError,
+    EngineLost,
     EngineUnavailable,
     InvalidValue,
     LoadError,
@@ -194,7 +195,7 @@ class HostTokenEngine:
         level = logging.WARNING if self._given_up is None else logging.DEBUG
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
-            call.push(self._death() if call.started else self._absence())
+            call.push(self._death() if call.started else self._loss())
 
     def _absence(self) -> EngineUnavailable:
         if self._given_up is not None:
@@ -202,6 +203,15 @@ class HostTokenEngine:
         begins = "is starting again" if self.generation else "is starting"
         return EngineUnavailable(
             f"the engine of {self._name} {begins}; try again shortly", retry_after=RETRY_AFTER
+        )
+
+    def _loss(self) -> EngineUnavailable:
+        """What a call ends with that was sent and had not begun."""
+        if self._given_up is not None:
+            return self._absence()
+        return EngineLost(
+            f"the engine of {self._name} ended while this request waited for it; try again",
+            retry_after=RETRY_AFTER,
         )
 
     def _death(self) -> EngineDied:
