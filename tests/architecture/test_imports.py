@@ -56,6 +56,13 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
+    "httpx2": (
+        "antiphon.engines.upstream",
+        "antiphon.weights",
+        "antiphon.retrieval.ingest",
+        "antiphon.cli",
+    ),
+    "huggingface_hub": ("antiphon.weights",),
     "urllib.request": (
         "antiphon.engines.upstream",
         "antiphon.weights",
@@ -173,6 +180,19 @@ def test_third_party_packages_stay_in_their_homes():
 
 def test_the_supervisor_reaches_no_framework():
     assert reach("antiphon.supervisor", modules()) <= SUPERVISED
+
+
+def test_what_serves_reaches_no_hub():
+    served = (
+        "antiphon.assembly",
+        "antiphon.engines.host.__main__",
+        "antiphon.supervisor",
+        "antiphon.sandbox",
+    )
+    assert {"huggingface_hub", "httpx2"} & {
+        name for start in served for name in reach(start, modules())
+    } == set()
+    assert "huggingface_hub" in reach("antiphon.weights.hub", modules())
 
 
 def test_an_import_upward_or_sideways_is_found():

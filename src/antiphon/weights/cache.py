@@ -74,17 +74,15 @@ class Cache:
         self.root = root
 
     def find(self, reference: Reference) -> Fetched | None:
-        """The file that the reference stood for when it was last fetched."""
-        record = self._record(reference)
-        try:
-            match = RECORD.fullmatch(record.read_text("ascii"))
-        except (FileNotFoundError, UnicodeDecodeError):
-            return None
-        if match is None:
-            return None
-        path = self.place(reference, match[2])
-        size = path.stat().st_size if path.is_file() else None
-        return None if size is None else Fetched(reference, match[1], match[2], path, size)
+        """The file that the reference stood for when it was last fetched. Raises ModelFetchError where the
+        cache cannot be read."""
+        with self._readable():
+            record = self._record(reference)
+            match = RECORD.fullmatch(record.read_text("ascii", "replace")) if record.is_file() else None
+            path = self.place(reference, match[2]) if match else None
+            if match is None or path is None or not path.is_file():
+                return None
+            return Fetched(reference, match[1], match[2], path, path.stat().st_size)
 
     def place(self, reference: Reference, digest: str) -> Path:
         """Where the file of that checksum lies, or would."""
@@ -140,15 +138,16 @@ class Cache:
     def leftovers(self) -> list[Leftover]:
         """What takes room and has no reference."""
         named = {entry.path for reference in self._references() if (entry := self.find(reference))}
-        found = [
-            self._path(*path.relative_to(self.root).parts)
-            for path in sorted(self.root.glob(f"*/*/{FILES}/*/*"))
-            if path.name != LOCK and path not in named
-        ]
-        return [
-            Leftover("/".join(path.relative_to(self.root).parts[:2]), path, path.stat().st_size)
-            for path in found
-        ]
+        with self._readable():
+            found = [
+                self._path(*path.relative_to(self.root).parts)
+                for path in sorted(self.root.glob(f"*/*/{FILES}/*/*"))
+                if path.name != LOCK and path not in named
+            ]
+            return [
+                Leftover("/".join(path.relative_to(self.root).parts[:2]), path, path.stat().st_size)
+                for path in found
+            ]
 
     def remove(self, entry: Fetched) -> None:
         """Forgets the reference and its commit, and the file unless another reference stands for it."""
@@ -176,6 +175,16 @@ class Cache:
             records = (path for path in folder.rglob("*") if path.suffix.lower() == ENDING and path.is_file())
             for record in sorted(records):
                 yield Reference(f"{owner}/{name}", record.relative_to(folder).as_posix(), unquote(revision))
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise ModelFetchError(
+                f"cannot read the model cache {self.root}: {os.strerror(problem.errno or 0)}; mend its "
+                f"permissions, or set {VARIABLE} to another directory"
+            ) from None
 
     def _path(self, *parts: str) -> Path:
         """A place below the root. Raises ModelFetchError when a link would lead away from it."""

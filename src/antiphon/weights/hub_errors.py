@@ -1,0 +1,134 @@
+"""What a failed fetch means and what to do about it: one sentence for each error of the library, network and
+disk. Never quotes their own texts, which hold addresses that may be signed. Imported only when something
+failed, with the library.
+"""
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from httpx2 import InvalidURL, ProxyError, TimeoutException, TransportError, UnsupportedProtocol
+from huggingface_hub import errors as hub
+
+from antiphon.weights.reference import Reference
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+RESUMES = "what has arrived is kept, and the same command goes on from there"
+MEND = "check ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT"
+UNAUTHORIZED, FORBIDDEN, TOO_MANY, SERVER = 401, 403, 429, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What was tried."""
+
+    reference: Reference
+    endpoint: str
+    cache: Path
+    has_token: bool
+    is_here: bool
+    """Whether the reference was fetched before."""
+
+    @property
+    def page(self) -> str:
+        return f"{self.endpoint}/{self.reference.repository}"
+
+
+def refusal(problem: Exception, attempt: Attempt) -> str:
+    """The sentence."""
+    reference, endpoint = attempt.reference, attempt.endpoint
+    match problem:
+        case hub.GatedRepoError():
+            return _gated(attempt)
+        case hub.RepositoryNotFoundError():
+            return _unknown(attempt)
+        case hub.RevisionNotFoundError():
+            return (
+                f"{reference.repository} has no revision {reference.revision}; {attempt.page}/commits shows "
+                "which there are"
+            )
+        case hub.DisabledRepoError():
+            return f"the hub has disabled {attempt.page}; look for the model in another repository"
+        case hub.OfflineModeIsEnabled():
+            return (
+                f"{reference} was not fetched before, and HF_HUB_OFFLINE is set; unset it to fetch the file"
+            )
+        case hub.HfHubHTTPError():
+            return _answered(problem.response.status_code, attempt)
+        case InvalidURL() | UnsupportedProtocol():
+            return f"{endpoint} is no address of a hub; {MEND}"
+        case TransportError():
+            return _unreached(problem, attempt)
+        case OSError():
+            return _unwritten(problem, attempt)
+    return f"{endpoint} does not speak as a hub does ({type(problem).__name__}); {MEND}"
+
+
+def _unknown(attempt: Attempt) -> str:
+    known = "" if attempt.has_token else " (none is set)"
+    return (
+        f"there is no repository {attempt.page}, or it is private; check its name, or set HF_TOKEN to a "
+        f"token that may read it{known}"
+    )
+
+
+def _gated(attempt: Attempt) -> str:
+    repository = attempt.reference.repository
+    if attempt.has_token:
+        return (
+            f"{repository} is gated, and the token in use has no access to it; ask for it at {attempt.page} "
+            "with the token's account, or set HF_TOKEN to another token"
+        )
+    return (
+        f"{repository} is gated; accept its conditions at {attempt.page}, make a token at "
+        f"{attempt.endpoint}/settings/tokens and set HF_TOKEN to it"
+    )
+
+
+def _answered(status: int, attempt: Attempt) -> str:
+    reference, endpoint = attempt.reference, attempt.endpoint
+    if status == UNAUTHORIZED and not attempt.has_token:
+        return _unknown(attempt)  # the hub does not tell strangers which private repositories there are
+    if status == UNAUTHORIZED:
+        return (
+            f"{endpoint} refuses the token; set HF_TOKEN to a valid one ({endpoint}/settings/tokens), "
+            "or unset it for a public repository"
+        )
+    if status == FORBIDDEN:
+        return f"{endpoint} forbids {reference}; set HF_TOKEN to a token that may read {reference.repository}"
+    if status == TOO_MANY:
+        return (
+            f"{endpoint} has had too many requests from here; wait some minutes, or set HF_TOKEN; {RESUMES}"
+        )
+    if status >= SERVER:
+        return f"{endpoint} fails with status {status}; try again later; {RESUMES}"
+    return f"{endpoint} answers {status} for {reference}; {MEND}"
+
+
+def _unreached(problem: TransportError, attempt: Attempt) -> str:
+    endpoint, reference = attempt.endpoint, attempt.reference
+    if isinstance(problem, ProxyError):
+        return f"the proxy does not let {endpoint} be reached; check HTTPS_PROXY and NO_PROXY"
+    how = (
+        "does not answer in time"
+        if isinstance(problem, TimeoutException)
+        else "cannot be reached or hangs up"
+    )
+    if attempt.is_here:
+        return f"{endpoint} {how}; the copy of {reference} that was fetched before stays as it is"
+    return f"{endpoint} {how}, and {reference} was not fetched before; check the network; {RESUMES}"
+
+
+def _unwritten(problem: OSError, attempt: Attempt) -> str:
+    reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
+    if problem.errno in FULL:
+        return (
+            f"cannot write all of {attempt.reference} below {attempt.cache}: {reason}; make room (`antiphon "
+            "models list` shows what is there), or set ANTIPHON_HUB_CACHE to a directory on a larger disk; "
+            f"{RESUMES}"
+        )
+    return (
+        f"cannot keep {attempt.reference} below {attempt.cache}: {reason}; mend that, or set "
+        "ANTIPHON_HUB_CACHE to another directory"
+    )
