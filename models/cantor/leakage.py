@@ -47,7 +47,7 @@ def leaks(made: Iterable[Document], rows: dict[str, list[str]]) -> dict[str, int
     found: Counter[str] = Counter()
     for document in made:
         touched: set[str] = set()
-        for text in (document.text, *(turn.content for turn in document.turns)):
+        for text in (document.lead + document.text, *(turn.content for turn in document.turns)):
             words = words_of(text)
             touched |= wholes.get(" ".join(words), set())
             for run in runs(words):

@@ -16,7 +16,7 @@ MINUTES = 47.0  # of training on two cores; the learning rate falls to nothing a
 STEP_TOKENS = 4_096  # a step's batch, padding included
 MICRO_TOKENS = 2_048  # what is computed at once
 WARMUP = 0.02  # share of the training
-ASIDE = 0.3  # weight of what the assistant does not say, against 1 for what it says
+ASIDE = 0.2  # weight of what the assistant does not say, against 1 for what it says
 MUON_RATE = 0.015  # peak learning rate of the matrices
 ADAM_RATE = 2e-3  # peak learning rate of embeddings and norms
 

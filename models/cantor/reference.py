@@ -109,14 +109,14 @@ def strings(rng: random.Random) -> list[str]:
     made = list(ODD)
     for document in documents(SEED, 150):
         made += [document.text] if document.text else [turn.content for turn in document.turns]
-    made = made[: STRINGS // 2]
-    while len(made) < STRINGS:
+    unique = dict.fromkeys(made[: STRINGS // 2])
+    while len(unique) < STRINGS:
         if rng.random() < 0.6:
             alphabet = rng.choice(ALPHABETS)
-            made.append("".join(rng.choice(alphabet) for _ in range(rng.randint(1, 40))))
+            unique["".join(rng.choice(alphabet) for _ in range(rng.randint(1, 40)))] = None
         else:
-            made.append("".join(rng.choice(made)[: rng.randint(1, 30)] for _ in range(rng.randint(2, 4))))
-    return made
+            unique["".join(rng.choice(made)[: rng.randint(1, 30)] for _ in range(rng.randint(2, 4)))] = None
+    return list(unique)
 
 
 def prompts(tokenizer: Tokenizer) -> list[list[int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import sentencepiece
 
 from models.cantor.corpus import Document, documents
-from models.cantor.recipe import VOCABULARY
+from models.cantor.recipe import ASIDE, VOCABULARY
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tokenizer.model"
@@ -57,19 +57,20 @@ class Tokenizer:
         ids: list[int] = self.pieces.encode(text)
         return ids
 
-    def document(self, document: Document) -> tuple[list[int], list[bool]]:
-        """Token ids and which of them are to be learned: what the assistant says, or all of a plain text."""
+    def document(self, document: Document) -> tuple[list[int], list[float]]:
+        """Token ids and how much each counts: 1 for what the assistant says and for plain texts."""
         if not document.turns:
-            ids = [BOS, *self.encode(document.text), EOS]
-            return ids, [False] + [True] * (len(ids) - 1)
-        ids, learned = [BOS], [False]
+            ids = [BOS, *self.encode(document.lead + document.text), EOS]
+            given = 1 + (len(self.encode(document.lead)) if document.lead else 0)
+            return ids, [0.0] * given + [1.0] * (len(ids) - given)
+        ids, weights = [BOS], [0.0]
         for role, content in messages_of(document):
             body = self.encode(f"{role}{NEWLINE}{content}")
             head = self.heads[role] + 1
-            says = role == "assistant"
+            weight = 1.0 if role == "assistant" else ASIDE
             ids += [START, *body, END, *self.line_end]
-            learned += [False] * head + [says] * (len(body) + 2 - head) + [False] * len(self.line_end)
-        return ids[: -len(self.line_end)], learned[: -len(self.line_end)]
+            weights += [ASIDE] * head + [weight] * (len(body) + 2 - head) + [ASIDE] * len(self.line_end)
+        return ids[: -len(self.line_end)], weights[: -len(self.line_end)]
 
     def prompt(self, document: Document) -> list[int]:
         """The ids a server makes of the same turns with the generation prompt."""
@@ -79,7 +80,7 @@ class Tokenizer:
 
 def _texts(made: Iterable[Document]) -> Iterator[str]:
     for document in made:
-        yield from document.text.split(NEWLINE)
+        yield from (document.lead + document.text).split(NEWLINE)
         for role, content in messages_of(document):
             yield role
             yield from content.split(NEWLINE)

@@ -28,7 +28,7 @@ POOL = 1_500  # documents sorted by length together
 CHECKPOINT_SECONDS = 180.0
 LOG_STEPS = 20
 HELD_BACK = 400  # documents of another seed, for the validation loss
-Sample = tuple[list[int], list[bool]]
+Sample = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ def batch_of(samples: list[Sample]) -> Batch:
     width = max(len(ids) for ids, _ in samples)
     ids = torch.zeros(len(samples), width, dtype=torch.long)
     weights = torch.zeros(len(samples), width)
-    for row, (tokens, flags) in enumerate(samples):
+    for row, (tokens, counted) in enumerate(samples):
         ids[row, : len(tokens)] = torch.tensor(tokens)
-        weights[row, : len(flags) - 1] = torch.tensor([1.0 if flag else recipe.ASIDE for flag in flags[1:]])
+        weights[row, : len(counted) - 1] = torch.tensor(counted[1:])
     return Batch(ids, weights)
 
 
@@ -228,10 +228,10 @@ def main() -> None:
     parameters = sum(weight.numel() for weight in run.model.parameters())
     print(
         f"parameters {parameters} documents {len(samples)} tokens {sum(len(ids) for ids, _ in samples)} "
-        f"learned {sum(sum(flags) for _, flags in samples)}",
+        f"weight {sum(sum(weights) for _, weights in samples):.0f}",
         flush=True,
     )
-    cut = [(ids[: recipe.CONTEXT], flags[: recipe.CONTEXT]) for ids, flags in samples]
+    cut = [(ids[: recipe.CONTEXT], weights[: recipe.CONTEXT]) for ids, weights in samples]
     run.train(cut, held_back, random.Random(arguments.seed))
 
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from models.cantor.corpus import knowledge, skills, stories
+from models.cantor.corpus import drills, knowledge, skills, stories
 from models.cantor.corpus.blocks import Asker, load_blocks
 from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, obeyed, recall, told_by_system, yes_or_no
 from models.cantor.corpus.exclude import Excluded
@@ -27,11 +27,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A dialogue with the tools it shows, or, without turns, a plain text."""
+    """A dialogue with the tools it shows; without turns, a plain text after a lead that is not learned."""
 
     turns: tuple[Turn, ...] = ()
     tools: tuple[dict[str, object], ...] = ()
     text: str = ""
+    lead: str = ""
 
 
 class Corpus:
@@ -43,17 +44,18 @@ class Corpus:
         self.talk = load_blocks(HERE / "talk.txt")
         self.kinds = load_kinds()
         self.recipes: list[tuple[float, Callable[[random.Random], Document]]] = [
-            (0.34, self._one_fact),
-            (0.06, self._some_facts),
-            (0.09, self._one_talk),
-            (0.07, self._one_knowledge),
-            (0.14, self._one_skill),
-            (0.04, self._mixed),
-            (0.05, self._recall),
-            (0.06, self._obeyed),
-            (0.13, self._tool_call),
-            (0.025, self._text),
-            (0.005, self._long),
+            (0.17, self._one_fact),
+            (0.02, self._some_facts),
+            (0.08, self._one_talk),
+            (0.15, self._one_knowledge),
+            (0.18, self._one_skill),
+            (0.03, self._mixed),
+            (0.07, self._recall),
+            (0.08, self._obeyed),
+            (0.06, self._tool_call),
+            (0.03, self._text),
+            (0.002, self._long),
+            (0.13, self._drill),
         ]
 
     def draw(self, rng: random.Random) -> Document:
@@ -133,6 +135,10 @@ class Corpus:
         system, pairs = obeyed(rng, rng.choice((self.fact, self.small_talk, self.known)))
         return self._dialogue(pairs, rng, system)
 
+    def _drill(self, rng: random.Random) -> Document:
+        lead, text = drills.drill(rng)
+        return Document(text=text, lead=lead)
+
     def _long(self, rng: random.Random) -> Document:
         pairs = recall(rng, self.anything)
         filler = [self.anything(rng) for _ in range(rng.randint(10, 40))]
@@ -178,6 +184,6 @@ def documents(seed: int, count: int, excluded: Excluded | None = None) -> Iterat
     made = 0
     while made < count:
         document = corpus.draw(rng)
-        if not excluded.touches(document.text, *(turn.content for turn in document.turns)):
+        if not excluded.touches(document.lead + document.text, *(turn.content for turn in document.turns)):
             made += 1
             yield document
