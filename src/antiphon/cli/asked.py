@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.settings import ModelSettings, Settings, load, model, values_of, with_models
+from antiphon.weights.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
@@ -60,10 +61,12 @@ class Asked:
 
 
 def named_model(text: str) -> dict[str, object]:
-    """`NAME=PATH`, or a path whose file name without its ending is the name."""
+    """`NAME=PATH`, or a path or reference whose file name without its ending is the name."""
     name, equals, path = text.partition("=")
     if equals and name and "/" not in name:
         return {"name": name, "path": path}
+    if is_reference(text):
+        return {"name": parse(text).name, "path": text}
     return {"name": Path(text).stem, "path": text}
 
 

@@ -4,10 +4,12 @@ Every command imports its work when it runs. Help is plain text: the decorated o
 import.
 """
 
+from typing import Annotated
+
 import typer
 
 import antiphon
-from antiphon.cli import options
+from antiphon.cli import models, options
 
 app = typer.Typer(
     name="antiphon",
@@ -17,6 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+app.add_typer(models.app)
 
 
 @app.callback()
@@ -73,6 +78,39 @@ def show_config(
     flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
     raise typer.Exit(command.run(Asked(flags, model or [], shared, config), as_json=json))
+
+
+@app.command()
+def chat(
+    url: options.ServerUrl = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model of the server; a GGUF file when chat starts the server. [the first one]"),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
+) -> None:
+    """Talk with a model in the terminal; starts a server when none answers."""
+    from antiphon.cli import chat as command
+
+    raise typer.Exit(command.run(url, model, system))
+
+
+@app.command()
+def bench(
+    url: options.ServerUrl = None,
+    model: Annotated[str | None, typer.Option(help="The model to ask. [the first one]")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=512, help="Requests at once.")] = 4,
+    requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 32,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of an answer, at most.")] = 64,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt, about.")] = 128,
+    json: options.Json = False,
+) -> None:
+    """Measure speed and latency of any server that speaks OpenAI's API."""
+    from antiphon.cli import bench as command
+    from antiphon.cli.load import Plan
+
+    plan = Plan(concurrency, requests, max_tokens, prompt_tokens)
+    raise typer.Exit(command.run(url, model, plan, as_json=json))
 
 
 def main() -> None:

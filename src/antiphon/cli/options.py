@@ -8,7 +8,8 @@ import typer
 Models = Annotated[
     list[str] | None,
     typer.Option(
-        "--model", help="A GGUF file, as PATH or NAME=PATH; repeat it for several. [the demo model]"
+        "--model",
+        help="A GGUF file, as PATH, hf:OWNER/REPO:FILE or NAME=either; repeat it for several. [the demo model]",
     ),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
@@ -24,3 +25,7 @@ LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or erro
 LogFormat = Annotated[str | None, typer.Option(help="text or json. [text]")]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--url", help="Address of the server. [that of the settings: http://127.0.0.1:8000]"),
+]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from antiphon.cli.asked import Asked
+from antiphon.cli.fetching import fetched
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import ModelSettings, Settings, changed, with_models
 from antiphon.supervisor import Serving, supervise
@@ -28,9 +29,9 @@ def run(asked: Asked) -> int:
 
 
 def settled(asked: Asked) -> Settings:
-    """The settings with every model checked and sized. Raises a StartupError."""
+    """The settings with every model fetched, checked and sized. Raises a StartupError."""
     settings = asked.settings()
-    return with_models(settings, map(sized, settings.models))
+    return with_models(settings, [sized(fetched(model, settings.hub)) for model in settings.models])
 
 
 def sized(model: ModelSettings) -> ModelSettings:

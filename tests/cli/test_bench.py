@@ -1,0 +1,69 @@
+"""`antiphon bench`: what it sends, what it shows, and when it fails."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.standin import Standin, standin
+
+
+@pytest.fixture
+def server() -> Iterator[Standin]:
+    with standin() as running:
+        yield running
+
+
+def test_it_sends_what_was_planned_and_reports_it(antiphon: Run, server: Standin):
+    done = antiphon(
+        "bench", "--url", server.url, "--requests", "6", "--concurrency", "3", "--max-tokens", "9",
+        "--prompt-tokens", "50", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == ""
+    shown = json.loads(done.stdout)
+    probes, sent = server.asked[:2], server.asked[2:]
+    assert [body["max_tokens"] for body in probes] == [1, 1]
+    assert [body["max_tokens"] for body in sent] == [9] * 6
+    assert len({json.dumps(body["messages"]) for body in sent}) == 6, "no prompt is another's prefix"
+    assert (shown["answered"], shown["failed"], shown["tokens"], shown["prompt_tokens"]) == (6, 0, 18, 50)
+    assert shown["tokens_per_second"] == pytest.approx(18 / shown["wall"])
+    for name in ("ttft", "inter_token"):
+        spread = shown[name]
+        assert 0 < spread["median"] <= spread["p95"] <= spread["p99"] <= spread["maximum"] < 5
+    assert shown["inter_token"]["maximum"] > 0.004, "the server waits 5 ms between words"
+
+
+def test_people_get_a_table_and_plots(antiphon: Run, server: Standin):
+    done = antiphon("bench", "--url", server.url, "--requests", "3")
+    assert done.returncode == 0
+    for words in (
+        "good at",
+        "tokens/s",
+        "requests/s",
+        "p95",
+        "p99",
+        "time to first token",
+        "between tokens",
+        "█",
+    ):
+        assert words in done.stdout
+
+
+def test_pieces_are_counted_where_the_server_counts_nothing(antiphon: Run, server: Standin):
+    done = antiphon("bench", "--url", server.url, "--model", "uncounted", "--requests", "2")
+    assert "does not count tokens" in done.stdout and "of unknown length" in " ".join(done.stdout.split())
+
+
+def test_failed_requests_are_counted_and_fail_the_command(antiphon: Run, server: Standin):
+    done = antiphon("bench", "--url", server.url, "--model", "flaky", "--requests", "2", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["problems"] == {"the engine died": 2}
+    done = antiphon("bench", "--url", server.url, "--model", "flaky", "--requests", "2")
+    assert done.returncode == 1 and "2 failed: the engine died" in done.stdout
+
+
+def test_a_server_that_is_not_there_is_one_line(antiphon: Run):
+    done = antiphon("bench", "--url", "http://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("antiphon: nothing answers at http://127.0.0.1:1 (")

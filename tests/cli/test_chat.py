@@ -1,0 +1,184 @@
+"""`antiphon chat` as it is used: in a terminal and in a pipe, with a server and without one."""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.pty_screen import CTRL_C, CTRL_D, UP, screen
+from tests.cli.standin import Standin, standin
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Standin]:
+    with standin() as running:
+        yield running
+
+
+def asked(server: Standin) -> list[dict[str, str]]:
+    messages = server.asked[-1]["messages"]
+    assert isinstance(messages, list)
+    return messages
+
+
+def test_a_pipe_gets_answers_and_nothing_else(antiphon: Run, server: Standin):
+    done = antiphon("chat", "--url", server.url, "--system", "Be brief.", stdin="Hello?\n\nAnd?\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one two three\n" * 2, "")
+    assert [message["content"] for message in asked(server)] == [
+        "Be brief.",
+        "Hello?",
+        "one two three",
+        "And?",
+    ]
+
+
+def test_commands_change_what_is_asked(antiphon: Run, server: Standin, tmp_path: Path):
+    lines = [
+        "/system Rhyme.",
+        "//first",
+        "/save chat.json",
+        "/new",
+        "/model uncounted",
+        "second",
+        "/quit",
+        "third",
+    ]
+    done = antiphon("chat", "--url", server.url, stdin="\n".join(lines))
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "chat.json").read_text())["messages"][1]["content"] == "/first"
+    assert server.asked[-1]["model"] == "uncounted"
+    assert [message["content"] for message in asked(server)] == ["Rhyme.", "second"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/wat", "there is no such command; there are: /system"),
+        ("/save", "name the file"),
+        ("/save missing/chat.md", "cannot write missing/chat.md"),
+        ("/model wat", "there is no model 'wat'; the server has: good, endless"),
+    ],
+)
+def test_a_command_that_cannot_be_done_says_why_and_fails_a_pipe(
+    antiphon: Run, server: Standin, line: str, said: str
+):
+    done = antiphon("chat", "--url", server.url, stdin=f"{line}\nHello?\n")
+    assert done.returncode == 1 and said in done.stderr
+    assert done.stdout.endswith("one two three\n"), "the chat goes on"
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("error", "the engine died"),
+        ("cut", "broke off before its end"),
+        ("long", "the prompt is too long /new starts over."),
+    ],
+)
+def test_a_failed_answer_is_told_and_not_remembered(antiphon: Run, server: Standin, model: str, said: str):
+    done = antiphon("chat", "--url", server.url, "--model", model, stdin="Hello?\n/model good\nAgain?\n")
+    assert done.returncode == 1 and said in done.stderr
+    assert [message["content"] for message in asked(server)] == ["Again?"]
+
+
+def test_an_answer_cannot_command_the_terminal(antiphon: Run, server: Standin):
+    done = antiphon("chat", "--url", server.url, "--model", "escape", stdin="Hello?\n")
+    assert done.stdout == "a\ufffd]52;c;ZXZpbA==\ufffdb\n\tc\n"
+
+
+def test_a_key_that_is_missing_is_named(antiphon: Run):
+    key = "sesame sesame sesame"
+    with standin(key=key) as server:
+        done = antiphon("chat", "--url", server.url, stdin="Hello?\n")
+        assert done.returncode == 1 and "Set ANTIPHON_API_KEY" in done.stderr
+        done = antiphon("chat", "--url", server.url, stdin="Hello?\n", env={"ANTIPHON_API_KEY": key})
+        assert done.stdout == "one two three\n"
+
+
+def test_the_server_of_the_settings_is_the_one_that_is_asked(antiphon: Run, server: Standin, tmp_path: Path):
+    port = server.url.rpartition(":")[2]
+    (tmp_path / "antiphon.toml").write_text(f"[server]\nport = {port}\n")
+    assert antiphon("chat", stdin="Hello?\n").stdout == "one two three\n"
+
+
+def test_in_a_terminal_lines_are_edited_and_ctrl_c_stops_the_answer_then_leaves(
+    server: Standin, tmp_path: Path
+):
+    server.left.clear()
+    with screen("chat", "--url", server.url, cwd=tmp_path) as shown:
+        shown.expect("good at http://127.0.0.1")
+        shown.type("Helo?\x02\x02l\r")
+        shown.expect("one two three")
+        shown.expect("3 tokens")
+        assert asked(server)[-1]["content"] == "Hello?"
+        shown.type(UP + "\r")
+        shown.expect("one two three")
+        shown.type("/model endless\r")
+        shown.expect("endless (asked now)")
+        shown.type("Count.\r")
+        shown.expect("on on on ")
+        shown.type(CTRL_C)
+        shown.expect("Ctrl-C again or Ctrl-D leaves")
+        assert server.left.wait(10), "the connection stays open, and the server computes on"
+        shown.type("/model good\rWhat was that?\r")
+        shown.expect("3 tokens")
+        assert asked(server)[-2]["content"].startswith("on on on "), "what was said of it is remembered"
+        shown.type(CTRL_C)
+        shown.expect("Ctrl-C again or Ctrl-D leaves")
+        shown.type(CTRL_C)
+        assert shown.end() == 130
+
+
+def test_ctrl_d_leaves(server: Standin, tmp_path: Path):
+    with screen("chat", "--url", server.url, "--model", "thinks", cwd=tmp_path) as shown:
+        shown.expect("> ")
+        shown.type("Why?\r")
+        shown.expect("hmyes")
+        shown.type(CTRL_D)
+        assert shown.end() == 0
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
+
+
+def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
+    with screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
+        shown.expect("starting a server for this chat")
+        shown.expect("cantor at http://127.0.0.1")
+        shown.type("Hello!\r")
+        shown.expect("first after")
+        tree = psutil.Process(shown.process.pid).children(recursive=True)
+        assert len(tree) >= 3, "supervisor, HTTP process and engine host"
+        shown.type(CTRL_D)
+        assert shown.end() == 0
+        assert not psutil.wait_procs(tree, timeout=10)[1]
+
+
+def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
+    with screen("chat", cwd=tmp_path, env={"ANTIPHON_PORT": free_port()}) as shown:
+        shown.expect("cantor at http://127.0.0.1")
+        tree = psutil.Process(shown.process.pid).children(recursive=True)
+        os.kill(shown.process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        assert not psutil.wait_procs(tree, timeout=20)[1]
+        assert time.monotonic() - began < 20
+
+
+def test_a_server_that_cannot_start_says_why(antiphon: Run):
+    done = antiphon("chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": free_port()})
+    assert done.returncode == 1
+    assert "no server could be started" in done.stderr and "missing.gguf" in done.stderr
+
+
+def test_an_address_where_nobody_is_starts_no_server(antiphon: Run):
+    done = antiphon("chat", "--url", f"http://127.0.0.1:{free_port()}", stdin="Hello?\n")
+    assert done.returncode == 1 and "nothing answers at" in done.stderr and done.stdout == ""
