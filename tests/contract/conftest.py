@@ -63,9 +63,11 @@ class Script:
         words = _last_words(request)
         answers = {
             "die midway": Answer(error=EngineDied("the engine's process ended"), error_after=2, pace=0.02),
+            "die once": Answer(error=EngineDied("the engine's process ended"), error_after=1, pace=None),
             "be busy": Answer(error=Overloaded("the queue is full", retry_after=7)),
             "be away": Answer(error=EngineUnavailable("the model is restarting", retry_after=1)),
             "never begin": Answer(wait=3600),
+            "begin late": Answer(wait=1.2),
             "never end": Answer(endless=True, pace=0.01),
         }
         if words.startswith("be away once"):
@@ -91,7 +93,9 @@ def scripted_server(key: str | None = None) -> Iterator[Scripted]:
     models = Models((Model("scripted", engine, 1_700_000_000), Model("org/scripted", engine, 1_700_000_000)))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = Edge(pipeline, models, OpenAI(), ServerSettings(drain_timeout=0), verifiers)
+    edge = Edge(
+        pipeline, models, OpenAI(), ServerSettings(drain_timeout=0, keep_alive_interval=0.5), verifiers
+    )
     ready = threading.Event()
     server = make_server(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -129,6 +129,21 @@ def test_an_error_inside_a_stream_is_raised_after_what_came_before(puppet: opena
         assert caught.value.message == "the engine's process ended"
 
 
+def test_a_request_that_may_have_killed_the_engine_is_not_sent_again(
+    puppet: openai.OpenAI, scripted: Scripted
+) -> None:
+    with pytest.raises(openai.InternalServerError):
+        puppet.with_options(max_retries=2).chat.completions.create(model="scripted", messages=say("die once"))
+    assert (
+        len([record for record in scripted.engine.streams if "die once" in str(record.request.prompts)]) == 1
+    )
+
+
+def test_comments_that_fill_silence_do_not_disturb_the_client(puppet: openai.OpenAI) -> None:
+    stream = puppet.chat.completions.create(model="scripted", messages=say("begin late"), stream=True)
+    assert "".join(part.delta.content or "" for chunk in stream for part in chunk.choices) == "Hello world!"
+
+
 async def test_an_error_inside_a_stream_is_raised_by_the_async_client(scripted: Scripted) -> None:
     async with openai.AsyncOpenAI(base_url=scripted.base_url, api_key="none", max_retries=0) as client:
         stream = await client.chat.completions.create(

@@ -98,6 +98,8 @@ async def test_an_error_before_the_first_token_is_a_plain_http_error(error, stat
         reply = await server.ask(CHAT, HELLO | {"stream": stream})
     assert (reply.status, reply.error["code"], reply.error["message"]) == (status, error.code, error.message)
     assert (reply.error["param"], reply.headers.get("retry-after")) == (error.param, retry)
+    retried_by_clients = {True: "true", False: "false" if status >= 429 else None}[error.retryable]
+    assert reply.headers.get("x-should-retry") == retried_by_clients
     assert reply.headers["content-type"] == "application/json"
 
 

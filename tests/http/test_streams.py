@@ -143,6 +143,14 @@ async def test_a_client_that_only_closes_its_side_has_left_too():
         await left(server)
 
 
+async def test_a_client_that_leaves_with_more_requests_on_the_way_ends_the_work():
+    async with serving(ENDLESS) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, HELLO) + request_bytes(CHAT, STREAM) + request_bytes("/health"))
+        await until_streaming(server)
+        line.drop()
+        await left(server)
+
+
 async def test_a_client_that_leaves_during_silence_ends_the_work():
     gate = asyncio.Event()
     async with serving(Answer(gate=gate), keep_alive_interval=0.05) as server, server.line() as line:
@@ -218,6 +226,6 @@ async def test_an_outbox_holds_its_maker_back_until_it_is_emptied():
         assert not full.done()
         assert outbox.take() == b"a" + b"b" * (HIGH_WATER + 1)
         await full
-    assert not await outbox.stir(0.01)
     outbox.close(b"c")
-    assert await outbox.stir(0.01) and outbox.closed and outbox.take() == b"c"
+    await outbox.stirred()
+    assert outbox.closed and outbox.take() == b"c"

@@ -12,6 +12,10 @@ from antiphon.errors import AntiphonError, InternalError
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""
 
+CLIENTS_RETRY = frozenset({408, 409, 429})
+"""Besides 500 and above, what OpenAI's clients send again by themselves unless `x-should-retry` says no."""
+
+SERVER = 500
 UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 
 
@@ -39,6 +43,8 @@ def error_headers(error: AntiphonError) -> list[tuple[bytes, bytes]]:
         retry_after = DEFAULT_RETRY
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after))))
+    if error.status in CLIENTS_RETRY or error.status >= SERVER:
+        headers.append((b"x-should-retry", b"true" if error.retryable else b"false"))
     if error.status == UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
     if error.status == TIMED_OUT:

@@ -13,7 +13,7 @@ from antiphon.errors import AntiphonError
 from antiphon.http.edge import Edge, Exchange, exchange_of
 from antiphon.http.errors import send_json
 from antiphon.http.middleware import ABORT, translated
-from antiphon.http.sse import Outbox, Sender
+from antiphon.http.sse import Outbox, Pace, Sender
 from antiphon.http.work import ClientLeft, Work, attended
 from antiphon.telemetry.logs import record
 
@@ -39,9 +39,11 @@ class Generate:
         head = Head(clock.unique(), int(clock.wall()), call.request.model)
         async with attended(receive, self._edge.ongoing, settings.request_timeout) as work:
             if call.stream:
-                cut = scope["state"].get(ABORT, lambda: None)
-                sender = self._sender(send, call, work, cut)
-                await self._stream(call, context, self._operation.chunks(head, call), work, sender)
+                outbox = Outbox()
+                sender = self._sender(scope, send, outbox, work)
+                delivery = work.group.create_task(sender.deliver(reported(call)))
+                await self._stream(call, context, self._operation.chunks(head, call), work, outbox)
+                await delivery
             else:
                 answer = await self._answer(call, context, head, work)
                 await send_json(send, answer, reported(call))
@@ -52,9 +54,7 @@ class Generate:
                 generation = await collect(events)
         return self._operation.answer(head, generation)
 
-    async def _stream(self, call: Call, context: Context, chunks: Chunks, work: Work, sender: Sender) -> None:
-        outbox = Outbox()
-        delivery = work.group.create_task(sender.deliver(outbox))
+    async def _stream(self, call: Call, context: Context, chunks: Chunks, work: Work, outbox: Outbox) -> None:
         try:
             with translated(context.request_id), work.interruptible():
                 await self._fill(outbox, call, context, chunks)
@@ -64,20 +64,21 @@ class Generate:
                 raise
             record("stream_failed", request_id=context.request_id, code=error.code)
             outbox.close(chunks.error(error))
-        await delivery
 
     async def _fill(self, outbox: Outbox, call: Call, context: Context, chunks: Chunks) -> None:
         async with self._edge.pipeline.run(call.request, context) as events:
             async for event in events:
                 await outbox.put(chunks.encode(event))
 
-    def _sender(self, send: Send, call: Call, work: Work, abort: Callable[[], None]) -> Sender:
+    def _sender(self, scope: Scope, send: Send, outbox: Outbox, work: Work) -> Sender:
+        abort: Callable[[], None] = scope["state"].get(ABORT, lambda: None)
+
         def cut() -> None:
             abort()
             work.end(ClientLeft())
 
         settings = self._edge.settings
-        return Sender(send, settings.keep_alive_interval, settings.send_timeout, cut, reported(call))
+        return Sender(send, outbox, Pace(settings.keep_alive_interval, settings.send_timeout), cut)
 
 
 def reported(call: Call) -> list[tuple[bytes, bytes]]:

@@ -45,7 +45,7 @@ EVERYDAY_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 Headers = dict[bytes, list[bytes]]
 
-JSON_TYPE = "application/json"
+JSON_TYPE = b"application/json"
 
 
 @contextmanager
@@ -226,9 +226,13 @@ class Gate:
 
 
 def _require_json(headers: Headers) -> None:
-    types = headers.get(b"content-type", ())
-    media, _, options = (types[0] if len(types) == 1 else b"").decode("latin-1").lower().partition(";")
-    if media.strip() != JSON_TYPE or options.strip() not in ("", "charset=utf-8", 'charset="utf-8"'):
+    types, codings = headers.get(b"content-type"), headers.get(b"content-encoding", ())
+    if types != [JSON_TYPE] and not _is_json(types or []):
         raise UnsupportedMediaType("the body must be JSON; send it with Content-Type: application/json")
-    if any(coding.strip().lower() != b"identity" for coding in headers.get(b"content-encoding", ())):
+    if any(coding.strip().lower() != b"identity" for coding in codings):
         raise UnsupportedMediaType("compressed bodies are not taken; send it without Content-Encoding")
+
+
+def _is_json(types: list[bytes]) -> bool:
+    media, _, options = (types[0] if len(types) == 1 else b"").lower().partition(b";")
+    return media.strip() == JSON_TYPE and options.strip() in (b"", b"charset=utf-8", b'charset="utf-8"')

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from antiphon.dialects.base import Dialect
@@ -23,6 +24,9 @@ from antiphon.http.middleware import ABORT, ARRIVAL
 
 MAX_HEADER_BYTES = 1 << 16
 """Request line and headers together: what common proxies take at most, and room for any credential."""
+
+MAX_PIPELINED = 8
+"""Requests that may wait behind a running one while the connection is still read, so that its end is seen."""
 
 LINGER = 5.0
 """Seconds that a refused body may still come in after its deadline, and that a closing connection may still
@@ -60,9 +64,12 @@ class Protocol(HttpToolsProtocol):
         self._policy = policy
         self._deadline: asyncio.TimerHandle | None = None
         self._in_headers = False
-        self._header_bytes = 0
+        self._bare_bytes = 0
+        """Bytes since the message began or its body last grew: headers, trailers, and what frames chunks."""
         self._overflow = False
         self._refused = False
+        self._running: RequestResponseCycle | None = None
+        """The request that is being answered; `cycle` is the newest, which may wait behind it."""
         self.access_log = False
 
     # --- from first to last byte of a request ---
@@ -72,15 +79,21 @@ class Protocol(HttpToolsProtocol):
             return
         if self._deadline is None and self._is_idle():
             self._expect_request()
-        self._header_bytes += len(data)
+        self._bare_bytes += len(data)
         super().data_received(data)
-        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
+        if self._bare_bytes > MAX_HEADER_BYTES:
             self._refuse(_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._in_headers, self._bare_bytes = True, 0
         self.scope["state"][ABORT] = self.transport.abort
         self.scope["state"][ARRIVAL] = self.loop.time()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Drops trailers: by now somebody may have judged the request by its headers."""
+        if self._in_headers:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -88,20 +101,47 @@ class Protocol(HttpToolsProtocol):
             self._overflow = True
             raise _HeadersOverflowError
         super().on_headers_complete()
+        if 0 < len(self.pipeline) <= MAX_PIPELINED:
+            self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        self._bare_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._forget_deadline()
         super().on_message_complete()
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
+        self._end_answer()
         super().connection_lost(exc)
+
+    def _end_answer(self) -> bool:
+        """Tells whoever is making an answer that nobody waits for it; whether it had begun to be written."""
+        cycle = self._running
+        self.pipeline.clear()
+        if cycle is None or cycle.response_complete:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return cycle.response_started
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:
-        self._in_headers, self._header_bytes = True, 0
+        self._in_headers, self._bare_bytes = True, 0
         self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._late)
 
     def _forget_deadline(self) -> None:
@@ -126,6 +166,9 @@ class Protocol(HttpToolsProtocol):
             return
         self._refused = True
         self._forget_deadline()
+        if self._end_answer():
+            self.transport.abort()  # a refusal in the middle of an answer would be read as part of it
+            return
         body = self._policy.dialect.error(error)
         self.transport.write(
             STATUS_LINE[error.status]

@@ -38,32 +38,27 @@ class Outbox:
         self._stirred = asyncio.Event()
         self._room = asyncio.Event()
 
-    async def put(self, part: bytes) -> None:
-        """Leaves a part, which may be empty to say that the stream has begun; waits while the outbox is
-        full."""
+    def leave(self, part: bytes) -> None:
+        """Leaves a part, however full the outbox is."""
         self._parts.append(part)
         self._size += len(part)
         self._stirred.set()
+
+    async def put(self, part: bytes) -> None:
+        """Leaves a part, which may be empty to say that the stream began; waits while the outbox is full."""
+        self.leave(part)
         if self._size > HIGH_WATER:
             self._room.clear()
             await self._room.wait()
 
     def close(self, part: bytes) -> None:
         """Leaves the last part."""
-        self._parts.append(part)
+        self.leave(part)
         self.closed = True
-        self._stirred.set()
 
-    async def stir(self, seconds: float) -> bool:
-        """Waits until there is something to send or nothing more to come; False after so many seconds of
-        silence."""
-        if self._stirred.is_set():
-            return True
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._stirred.wait()
-        except TimeoutError:
-            return False
+    async def stirred(self) -> None:
+        """Waits until something was left since the last taking."""
+        await self._stirred.wait()
 
     def take(self) -> bytes:
         """All that lies there."""
@@ -76,35 +71,61 @@ class Outbox:
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
-    """Empties an outbox into one response."""
+class Pace:
+    """How long a stream may stand still, in seconds."""
 
-    send: Send
     silence: float
-    """Seconds after which headers, and then comments, are sent although there is no event."""
+    """Without an event, until headers and then comments are sent."""
     patience: float
-    """Seconds that one write may wait for the client to read."""
-    cut: Callable[[], None]
-    """Drops the connection; called when the patience is over."""
-    headers: list[tuple[bytes, bytes]]
-    """More headers of this response."""
+    """Within one write, until a client that does not read is cut."""
 
-    async def deliver(self, outbox: Outbox) -> None:
-        """Sends until the outbox is closed and empty, or the client was cut."""
+
+class Sender:
+    """Empties an outbox into one response. One timer watches over it, set anew only when it goes off.
+
+    `cut` drops the connection.
+    """
+
+    def __init__(self, send: Send, outbox: Outbox, pace: Pace, cut: Callable[[], None]) -> None:
+        self._send = send
+        self._outbox = outbox
+        self._pace = pace
+        self._cut = cut
+        self._step = min(pace.silence, pace.patience)
+        self._loop = asyncio.get_running_loop()
+        self._moved = self._loop.time()
+        """When the last write began or ended."""
+        self._writing = False
+
+    async def deliver(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Sends until the outbox is closed and empty. `headers` are more headers of this response."""
+        self._timer = self._loop.call_later(self._step, self._tick)
+        outbox, last = self._outbox, False
         try:
-            heard, last = await outbox.stir(self.silence), False
+            await outbox.stirred()
             outbox.begun = True
-            await self._send(
-                {"type": "http.response.start", "status": 200, "headers": HEADERS + self.headers}
-            )
+            await self._write({"type": "http.response.start", "status": 200, "headers": HEADERS + headers})
             while not last:
-                last, data = (outbox.closed, outbox.take()) if heard else (False, KEEP_ALIVE)
+                last, data = outbox.closed, outbox.take()
                 if data or last:
-                    await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-                heard = last or await outbox.stir(self.silence)
-        except TimeoutError:
-            self.cut()
+                    await self._write({"type": "http.response.body", "body": data, "more_body": not last})
+                if not last:
+                    await outbox.stirred()
+        finally:
+            self._timer.cancel()
 
-    async def _send(self, message: Message) -> None:
-        async with asyncio.timeout(self.patience):
-            await self.send(message)
+    async def _write(self, message: Message) -> None:
+        self._writing, self._moved = True, self._loop.time()
+        await self._send(message)
+        self._writing, self._moved = False, self._loop.time()
+
+    def _tick(self) -> None:
+        now, pace = self._loop.time(), self._pace
+        due = self._moved + (pace.patience if self._writing else pace.silence)
+        if now < due:
+            self._timer = self._loop.call_at(min(due, now + self._step), self._tick)
+        elif self._writing:
+            self._cut()
+        else:
+            self._outbox.leave(KEEP_ALIVE)
+            self._timer = self._loop.call_at(now + self._step, self._tick)
