@@ -9,7 +9,7 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="A GGUF file, as PATH, hf:OWNER/REPO:FILE or NAME=either; repeat it for several. [the demo model]",
+        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE; may be repeated. [the demo model]",
     ),
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]

@@ -159,11 +159,9 @@ class Cache:
             self._drop(entry.path)
 
     def clear(self, repository: str) -> int:
-        """Removes what no reference of the repository names; returns the bytes."""
+        """Removes what no reference of the repository names and nobody is fetching; returns the bytes."""
         gone = [leftover for leftover in self.leftovers() if leftover.repository == repository]
-        for leftover in gone:
-            self._drop(leftover.path)
-        return sum(leftover.size for leftover in gone)
+        return sum(leftover.size for leftover in gone if self._drop_idle(leftover.path))
 
     def _record(self, reference: Reference) -> Path:
         revision = quote(reference.revision, safe="")
@@ -203,6 +201,18 @@ class Cache:
         if not any(other.name != LOCK for other in path.parent.iterdir()):
             (path.parent / LOCK).unlink(missing_ok=True)
             self._prune(path.parent)
+
+    def _drop_idle(self, path: Path) -> bool:
+        """Removes it unless a process is fetching it."""
+        descriptor = os.open(path.parent / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._drop(path)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
 
     def _prune(self, folder: Path) -> None:
         """Removes empty folders upwards, the root excepted."""

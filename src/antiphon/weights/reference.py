@@ -24,8 +24,8 @@ PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 """The ending of one part of a model that was split over several files."""
 
 ENDING = ".gguf"
-LONGEST_FILE = 500
-"""Characters of a file's name with its folders."""
+LONGEST_PART = 120
+"""Characters between two slashes, so that what a file system adds to a name still fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def parse(text: str) -> Reference:
 
 
 def _check_file(text: str, file: str) -> None:
-    if not _is_inside(file) or len(file) > LONGEST_FILE or "\\" in file or not file.isprintable():
+    if not _is_inside(file) or "\\" in file or not file.isprintable():
         raise SettingsError(
             f"{text!r}: {file!r} is no file inside a repository; give its name as the hub shows it"
         )
@@ -97,4 +97,4 @@ def _check_file(text: str, file: str) -> None:
 
 def _is_inside(path: str) -> bool:
     """Whether a relative path stays below where it starts, and is spelt in the one way there is."""
-    return all(part not in ("", ".", "..") for part in path.split("/"))
+    return all(part not in ("", ".", "..") and len(part) <= LONGEST_PART for part in path.split("/"))

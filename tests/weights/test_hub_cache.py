@@ -1,0 +1,118 @@
+"""The cache of fetched files: where it lies, what it finds, lists and removes; it follows no links."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import ModelFetchError
+from antiphon.weights.cache import Cache, Fetched, default_directory
+from antiphon.weights.reference import Reference
+
+MODEL = Reference("ada/tiny", "Q4/tiny.gguf")
+COMMIT, NEXT = "a" * 40, "b" * 40
+DIGEST, OTHER = "1" * 64, "2" * 64
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "models")
+
+
+def kept(cache: Cache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> Fetched:
+    with cache.lock(reference, digest):
+        cache.place(reference, digest).write_bytes(b"weights")
+        return cache.keep(reference, commit, digest)
+
+
+def test_it_lies_in_the_home_that_is_said_or_in_the_platforms_cache():
+    home = Path("/home-of-ada")
+    assert default_directory({"ANTIPHON_HOME": "/srv"}, home, "linux") == Path("/srv/models")
+    assert default_directory({"XDG_CACHE_HOME": "/cache"}, home, "linux") == Path("/cache/antiphon/models")
+    assert default_directory({"XDG_CACHE_HOME": "relative"}, home, "linux") == home / ".cache/antiphon/models"
+    assert default_directory({}, home, "darwin") == home / "Library/Caches/antiphon/models"
+
+
+def test_what_is_kept_is_found_by_branch_and_by_commit(cache: Cache):
+    fetched = kept(cache, MODEL)
+    assert cache.find(MODEL) == fetched
+    pinned = cache.find(replace(MODEL, revision=COMMIT))
+    assert pinned and pinned.path == fetched.path
+    assert cache.find(replace(MODEL, revision="other")) is None
+    assert cache.find(replace(MODEL, file="tiny.gguf")) is None
+
+
+def test_a_record_that_is_damaged_or_names_nothing_is_no_find(cache: Cache):
+    fetched = kept(cache, MODEL)
+    (record,) = cache.root.glob("*/*/refs/main/Q4/*")
+    record.write_bytes(b"\xff\xfe")
+    assert cache.find(MODEL) is None
+    record.write_text(f"{COMMIT} ../../../../{DIGEST}\n")
+    assert cache.find(MODEL) is None
+    kept(cache, MODEL)
+    fetched.path.unlink()
+    assert cache.find(MODEL) is None
+
+
+def test_the_list_shows_a_commit_only_where_nothing_else_stands_for_it(cache: Cache):
+    kept(cache, MODEL)
+    kept(cache, MODEL, NEXT, OTHER)
+    assert [(entry.reference.revision, entry.digest) for entry in cache.entries()] == [
+        (COMMIT, DIGEST),
+        ("main", OTHER),
+    ]
+
+
+def test_a_file_goes_with_its_last_reference(cache: Cache):
+    first = kept(cache, MODEL)
+    tagged = kept(cache, replace(MODEL, revision="v1"), NEXT)
+    cache.remove(first)
+    assert cache.find(MODEL) is None and tagged.path.exists()
+    cache.remove(tagged)
+    assert list(cache.root.iterdir()) == []
+
+
+def test_what_is_being_fetched_is_not_cleared(cache: Cache):
+    partial = cache.partial(MODEL, DIGEST)
+    with cache.lock(MODEL, DIGEST):
+        partial.write_bytes(b"some")
+        assert cache.clear("ada/tiny") == 0 and partial.exists()
+    assert cache.clear("ada/tiny") == 4
+    assert list(cache.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["ada", "ada/tiny/files", f"ada/tiny/files/{DIGEST}", "ada/tiny/refs/main"])
+def test_a_link_out_of_the_cache_is_refused_wherever_it_is(cache: Cache, tmp_path: Path, place: str):
+    outside = tmp_path / "outside"
+    link = cache.root / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    outside.mkdir()
+    with pytest.raises(ModelFetchError, match="symbolic link"):
+        kept(cache, MODEL)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_file_is_neither_served_nor_removed_through(cache: Cache, tmp_path: Path):
+    fetched = kept(cache, MODEL)
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    fetched.path.unlink()
+    fetched.path.symlink_to(precious)
+    for use in (cache.entries, cache.leftovers, lambda: cache.find(MODEL)):
+        with pytest.raises(ModelFetchError, match="symbolic link"):
+            use()
+    assert precious.read_text() == "mine"
+
+
+def test_a_cache_that_cannot_be_read_is_named(cache: Cache):
+    kept(cache, MODEL)
+    (record,) = cache.root.glob("*/*/refs/main/Q4/*")
+    folder = record.parent
+    record.unlink()
+    folder.rmdir()
+    folder.write_text("a file in the place of a folder")
+    assert cache.find(MODEL) is None
+    endless = Reference("ada/tiny", "x" * 300 + ".gguf")
+    with pytest.raises(ModelFetchError, match="ANTIPHON_HUB_CACHE"):
+        cache.find(endless)
