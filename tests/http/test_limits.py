@@ -1,6 +1,7 @@
 """What arrives slowly, without end, or too large is refused in time and in the envelope."""
 
 import asyncio
+import contextlib
 import json
 import os
 from typing import Any
@@ -206,3 +207,68 @@ async def test_requests_sent_together_are_answered_in_order(served):
         await line.send(b"".join(request_bytes(TEXT, body) for body in bodies))
         counts = [(await line.reply()).json()["usage"]["prompt_tokens"] for _ in bodies]
     assert counts == [1, 2, 3]
+
+
+CHUNKED: Any = {"content-length": None, "transfer-encoding": "chunked"}
+
+
+async def test_trailers_without_end_are_a_431(served):
+    async with served.line() as line:
+        await line.send(request_bytes(CHAT, b"", headers=CHUNKED) + b"2\r\n{}\r\n0\r\n")
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(line.reply())
+            for _ in range(100):
+                await line.send(b"x-a: " + b"b" * 4000 + b"\r\n")
+                await asyncio.sleep(0)
+                if reading.done():
+                    break
+        assert reading.result().status == 431
+
+
+async def test_trailers_change_nothing_of_a_request(served):
+    body = json.dumps(HELLO).encode()
+    async with served.line() as line:
+        await line.send(request_bytes(CHAT, b"", headers=CHUNKED))
+        await line.send(
+            b"%x\r\n%b\r\n0\r\nhost: elsewhere\r\ncontent-type: text/plain\r\n\r\n" % (len(body), body)
+        )
+        assert (await line.reply()).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "intrusion", [b"NO HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"a" * 400_000], ids=["malformed", "endless"]
+)
+async def test_what_is_no_request_behind_a_running_one_ends_it(caplog, stream, intrusion):
+    """Nothing is written into the middle of an answer, and nobody works on for a connection that is gone."""
+    async with serving(Answer(pace=0.01, endless=True)) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, HELLO | {"stream": stream}))
+        if stream:
+            await line.until(b"data: ")
+        await running(server)
+        await line.send(intrusion)
+        await gone(server.edge.ongoing)
+        said = await heard(line)
+    assert (b"HTTP/1.1 4" in said) is not stream and "internal_error" not in caplog.text
+
+
+async def heard(line):
+    """What still comes, however the connection ends."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while part := await line.reader.read(1 << 16):
+            said += part
+    return said
+
+
+async def running(server):
+    async with asyncio.timeout(10):
+        while not len(server.edge.ongoing):
+            await asyncio.sleep(0.002)
+
+
+async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
+    monkeypatch.setattr("antiphon.http.serve.IDLE_SECONDS", 0.2)
+    async with serving() as server, server.line() as line:
+        assert await line.rest() == b""
+        await gone(server.connections)
