@@ -41,6 +41,11 @@ class Screen:
             self._read(0.1)
         self._awaited = found + len(text)
 
+    def expect_prompt(self) -> None:
+        """Waits until the chat reads keys: the line editor shows its prompt a moment before it does."""
+        self.expect("> ")
+        time.sleep(0.1)
+
     def end(self) -> int:
         """Waits for the program's end; its exit status."""
         deadline = time.monotonic() + PATIENCE

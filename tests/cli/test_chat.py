@@ -130,17 +130,20 @@ def test_in_a_terminal_lines_are_edited_and_ctrl_c_stops_the_answer_then_leaves(
         shown.type("/model good\rWhat was that?\r")
         shown.expect("3 tokens")
         assert asked(server)[-2]["content"].startswith("on on on "), "what was said of it is remembered"
+        shown.expect_prompt()
         shown.type(CTRL_C)
         shown.expect("Ctrl-C again or Ctrl-D leaves")
+        shown.expect_prompt()
         shown.type(CTRL_C)
         assert shown.end() == 130
 
 
 def test_ctrl_d_leaves(server: Standin, tmp_path: Path):
     with screen("chat", "--url", server.url, "--model", "thinks", cwd=tmp_path) as shown:
-        shown.expect("> ")
+        shown.expect_prompt()
         shown.type("Why?\r")
         shown.expect("hmyes")
+        shown.expect_prompt()
         shown.type(CTRL_D)
         assert shown.end() == 0
 
@@ -158,6 +161,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_chat(tmp_path: Path):
         shown.expect("first after")
         tree = psutil.Process(shown.process.pid).children(recursive=True)
         assert len(tree) >= 3, "supervisor, HTTP process and engine host"
+        shown.expect_prompt()
         shown.type(CTRL_D)
         assert shown.end() == 0
         assert not psutil.wait_procs(tree, timeout=10)[1]
