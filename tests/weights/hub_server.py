@@ -59,6 +59,8 @@ class Faults:
     """The connection is closed in order at that byte, once."""
     reset_at: int | None = None
     """The connection is reset at that byte, each time."""
+    stall_at: int | None = None
+    """Nothing more comes from that byte on, until the server ends."""
     flip_at: int | None = None
     """The lowest bit of that byte is another."""
     ignores_ranges: bool = False
@@ -79,6 +81,7 @@ class HubServer:
     asked: list[Asked] = field(default_factory=list)
     sent: list[Asked] = field(default_factory=list)
     """What the files' host was asked."""
+    ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
     files_url: str = ""
 
@@ -99,6 +102,7 @@ def running(server: HubServer) -> Iterator[HubServer]:
     try:
         yield server
     finally:
+        server.ended.set()
         for host in (hub, files):
             host.shutdown()
             host.server_close()
@@ -161,7 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        end = min(at for at in (faults.hang_up_at, faults.reset_at, len(body)) if at is not None)
+        ends = (faults.hang_up_at, faults.reset_at, faults.stall_at, len(body))
+        end = min(at for at in ends if at is not None)
         self.wfile.write(body[start:end])
         self.wfile.flush()
         if end < len(body):
@@ -171,6 +176,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Ends the connection in the middle of the body."""
         faults = self.server.state.faults
         self.close_connection = True
+        if faults.stall_at is not None:
+            self.server.state.ended.wait(30)
+            return
         time.sleep(0.05)  # what was sent is read before a reset would discard it
         if faults.reset_at is not None:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,0 +1,138 @@
+"""`antiphon models` and `--model hf:...`, as a user runs them, against a hub on loopback."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.asked import Asked
+from antiphon.cli.fetching import shown
+from antiphon.cli.serve import settled
+from antiphon.errors import ModelFetchError, SettingsError
+from antiphon.weights.hub import Progress, Stage
+from benchmarks.make_model import SIZES, write_model
+from tests.cli.conftest import Run, bare_environment
+from tests.e2e.server import serving
+from tests.weights.hub_server import TOKEN, HubServer, Repository, running
+
+FILE = "tiny-q8_0.gguf"
+MODEL = f"hf:ada/tiny-GGUF:{FILE}"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_model(tmp_path_factory.mktemp("model") / FILE, SIZES["tiny"]).read_bytes()
+
+
+@pytest.fixture
+def server(data: bytes) -> Iterator[HubServer]:
+    with running(HubServer({"ada/tiny-GGUF": Repository({FILE: data})})) as server:
+        yield server
+
+
+@pytest.fixture
+def env(server: HubServer, tmp_path: Path) -> dict[str, str]:
+    """What a user would have said, and nothing of this machine's user."""
+    return {
+        "ANTIPHON_HUB_ENDPOINT": server.url,
+        "ANTIPHON_HOME": str(tmp_path / "home"),
+        "HF_HOME": str(tmp_path / "nobody"),
+        "HF_TOKEN": "",
+        "NO_PROXY": "127.0.0.1",
+    }
+
+
+def test_a_file_is_pulled_listed_and_removed(antiphon: Run, env: dict[str, str], tmp_path: Path, data: bytes):
+    pulled = antiphon("models", "pull", MODEL, env=env)
+    assert pulled.returncode == 0, pulled.stderr
+    path = Path(pulled.stdout.strip())
+    assert path.read_bytes() == data and path.is_relative_to(tmp_path / "home" / "models")
+    assert pulled.stderr.splitlines() == [
+        f"antiphon: fetching {FILE} ({len(data) / 1e6:.1f} MB)",
+        f"antiphon: checking {FILE} ({len(data) / 1e6:.1f} MB)",
+    ]
+    listed = antiphon("models", "list", env=env).stdout.splitlines()
+    assert listed[0].split() == ["NAME", "SIZE", "COMMIT", "REFERENCE"]
+    assert listed[1].split() == ["tiny-q8_0", f"{len(data) / 1e6:.1f}", "MB", "aaaaaaaa", MODEL]
+    (row,) = json.loads(antiphon("models", "list", "--json", env=env).stdout)["models"]
+    assert (row["reference"], row["bytes"], row["path"]) == (MODEL, len(data), str(path))
+    assert antiphon("models", "remove", "tiny-q8_0", env=env).stdout.startswith(f"removed {MODEL}")
+    assert not path.exists()
+    again = antiphon("models", "remove", "tiny-q8_0", env=env)
+    assert again.returncode == 1 and "`antiphon models list`" in again.stderr
+
+
+def test_what_ctrl_c_left_is_listed_and_removed(
+    antiphon: Run, env: dict[str, str], server: HubServer, tmp_path: Path
+):
+    server.faults.stall_at = 1000
+    pulling = subprocess.Popen(
+        [sys.executable, "-m", "antiphon", "models", "pull", MODEL],
+        env=bare_environment() | env,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert pulling.stderr and "fetching" in pulling.stderr.readline()
+    pulling.send_signal(signal.SIGINT)
+    said = pulling.communicate(timeout=50)[1]
+    assert pulling.returncode == 130 and said.splitlines()[-1].endswith("goes on from what has arrived")
+    assert "(unfinished)" in antiphon("models", "list", env=env).stdout
+    assert "unfinished" in antiphon("models", "remove", "hf:ada/tiny-GGUF", env=env).stdout
+    assert antiphon("models", "list", env=env).stdout.startswith("no model was fetched yet")
+
+
+def test_a_refusal_is_one_line_that_holds_no_token(antiphon: Run, env: dict[str, str], server: HubServer):
+    server.repositories["ada/tiny-GGUF"].is_gated = True
+    refused = antiphon("models", "pull", MODEL, env=env)
+    assert refused.returncode == 1 and refused.stdout == ""
+    assert refused.stderr.startswith("antiphon: ada/tiny-GGUF is gated") and refused.stderr.count("\n") == 1
+    opened = antiphon("models", "pull", MODEL, env=env | {"HF_TOKEN": TOKEN, "HF_DEBUG": "1"})
+    assert opened.returncode == 0 and TOKEN not in opened.stdout + opened.stderr
+
+
+def test_a_model_of_the_hub_is_served_and_next_time_without_the_hub(env: dict[str, str], server: HubServer):
+    with serving("--model", f"mine={MODEL}", env=env) as started, started.client() as client:
+        answer = client.post("/v1/completions", json={"model": "mine", "prompt": "a", "max_tokens": 2})
+        assert answer.status_code == 200, answer.text
+    asked = len(server.asked)
+    with serving("--model", MODEL, env=env) as started, started.client() as client:
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-q8_0"]
+    assert asked == len(server.asked) == 2
+
+
+def test_a_settings_file_may_name_a_model_of_the_hub(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: HubServer
+):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "antiphon.toml"
+    file.write_text(f'[hub]\ncache = "{tmp_path}/kept"\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
+    (model,) = settled(Asked(config=file)).models
+    assert Path(model.path).is_relative_to(tmp_path / "kept") and model.context_length
+    file.write_text(f'[hub]\noffline = true\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
+    with pytest.raises(ModelFetchError, match="offline mode is on"):
+        settled(Asked(config=file))
+    with pytest.raises(SettingsError, match="no file inside a repository"):
+        settled(Asked({"server": {"port": 0}}, ["hf:ada/tiny:../a.gguf"]))
+
+
+def test_a_terminal_shows_a_bar():
+    keyboard, line = pty.openpty()
+    with os.fdopen(line, "w") as terminal, shown(terminal) as tell:
+        tell(Progress(Stage.FETCHING, FILE, 500_000, 1_000_000))
+        tell(Progress(Stage.FETCHING, FILE, 1_000_000, 1_000_000))
+        tell(Progress(Stage.CHECKING, FILE, 1_000_000, 1_000_000))
+    seen = b""
+    with suppress(OSError):
+        while chunk := os.read(keyboard, 65536):
+            seen += chunk
+    os.close(keyboard)
+    assert f"fetching {FILE}" in seen.decode() and "1.0/1.0 MB" in seen.decode()
