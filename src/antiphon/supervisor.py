@@ -47,8 +47,9 @@ HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP
 """What of the environment reaches an engine host: what an interpreter, a library and its threads need, and no
 credential."""
 
-SECRET_VARIABLES = frozenset({"ANTIPHON_API_KEY"})
-"""What does not reach the HTTP process by its environment: the settings carry it."""
+SECRET_VARIABLES = frozenset({"ANTIPHON_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+"""What does not reach the HTTP process by its environment: the settings carry the key, and models are fetched
+before it starts."""
 
 
 @dataclass(frozen=True, slots=True)

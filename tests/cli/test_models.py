@@ -99,9 +99,12 @@ def test_a_refusal_is_one_line_that_holds_no_token(antiphon: Run, env: dict[str,
 
 
 def test_a_model_of_the_hub_is_served_and_next_time_without_the_hub(env: dict[str, str], server: HubServer):
-    with serving("--model", f"mine={MODEL}", env=env) as started, started.client() as client:
+    with_token = env | {"HF_TOKEN": TOKEN}
+    with serving("--model", f"mine={MODEL}", env=with_token) as started, started.client() as client:
         answer = client.post("/v1/completions", json={"model": "mine", "prompt": "a", "max_tokens": 2})
         assert answer.status_code == 200, answer.text
+        children = started.supervisor.children(recursive=True)
+        assert len(children) >= 2 and not any("HF_TOKEN" in child.environ() for child in children)
     asked = len(server.asked)
     with serving("--model", MODEL, env=env) as started, started.client() as client:
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-q8_0"]

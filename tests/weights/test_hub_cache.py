@@ -26,7 +26,7 @@ def kept(cache: Cache, reference: Reference, commit: str = COMMIT, digest: str =
 
 
 def test_it_lies_in_the_home_that_is_said_or_in_the_platforms_cache():
-    home = Path("/home-of-ada")
+    home = Path("/ada")
     assert default_directory({"ANTIPHON_HOME": "/srv"}, home, "linux") == Path("/srv/models")
     assert default_directory({"XDG_CACHE_HOME": "/cache"}, home, "linux") == Path("/cache/antiphon/models")
     assert default_directory({"XDG_CACHE_HOME": "relative"}, home, "linux") == home / ".cache/antiphon/models"
