@@ -22,7 +22,7 @@ import pytest
 
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import host_engine
-from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineUnavailable
+from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
 from antiphon.supervisor import Programs, bind, host_environment, http_environment, url_of
 from tests.engines.host.linked import short_directory
 from tests.engines.host.processes import PATIENCE, alive, descendants, environment, until
@@ -204,7 +204,7 @@ async def test_under_load_a_killed_host_costs_only_what_was_in_its_batch_and_is_
                 await asyncio.to_thread(server.kill_host)
                 found = [await end for end in ends]
             assert found.count(EngineDied) == info.sequences
-            assert found.count(EngineUnavailable) == 8
+            assert found.count(EngineLost) == 8
             assert client.state() is EngineState.RESTARTING
             await client.load(SPEC)
             assert isinstance(await anext(client.generate(asking())), SequenceStarted)

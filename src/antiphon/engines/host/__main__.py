@@ -70,7 +70,7 @@ async def _host(config: HostConfig, status: StatusPipe) -> int:
         faulthandler.enable()  # from here on a crash of the library is news worth a page
         status.ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
-        await stop.wait()
+        await status.pulse(stop)
         await host.drain(DRAIN)
     await engine.aclose()
     return 0

@@ -24,6 +24,12 @@ DEATHS = 3
 WINDOW = 60.0
 """That many deaths within so many seconds, and a child is not started again."""
 
+SILENCE = 4.0
+MOST_SILENCES = 5
+"""Waits of so many seconds, so many in a row without a word, and a process that promised signs of life is
+stuck: a
+loaded machine delays them by a second or two."""
+
 LONGEST_LINE = 1024 * 1024
 """Bytes of one report; an engine's facts take a few thousand."""
 
@@ -38,10 +44,32 @@ class Child:
         self._reader = reader
         self.pid = process.pid
 
-    async def reports(self) -> AsyncIterator[Status]:
-        """What the child says of itself, until it closes its pipe by ending."""
-        async for line in self._reader:
-            yield from_line(line, Status)
+    async def reports(self, silence: float = SILENCE) -> AsyncIterator[Status]:
+        """What the child says of itself, until it closes its pipe by ending.
+
+        One that has said it is alive must go on saying so: after MOST_SILENCES times `silence` seconds
+        without a
+        word it is stuck, and killed. Several short waits and not one long one, since this process may have
+        been
+        stopped itself, and then finds one of them over while words lie unread.
+        """
+        silences, promised = 0, False
+        while silences < MOST_SILENCES:
+            try:
+                async with asyncio.timeout(silence if promised else None):
+                    line = await self._reader.readline()
+            except TimeoutError:
+                silences += 1
+                continue
+            if not line:
+                return
+            status = from_line(line, Status)
+            silences, promised = 0, promised or status.state is ChildState.ALIVE
+            if status.state is not ChildState.ALIVE:
+                yield status
+        record("process_stuck", logging.WARNING, pid=self.pid)
+        self.kill()
+        await self._reader.read()  # the end that the kill brings closes the pipe
 
     async def ended(self) -> str:
         """How the process ended, for people: `status 1`, `signal SIGKILL`."""

@@ -10,7 +10,9 @@ status back. Every line is one JSON object.
     HTTP process   in: settings.encode(), HttpConfig, EngineNews*   out: Status
 """
 
+import asyncio
 import os
+import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,6 +25,10 @@ from antiphon.engines.host.frames import to_line
 from antiphon.errors import AntiphonError, ErrorReport
 
 STDIN = 0
+
+PULSE = 2.0
+"""Seconds between two signs of life: some milliseconds of CPU an hour."""
+
 CHUNK = 65536
 
 
@@ -71,6 +77,8 @@ class ChildState(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    ALIVE = "alive"
+    """Nothing new: its event loop still turns. Who has said so once says so every PULSE seconds."""
     FAILED = "failed"
     """It cannot do its work, and ends."""
 
@@ -99,6 +107,20 @@ class StatusPipe:
     def ready(self, info: EngineInfo | None = None) -> None:
         """`info` is an engine host's; the HTTP process has none."""
         self._say(Status(ChildState.READY, info and replace(info, chat_template=None)))
+
+    def alive(self) -> None:
+        """Says nothing when the pipe is full: a supervisor that does not read must not hold this process
+        up."""
+        if select.select([], [self._fd], [], 0)[1]:
+            self._say(Status(ChildState.ALIVE))
+
+    async def pulse(self, until: asyncio.Event) -> None:
+        """Says so again and again until the event is set."""
+        while not until.is_set():
+            self.alive()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PULSE):
+                    await until.wait()
 
     def failed(self, error: AntiphonError) -> None:
         self._say(Status(ChildState.FAILED, error=ErrorReport.of(error)))
