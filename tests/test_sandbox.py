@@ -15,7 +15,7 @@ from tests.engines.host.processes import descendants
 PATIENCE = 40.0
 """Seconds for what may take the start of an interpreter and two seconds."""
 
-SHORT = Limits(seconds=0.5)
+SHORT = Limits(seconds=0.5, patience=1.0)
 JOBS = "antiphon.testing.misbehaviour"
 
 
@@ -49,6 +49,16 @@ async def test_a_job_that_never_ends_is_ended(target: str) -> None:
     assert await stopped(target) is Stop.TIME
     assert time.monotonic() - begun >= SHORT.seconds
     assert helpers() == []
+
+
+async def test_a_job_that_waits_for_the_machine_is_not_one_that_takes_long() -> None:
+    assert await run_job(f"{JOBS}:nap", {"seconds": 0.5}, Limits(seconds=0.2)) == "awake"
+
+
+async def test_a_job_that_works_too_long_is_not_waited_for() -> None:
+    begun = time.monotonic()
+    assert await stopped("spin", Limits(seconds=0.5, patience=PATIENCE)) is Stop.TIME
+    assert time.monotonic() - begun < PATIENCE
 
 
 async def test_a_job_that_takes_all_memory_gets_none() -> None:

@@ -48,7 +48,9 @@ class Limits:
     """What one job may take."""
 
     seconds: float = 2.0
-    """Of wall clock, and of CPU, once the function is called."""
+    """Of CPU, once the function is called: on a busy machine an honest job waits, but works no longer."""
+    patience: float = 20.0
+    """Of wall clock, once the function is called; it ends a job that waits instead of working."""
     memory: int = 256 * 1024 * 1024
     """Bytes of address space, the interpreter's own included."""
     answer: int = 4 * 1024 * 1024
@@ -132,10 +134,10 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
     try:
         async with asyncio.timeout(START_DEADLINE):
             await process.stdout.read(1)
-        async with asyncio.timeout(limits.seconds):
+        async with asyncio.timeout(limits.patience):
             return await _bounded(process.stdout, limits.answer)
     except TimeoutError:
-        raise JobStopped(Stop.TIME, f"it took more than {limits.seconds:g} s") from None
+        raise JobStopped(Stop.TIME, f"it took more than {limits.patience:g} s") from None
 
 
 async def _bounded(stream: "StreamReader", most: int) -> bytes:
@@ -151,7 +153,7 @@ async def _bounded(stream: "StreamReader", most: int) -> bytes:
 def _outcome(answer: bytes, code: int) -> object:
     import signal
 
-    if code == -signal.SIGXCPU:
+    if code in (-signal.SIGPROF, -signal.SIGXCPU):
         raise JobStopped(Stop.TIME, "it took too much time")
     if not answer:
         raise JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
@@ -196,10 +198,11 @@ def _confine(limits: Limits) -> None:
 
 
 def _alarm(limits: Limits) -> None:
-    """Ends this process also when its parent is no longer there to do so."""
+    """Ends this process when its time is up, also when its parent is no longer there to do so."""
     import signal
 
-    signal.setitimer(signal.ITIMER_REAL, limits.seconds + 1)
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+    signal.setitimer(signal.ITIMER_REAL, limits.patience + 1)
 
 
 def _function(target: str) -> Callable[[Mapping[str, object]], object]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def sleep(_: Mapping[str, object]) -> object:
     """Never ends, and takes no CPU."""
     signal.pause()
     return None
+
+
+def nap(payload: Mapping[str, object]) -> object:
+    """Takes its time, and no CPU."""
+    time.sleep(float(str(payload["seconds"])))
+    return "awake"
 
 
 def grow(_: Mapping[str, object]) -> object:
