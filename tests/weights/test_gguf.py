@@ -1,5 +1,6 @@
 """The header of a GGUF file: read as its writers write it, refused where it contradicts itself."""
 
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -134,6 +135,13 @@ def string(text: str) -> bytes:
             ),
             "unknown type 77",
         ),
+        (
+            replaced(
+                string("llama.block_count") + struct.pack("<II", 4, 2),
+                string("llama.block_count") + struct.pack("<II", 4, 0),
+            ),
+            "no layers",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(model: Path, change: Callable[[bytes], bytes], words: str):
@@ -158,3 +166,20 @@ def test_what_is_no_file_is_refused(tmp_path: Path):
         read_header(tmp_path / "absent.gguf")
     with pytest.raises(ModelFileError, match="is a directory"):
         read_header(tmp_path)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 512.0])
+def test_a_length_that_is_no_whole_number_is_none(model: Path, number: float):
+    change = replaced(
+        string("llama.context_length") + struct.pack("<II", 4, 512),
+        string("llama.context_length") + struct.pack("<If", 6, number),
+    )
+    model.write_bytes(change(model.read_bytes()))
+    assert read_header(model).context_length == 0
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path):
+    path = tmp_path / "pipe.gguf"
+    os.mkfifo(path)
+    with pytest.raises(ModelFileError, match="not a regular file"):
+        read_header(path)

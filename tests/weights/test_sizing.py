@@ -59,3 +59,8 @@ def test_a_header_without_figures_gets_the_default_context():
 
 def test_the_machine_has_some_memory():
     assert available_memory() > 50_000_000
+
+
+def test_a_model_for_fewer_tokens_than_can_be_served_is_refused():
+    with pytest.raises(LoadError, match="made for 1 tokens; 16 are the least"):
+        fitting_context(header(context=1), 1, "f16", free=10**9)

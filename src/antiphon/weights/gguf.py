@@ -58,7 +58,7 @@ class Header:
     def number(self, key: str) -> int:
         """An integer under the architecture's prefix; 0 when there is none."""
         value = self.metadata.get(f"{self.architecture}.{key}", 0)
-        return int(value) if isinstance(value, int | float) else 0
+        return value if isinstance(value, int) else 0
 
     @property
     def context_length(self) -> int:
@@ -90,6 +90,9 @@ class Header:
 def read_header(path: Path) -> Header:
     """Reads and checks it. Raises ModelFileError with the file's name and what is wrong."""
     try:
+        if path.exists() and not path.is_file():
+            what = "a directory; name the GGUF file in it" if path.is_dir() else "not a regular file"
+            raise ModelFileError(f"{path} is {what}")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < len(MAGIC):
@@ -98,8 +101,6 @@ def read_header(path: Path) -> Header:
                 return _Reader(data, path).header()
     except FileNotFoundError:
         raise ModelFileError(f"there is no file {path}; check the path given to --model") from None
-    except IsADirectoryError:
-        raise ModelFileError(f"{path} is a directory; name the GGUF file in it") from None
     except OSError as problem:
         raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
 
@@ -127,6 +128,8 @@ class _Reader:
         architecture = metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise self._broken("names no architecture, so it is no model")
+        if metadata.get(f"{architecture}.block_count", 1) == 0:
+            raise self._broken("has no layers")
         if metadata.get("general.type") == "adapter":
             raise self._broken("is a LoRA adapter; serve the model that it was made for")
         parameters = sum(weights for _, weights, _ in extents)

@@ -15,6 +15,9 @@ LONGEST_DEFAULT = 8192
 SHORTEST_USEFUL = 256
 """Tokens below which serving makes no sense."""
 
+SHORTEST_SERVED = 16
+"""Tokens that a context must have; the settings take no shorter one."""
+
 BYTES = {"f16": 2, "f32": 4}
 
 
@@ -31,6 +34,8 @@ def fitting_context(header: Header, sequences: int, kv_type: str, free: int | No
     own = header.context_length or LONGEST_DEFAULT
     fits = int(room // per_token) if per_token else own
     length = min(own, LONGEST_DEFAULT, fits // SHORTEST_USEFUL * SHORTEST_USEFUL if fits < own else own)
+    if own < SHORTEST_SERVED:
+        raise LoadError(f"{header.path.name} was made for {own} tokens; {SHORTEST_SERVED} are the least")
     if length < min(own, SHORTEST_USEFUL):
         raise LoadError(
             f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and "
