@@ -340,6 +340,14 @@ async def test_stop_tokens_and_the_end_of_turn_are_a_stop():
     assert tokens.requests[0].stop_token_ids == (world,)
 
 
+async def test_a_stop_token_that_the_model_does_not_have_is_refused():
+    engine, tokens = renderer()
+    with pytest.raises(InvalidValue, match="not one of this model's") as refused:
+        await answer(engine, asking(stop_token_ids=(0, len(tokens.table.pieces))))
+    assert refused.value.param == "stop_token_ids"
+    assert tokens.requests == []
+
+
 async def test_an_end_token_shows_nothing_though_the_vocabulary_gives_it_a_text():
     table = build_vocabulary()
     word = table.pieces.index(b"END")

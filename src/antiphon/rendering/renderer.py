@@ -100,6 +100,7 @@ class Renderer:
         try:
             async with asyncio.timeout(context.remaining()):
                 facts = await self._known()
+                prompts.require_known(request.output.stop_token_ids, facts, "stop_token_ids")
                 fitted = [
                     prompts.fit(
                         prompt,
