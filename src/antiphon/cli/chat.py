@@ -178,11 +178,11 @@ class Chat:
             for piece in pieces:
                 if (piece.text or piece.reasoning) and not answer.first:
                     answer.first = time.monotonic()
-                self._terminal.write_dim(piece.reasoning)
-                self._terminal.write(piece.text)
-                answer.text += piece.text
+                answer.text += piece.text  # before it is shown, so that what was seen is remembered
                 answer.finish = piece.finish or answer.finish
                 answer.usage = piece.usage or answer.usage
+                self._terminal.write_dim(piece.reasoning)
+                self._terminal.write(piece.text)
 
     # --- commands -------------------------------------------------------------------------------------------
 

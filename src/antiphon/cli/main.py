@@ -96,6 +96,27 @@ def chat(
 
 
 @app.command()
+def doctor(
+    model: options.Models = None,
+    host: options.Host = None,
+    port: options.Port = None,
+    sequences: options.Sequences = None,
+    context_length: options.ContextLength = None,
+    threads: options.Threads = None,
+    config: options.Config = None,
+    load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Look for what keeps the server from running well, and say what helps."""
+    from antiphon.cli import doctor as command
+    from antiphon.cli.asked import Asked, given
+
+    shared = given(sequences=sequences, context_length=context_length, threads=threads)
+    asked = Asked({"server": given(host=host, port=port)}, model or [], shared, config)
+    raise typer.Exit(command.run(asked, load=load, as_json=json))
+
+
+@app.command()
 def bench(
     url: options.ServerUrl = None,
     model: Annotated[str | None, typer.Option(help="The model to ask. [the first one]")] = None,

@@ -1,0 +1,195 @@
+"""The checks of `antiphon doctor` that need no native code: each looks at one thing and says what it found.
+
+None of them raises for what it looks at, and none leaves anything behind.
+"""
+
+import json
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from antiphon.cli.asked import DEMO_MODEL, Asked
+from antiphon.cli.fetching import cache_of
+from antiphon.cli.findings import Finding, Standing, fine, found, refused
+from antiphon.cli.inspection import ended
+from antiphon.cli.serve import sized
+from antiphon.engines.host.runtime import runtime_directory
+from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, SettingsError
+from antiphon.settings import (
+    ModelSettings,
+    ServerSettings,
+    Settings,
+    changed,
+    interpreter,
+    model,
+    with_models,
+)
+from antiphon.supervisor import bind
+from antiphon.weights.gguf import read_header
+from antiphon.weights.reference import is_reference, parse
+from antiphon.weights.sizing import available_memory, kv_bytes_per_cell
+
+OLDEST_PYTHON = (3, 11)
+QUICK = 10.0
+"""Seconds for a Python to say its version, and for a neighbour on the port to say who it is."""
+
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A model that is here, and the memory that serving it takes."""
+
+    model: ModelSettings
+    bytes: int
+
+
+def check_settings(asked: Asked) -> tuple[Settings, Finding]:
+    """The settings, or the defaults where they are broken."""
+    try:
+        settings = asked.settings()
+    except SettingsError as error:
+        return with_models(Settings(), [model(DEMO_MODEL)]), refused("settings-invalid", error)
+    file = asked.file()
+    return settings, fine("settings", f"{file} and the environment" if file else "the environment; no file")
+
+
+def check_python(settings: Settings) -> Finding:
+    """The interpreter that engine hosts run under; by default this one."""
+    python = interpreter(settings)
+    command = [python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=QUICK, check=False)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return found("interpreter-unusable", f"{python} does not run: {problem}")
+    try:
+        version = tuple(int(part) for part in done.stdout.split(".")[:2])
+    except ValueError:
+        return found("interpreter-unusable", f"{python} ends with {ended(done.returncode)}")
+    if done.returncode or len(version) < len(OLDEST_PYTHON):
+        return found("interpreter-unusable", f"{python} ends with {ended(done.returncode)}")
+    said = f"Python {done.stdout.strip()}, {python}"
+    return found("python-too-old", said) if version < OLDEST_PYTHON else fine("python", said)
+
+
+def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
+    """Each model's file, and the memory of all together."""
+    here: list[Sized] = []
+    findings: list[Finding] = []
+    for each in settings.models:
+        try:
+            known = _local(each, settings)
+            if known is None:
+                findings.append(found("model-not-fetched", f"{each.path} is not here yet", Standing.ADVICE))
+                continue
+            one = _sized(known)
+        except LoadError as error:
+            findings.append(refused("memory-short", error))
+        except SettingsError as error:
+            findings.append(refused("settings-invalid", error))
+        except (AntiphonError, OSError) as error:
+            findings.append(_bad_model(each, error))
+        else:
+            here.append(one)
+            findings.append(fine("model", _described(one)))
+    return here, findings + check_memory(here)
+
+
+def _local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
+    """The model with the path of its file on this machine; None when it was not fetched."""
+    if not is_reference(each.path):
+        return each
+    entry = cache_of(settings.hub).find(parse(each.path))
+    return changed(each, path=str(entry.path)) if entry else None
+
+
+def _sized(each: ModelSettings) -> Sized:
+    known = sized(each)
+    header = read_header(Path(known.path))
+    cells = (known.context_length or 0) * known.sequences
+    return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
+
+
+def _bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
+    if isinstance(error, AntiphonError):
+        return refused("model-invalid", error)
+    return found("model-invalid", f"cannot read {each.path}: {error.strerror}")
+
+
+def _described(one: Sized) -> str:
+    known = one.model
+    return (
+        f"{known.name}, {known.path}: {known.sequences} x {known.context_length} tokens in "
+        f"{one.bytes / GIGABYTE:.2f} GB"
+    )
+
+
+def check_memory(models: list[Sized]) -> list[Finding]:
+    """Weights and KV caches of all models against what can be had."""
+    if not models:
+        return []
+    needed, room = sum(one.bytes for one in models), memory_room()
+    said = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
+    return [found("memory-short", said) if needed > room else fine("memory", said)]
+
+
+def memory_room() -> int:
+    """Bytes that a process of this user can have now."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    room = available_memory()
+    return room if limit == resource.RLIM_INFINITY else min(room, limit)
+
+
+def check_port(server: ServerSettings) -> Finding:
+    """Listens there for a moment."""
+    try:
+        bind(server.host, server.port).close()
+    except AddressUnavailable as error:
+        if " is taken" not in error.message:
+            return refused("address-unavailable", error)
+        said = f"port {server.port} of {server.host} is taken"
+        return found("port-taken", f"{said}: Antiphon runs there" if _is_antiphon(server) else said)
+    return fine("port", f"port {server.port} of {server.host} is free")
+
+
+def _is_antiphon(server: ServerSettings) -> bool:
+    """Whether what listens there answers as Antiphon's health page does."""
+    with closing(HTTPConnection(server.host.strip("[]"), server.port, timeout=QUICK / 10)) as connection:
+        try:
+            connection.request("GET", "/health")
+            answer = json.loads(connection.getresponse().read(1000))
+        except (OSError, HTTPException, ValueError):
+            return False
+    return isinstance(answer, dict) and answer.get("status") == "ok"
+
+
+def check_cache(settings: Settings) -> Finding:
+    """Where fetched models are kept: what is there can be read, and more can be written."""
+    cache = cache_of(settings.hub)
+    place = next(place for place in (cache.root, *cache.root.parents) if os.path.lexists(place))
+    try:
+        os.listdir(place)
+        entries = cache.entries()
+    except OSError as problem:
+        return found("cache-unusable", f"cannot read the model cache {place}: {problem.strerror}")
+    except AntiphonError as error:
+        return refused("cache-unusable", error)
+    if not os.access(place, os.W_OK | os.X_OK):
+        return found("cache-unusable", f"cannot write to the model cache {place}")
+    return fine("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
+
+
+def check_sockets() -> Iterator[Finding]:
+    """The directory that a running server keeps its sockets in."""
+    try:
+        with runtime_directory() as place:
+            yield fine("sockets", str(place.parent))
+    except SettingsError as error:
+        yield refused("no-socket-place", error)
+    except OSError as problem:
+        yield found("no-socket-place", f"cannot make a directory for sockets: {problem.strerror}")

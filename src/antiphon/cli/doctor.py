@@ -1,0 +1,100 @@
+"""`antiphon doctor`: looks at everything that `antiphon serve` needs, and says what is wrong and what helps.
+Changes nothing.
+"""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from antiphon.cli.asked import Asked
+from antiphon.cli.checks import (
+    check_cache,
+    check_models,
+    check_port,
+    check_python,
+    check_settings,
+    check_sockets,
+)
+from antiphon.cli.engine_checks import check_library, check_loading, check_processor, check_threads
+from antiphon.cli.findings import Finding, Standing
+from antiphon.cli.inspection import inspect
+from antiphon.cli.processor import processor_features
+from antiphon.settings import interpreter
+from antiphon.supervisor import load_spec
+
+MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
+INDENT = 8
+NARROWEST, WIDEST = 60, 110
+"""Columns of the text."""
+
+
+def run(asked: Asked, load: bool, as_json: bool) -> int:
+    """Prints the findings; 1 when something is broken."""
+    findings = list(examine(asked, load))
+    broken = sum(finding.standing is Standing.BROKEN for finding in findings)
+    print(as_object(findings, broken) if as_json else as_text(findings, broken))
+    return 1 if broken else 0
+
+
+def examine(asked: Asked, load: bool) -> Iterator[Finding]:
+    """Every finding, in the order in which a server would meet them."""
+    settings, finding = check_settings(asked)
+    yield finding
+    python = check_python(settings)
+    yield python
+    models, of_models = check_models(settings)
+    if python.standing is Standing.OK:
+        tried = [load_spec(one.model, settings.engine.library) for one in models] if load else []
+        seen = inspect(interpreter(settings), settings.engine, tried)
+        yield from check_library(seen)
+        yield from check_processor(seen, processor_features())
+        yield from check_threads(seen, [model.threads for model in settings.models])
+        yield from check_loading(seen, models if load else [])
+    yield from of_models
+    yield check_port(settings.server)
+    yield check_cache(settings)
+    yield from check_sockets()
+
+
+def as_object(findings: list[Finding], broken: int) -> str:
+    """One JSON object."""
+    return json.dumps({"broken": broken, "findings": [asdict(finding) for finding in findings]}, indent=2)
+
+
+def as_text(findings: list[Finding], broken: int) -> str:
+    """A paragraph for each finding, its remedy below it, and the sum."""
+    width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
+    lines = [line for finding in findings for line in _paragraph(finding, width)]
+    return "\n".join([*lines, "", _sum(findings, broken)])
+
+
+def _paragraph(finding: Finding, width: int) -> list[str]:
+    """Lines that wrap between words only, so that paths and commands can be copied."""
+    parts = [(f"{MARKS[finding.standing]:{INDENT}}", f"{finding.id}: {finding.said}")]
+    if finding.remedy:
+        parts.append((" " * INDENT, f"-> {finding.remedy}"))
+    return [
+        line
+        for first, text in parts
+        for line in textwrap.wrap(
+            text,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def _sum(findings: list[Finding], broken: int) -> str:
+    advice = sum(finding.standing is Standing.ADVICE for finding in findings)
+    if broken:
+        said = "1 thing is broken" if broken == 1 else f"{broken} things are broken"
+    else:
+        said = "Nothing is broken"
+    better = f"; {advice} could be better" if advice else ""
+    more = " docs/troubleshooting.md says more." if broken or advice else ""
+    return f"{said}{better}.{more}"

@@ -1,0 +1,77 @@
+"""What `antiphon doctor` can find: each kind once, with what to do about it where the finding itself does not
+say. docs/troubleshooting.md has a section for each. Checks nothing.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from antiphon.errors import AntiphonError
+
+
+class Standing(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    ADVICE = "advice"
+    """It works, and could be better."""
+    BROKEN = "broken"
+    """`antiphon serve` would not start, or not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    id: str
+    """One of REMEDIES, or for what is well the name of the check."""
+    standing: Standing
+    said: str
+    remedy: str = ""
+
+
+REMEDIES = {
+    "settings-invalid": "Mend it; docs/configuration.md lists every setting. The rest was checked with the "
+    "defaults.",
+    "python-too-old": "Install Python 3.11 or newer and make the environment with it: "
+    "make clean && make serve PYTHON=python3.12",
+    "interpreter-unusable": "Unset ANTIPHON_ENGINE_INTERPRETER, or let it name a Python that runs and has "
+    "Antiphon installed.",
+    "library-missing": "Install the locked one: make serve, or in Antiphon's environment: "
+    "pip install --requirement requirements/serve.txt",
+    "library-unusable": "Install the xllamacpp version that requirements/serve.txt names, or unset "
+    "ANTIPHON_ENGINE_LIBRARY.",
+    "library-crashes": "It is damaged, or was built for another processor: install it again, or name "
+    "another with ANTIPHON_ENGINE_LIBRARY.",
+    "library-passed-over": "Remove it, or install a version that Antiphon knows.",
+    "cpu-features-unused": "Build a library for this processor, which Antiphon then prefers: "
+    "CMAKE_ARGS=-DGGML_NATIVE=ON pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36",
+    "model-invalid": "Name a whole GGUF file with --model.",
+    "model-not-fetched": "Fetch it now with `antiphon models pull`, or let `antiphon serve` do it.",
+    "model-not-loadable": "Try another quantization of it, or another model.",
+    "memory-short": "Lower --context-length or --sequences, or take a smaller quantization.",
+    "threads-too-many": "Leave --threads out: more threads than processors wait for each other.",
+    "port-taken": "Stop what listens there, or choose another port with --port.",
+    "address-unavailable": "Listen on an address of this machine: --host 127.0.0.1",
+    "cache-unusable": "Give it back to the user that runs Antiphon, or name another directory with "
+    "ANTIPHON_HUB_CACHE.",
+    "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
+}
+"""What helps in general, by the finding's id."""
+
+
+def fine(check: str, said: str) -> Finding:
+    """Something that is well."""
+    return Finding(check, Standing.OK, said)
+
+
+def found(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding:
+    """Something that is not, with its remedy."""
+    return Finding(name, standing, said, REMEDIES[name])
+
+
+def refused(name: str, error: AntiphonError) -> Finding:
+    """What an error says. Where its sentence ends with what to do, after a semicolon, that is the remedy."""
+    said, semicolon, remedy = error.message.rstrip(".").rpartition("; ")
+    if not semicolon:
+        return found(name, error.message)
+    return Finding(name, Standing.BROKEN, said, remedy[0].upper() + remedy[1:])

@@ -1,0 +1,44 @@
+"""What this machine's processor can do, in the words that llama.cpp has for it. Asks the system only."""
+
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+
+NAMES = {
+    "pni": "SSE3",
+    "ssse3": "SSSE3",
+    "avx": "AVX",
+    "avx2": "AVX2",
+    "f16c": "F16C",
+    "fma": "FMA",
+    "bmi2": "BMI2",
+    "avx_vnni": "AVX_VNNI",
+    "avx512f": "AVX512",
+    "avx512vbmi": "AVX512_VBMI",
+    "avx512_vnni": "AVX512_VNNI",
+    "avx512_bf16": "AVX512_BF16",
+    "amx_int8": "AMX_INT8",
+    "asimd": "NEON",
+    "asimddp": "DOTPROD",
+    "i8mm": "MATMUL_INT8",
+    "sve": "SVE",
+}
+"""The kernel's flags and the library's names of them."""
+
+DECISIVE = frozenset({"AVX", "AVX2", "FMA", "F16C", "NEON", "DOTPROD"})
+"""Without these a model runs at a fraction of its speed; the others bring less."""
+
+
+def processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+    """What the processor has of what a library can use, in the table's order; nothing where the system does
+    not say."""
+    try:
+        lines = cpuinfo.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    flags: set[str] = set()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            flags |= set(value.split())
+    return tuple(name for flag, name in NAMES.items() if flag in flags)

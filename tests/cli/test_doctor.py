@@ -1,0 +1,285 @@
+"""`antiphon doctor`: set-ups that are broken in one way each, and the remedy that it names for each."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.asked import Asked
+from antiphon.cli.checks import (
+    check_cache,
+    check_models,
+    check_port,
+    check_python,
+    check_settings,
+    check_sockets,
+    memory_room,
+)
+from antiphon.cli.doctor import examine
+from antiphon.cli.engine_checks import check_loading, check_processor, check_threads
+from antiphon.cli.findings import REMEDIES, Finding, Standing
+from antiphon.cli.inspection import Inspection, Refusal, read
+from antiphon.cli.processor import processor_features
+from antiphon.settings import EngineSettings, HubSettings, ModelSettings, ServerSettings, Settings, model
+from tests.cli import setups
+from tests.cli.conftest import Run
+
+PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+
+Examine = Callable[..., dict[str, Finding]]
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Examine:
+    """The findings of this machine with these settings, by id. The port is free unless a test says so."""
+    for name in list(os.environ):
+        if name.startswith("ANTIPHON_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def look(
+        *models: Path | str,
+        load: bool = False,
+        port: int = 0,
+        env: dict[str, str] | None = None,
+        **shared: object,
+    ) -> dict[str, Finding]:
+        for name, value in (env or {}).items():
+            monkeypatch.setenv(name, value)
+        asked = Asked({"server": {"port": 0}}, [str(model) for model in models], shared)
+        return {finding.id: finding for finding in examine(asked, load=False)}
+
+    return look
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """For a library, which is too large to be kept after the test."""
+    yield tmp_path
+    (tmp_path / setups.LIBRARY).unlink()
+
+
+def models_checked(path: Path, **values: object) -> list[Finding]:
+    """What is said of one model."""
+    one = model({"name": "a", "path": str(path), **values})
+    return check_models(Settings(models=(one,)))[1]
+
+
+def only_broken(findings: dict[str, Finding]) -> Finding:
+    (broken,) = [finding for finding in findings.values() if finding.standing is Standing.BROKEN]
+    return broken
+
+
+# --- what is well --------------------------------------------------------------------------------------
+
+
+def test_a_set_up_that_works_has_nothing_broken_and_tries_the_model(antiphon: Run):
+    done = antiphon("doctor", "--port", "0", "--load", "--json")
+    shown = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, shown["broken"]) == (0, "", 0)
+    said = {finding["id"]: finding["said"] for finding in shown["findings"]}
+    assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in said["python"]
+    assert "llama.cpp b" in said["library"] and str(setups.wheel()) in said["library"]
+    assert "the first that was found" in said["library"]
+    assert "16 x 2048 tokens" in said["model"]
+    assert said["loading"] == "cantor.gguf loads"
+    assert {"settings", "threads", "memory", "port", "cache", "sockets"} <= set(said)
+
+
+def test_people_read_the_same_and_the_status_says_that_something_is_broken(antiphon: Run):
+    done = antiphon("doctor", "--port", "0", "--model", "missing.gguf")
+    assert done.returncode == 1 and done.stderr == ""
+    text = " ".join(done.stdout.split())
+    assert "BROKEN model-invalid: there is no file" in text
+    assert "-> Check the path given to --model" in text
+    assert "1 thing is broken" in text and "docs/troubleshooting.md" in text
+
+
+# --- ten and more that are not -------------------------------------------------------------------------
+
+
+def test_no_library(examined: Examine, tmp_path: Path):
+    python = setups.python_without(tmp_path, "xllamacpp", "llama_cpp")
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_INTERPRETER": str(python)}))
+    assert broken.id == "library-missing" and "requirements/serve.txt" in broken.remedy
+
+
+def test_a_library_of_another_abi(examined: Examine, place: Path):
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.other_abi(place))}))
+    assert broken.id == "library-unusable" and "n_ctx is 513, not 512" in broken.said
+    assert "xllamacpp version" in broken.remedy
+
+
+def test_a_system_package_that_is_missing(examined: Examine, place: Path):
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.without_gomp(place))}))
+    assert broken.id == "library-unusable" and "libgomp.so.9" in broken.said
+    assert broken.remedy == "Install the system package libgomp1"
+
+
+def test_a_library_that_is_none(examined: Examine):
+    other = next(Path(sysconfig.get_path("platlib")).glob("msgspec/_core*.so"))
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(other)}))
+    assert broken.id == "library-unusable" and "not a llama.cpp library" in broken.said
+    assert "ANTIPHON_ENGINE_LIBRARY" in broken.remedy
+
+
+def test_a_library_that_ends_its_process_ends_no_doctor(examined: Examine, place: Path):
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.dying(place))}))
+    assert broken.id == "library-crashes" and "SIGILL" in broken.said and "libllama.so" in broken.said
+    assert "built for another processor" in broken.remedy
+
+
+def test_a_library_without_the_processors_features(examined: Examine, place: Path):
+    findings = examined(env={"ANTIPHON_ENGINE_LIBRARY": str(setups.without_avx2(place))})
+    advice = findings["cpu-features-unused"]
+    assert advice.standing is Standing.ADVICE
+    assert re.search(r"not .*\bAVX2\b", advice.said) and "several times slower" in advice.said
+    assert "GGML_NATIVE=ON" in advice.remedy
+
+
+def test_a_model_that_is_cut_short(tmp_path: Path):
+    (broken,) = models_checked(setups.cut_model(tmp_path))
+    assert broken.id == "model-invalid" and "ends before its weights do" in broken.said
+    assert "fetch it again" in broken.remedy
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        broken = check_port(ServerSettings(port=port))
+    assert broken.id == "port-taken" and f"port {port}" in broken.said
+    assert "another port with --port" in broken.remedy
+
+
+def test_an_address_of_another_machine():
+    broken = check_port(ServerSettings(host="192.0.2.1", port=0, api_key="0123456789abcdef"))
+    assert broken.id == "address-unavailable" and "--host 127.0.0.1" in broken.remedy
+
+
+def test_no_memory_for_the_context(tmp_path: Path):
+    long = setups.long_model(tmp_path, 1 << 28)
+    _, broken = models_checked(long, context_length=1 << 28, sequences=200)
+    assert broken.id == "memory-short" and "GB can be had" in broken.said
+    assert "Lower --context-length or --sequences" in broken.remedy
+
+
+def test_a_cache_that_cannot_be_read(tmp_path: Path):
+    (tmp_path / "file").write_text("not a directory")
+    broken = check_cache(Settings(hub=HubSettings(cache=str(tmp_path / "file"))))
+    assert broken.id == "cache-unusable" and "Not a directory" in broken.said
+    assert "ANTIPHON_HUB_CACHE" in broken.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "remedy"),
+    [
+        ("[server\n", "not valid TOML", "docs/configuration.md"),
+        ("[server]\nprot = 1\n", "prot", "Did you mean port?"),
+        ("server = 3\n", "invalid settings", "docs/configuration.md"),
+    ],
+)
+def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):
+    (tmp_path / "bad.toml").write_text(text)
+    defaults, finding = check_settings(Asked({"server": {"port": 1}}, config=tmp_path / "bad.toml"))
+    assert (finding.id, finding.standing) == ("settings-invalid", Standing.BROKEN)
+    assert said in finding.said and remedy in finding.remedy
+    assert [model.name for model in defaults.models] == ["cantor"], "the rest is looked at with the defaults"
+
+
+def test_a_context_that_the_weights_were_not_made_for():
+    (broken,) = models_checked(setups.CANTOR, context_length=5000)
+    assert broken.id == "settings-invalid" and broken.remedy == "Leave it out or lower it"
+
+
+def test_more_threads_than_processors_and_a_model_that_was_not_fetched_are_advice(tmp_path: Path):
+    reference = ModelSettings(name="a", path="hf:someone/something:file.gguf")
+    _, (finding,) = check_models(Settings(hub=HubSettings(cache=str(tmp_path)), models=(reference,)))
+    assert finding.standing is Standing.ADVICE and "antiphon models pull" in finding.remedy
+    (finding,) = check_threads(Inspection(threads=2, processors=4), [None, 5])
+    assert finding.standing is Standing.ADVICE and finding.said == "5 threads on 4 processors"
+
+
+def test_an_old_python(examined: Examine, tmp_path: Path):
+    old = setups.script(tmp_path / "python3", "echo 3.9.18")
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_INTERPRETER": str(old)}))
+    assert broken.id == "python-too-old" and "3.9.18" in broken.said and "3.11" in broken.remedy
+
+
+@pytest.mark.parametrize("body", ["exit 127", "echo hello", "kill -9 $$"])
+def test_an_interpreter_that_is_none(tmp_path: Path, body: str):
+    python = setups.script(tmp_path / "python3", body)
+    broken = check_python(Settings(engine=EngineSettings(interpreter=str(python))))
+    assert broken.id == "interpreter-unusable" and "ANTIPHON_ENGINE_INTERPRETER" in broken.remedy
+
+
+def test_an_interpreter_without_antiphon(examined: Examine, tmp_path: Path):
+    python = setups.python_without(tmp_path, "msgspec")
+    broken = only_broken(examined(env={"ANTIPHON_ENGINE_INTERPRETER": str(python)}))
+    assert broken.id == "interpreter-unusable" and "No module named 'msgspec'" in broken.said
+
+
+def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr("antiphon.engines.host.runtime.SHORTEST", str(tmp_path / "absent"))
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    (broken,) = check_sockets()
+    assert broken.id == "no-socket-place" and "XDG_RUNTIME_DIR" in broken.remedy
+
+
+# --- parts that no set-up here reaches -----------------------------------------------------------------
+
+
+def test_what_a_probe_said_before_it_died_is_kept():
+    lines = [
+        '{"step": "machine", "threads": 2, "processors": 4}',
+        "llama.cpp writes what it likes",
+        '{"step": "opening", "path": "/a.so", "origin": "one 1.0"}',
+        '{"step": "refused", "message": "no"}',
+        '{"step": "opening", "path": "/b.so", "origin": "two 2.0"}',
+    ]
+    seen = read(lines)
+    assert (seen.threads, seen.processors, seen.opening) == (2, 4, "two 2.0, /b.so")
+    assert seen.refusals == [Refusal("one 1.0, /a.so", "no")]
+
+
+def test_a_model_that_kills_its_loader_is_told():
+    seen = Inspection(version="llama.cpp", loading="/m.gguf", death="signal SIGABRT")
+    (finding,) = check_loading(seen, [None])  # type: ignore[list-item]
+    assert finding.id == "model-not-loadable" and "SIGABRT" in finding.said
+
+
+def test_a_library_that_uses_all_is_well():
+    (finding,) = check_processor(Inspection(version="x", features=("AVX", "AVX2", "OPENMP")), ["AVX", "AVX2"])
+    assert finding.standing is Standing.OK and finding.said == "the library uses AVX AVX2"
+
+
+def test_features_are_read_from_either_kind_of_processor(tmp_path: Path):
+    (tmp_path / "x86").write_text("processor\t: 0\nflags\t\t: fpu pni avx avx2 fma avx512f\n")
+    (tmp_path / "arm").write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\n")
+    assert processor_features(tmp_path / "x86") == ("SSE3", "AVX", "AVX2", "FMA", "AVX512")
+    assert processor_features(tmp_path / "arm") == ("NEON", "DOTPROD")
+    assert processor_features(tmp_path / "none") == ()
+
+
+def test_memory_is_what_the_limits_of_the_user_allow():
+    limited = (
+        "ulimit -v 3000000; exec \"$0\" -c 'from antiphon.cli.checks import memory_room as m; print(m())'"
+    )
+    done = subprocess.run(["sh", "-c", limited, sys.executable], capture_output=True, text=True, check=True)
+    assert 0 < int(done.stdout) <= 3_000_000 * 1024
+    assert memory_room() > 0
+
+
+def test_every_finding_has_its_section_on_the_page_and_the_page_no_other():
+    headings = re.findall(r"^### `([a-z-]+)`$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert sorted(headings) == sorted(REMEDIES)

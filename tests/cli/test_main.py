@@ -1,0 +1,40 @@
+"""The command itself: what is there, and how quickly it answers when asked for help."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.cli.conftest import Run
+
+WORK = {"antiphon.supervisor", "antiphon.settings", "numpy", "rich", "starlette", "uvicorn", "http.client"}
+"""What a page of help must not pay for."""
+
+HELP_DEADLINE = 3.0
+"""Seconds; it takes 0.15 on an idle core. See benchmarks/cli.py."""
+
+
+def test_help_lists_every_command_within_its_time(antiphon: Run):
+    began = time.monotonic()
+    done = antiphon("--help")
+    assert time.monotonic() - began < HELP_DEADLINE
+    assert done.returncode == 0
+    assert {"serve", "chat", "config", "doctor", "bench", "version"} <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize("arguments", [(), ("serve",), ("chat",), ("doctor",), ("bench",), ("config",)])
+def test_help_imports_no_work(arguments: tuple[str, ...]):
+    shown = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "antiphon", *arguments, "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "Usage:" in shown.stdout
+    assert not WORK & {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+
+
+def test_a_mistyped_command_names_the_nearest(antiphon: Run):
+    done = antiphon("doctr")
+    assert done.returncode == 2 and "doctor" in done.stderr
