@@ -9,7 +9,7 @@ same file, byte for byte.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -148,12 +148,23 @@ def add_weights(writer: gguf.GGUFWriter, shape: Shape, kind: gguf.GGMLQuantizati
         writer.add_tensor(name, quantized, raw_dtype=kind)
 
 
-def write_model(path: Path, shape: Shape, kind: str = "q8_0", seed: int = 0) -> Path:
-    """Writes the file and returns its path. Columns must divide by 32 for quantized types."""
+def write_model(
+    path: Path,
+    shape: Shape,
+    kind: str = "q8_0",
+    seed: int = 0,
+    sampling: Mapping[str, float] | None = None,
+) -> Path:
+    """Writes the file and returns its path. Columns must divide by 32 for quantized types.
+
+    `sampling`: defaults that the file recommends, by the names that llama.cpp gives them (`temp`, `top_p`).
+    """
     quantization = gguf.GGMLQuantizationType[kind.upper()]
     writer = gguf.GGUFWriter(path, "llama")
     add_shape(writer, shape, quantization)
     add_vocabulary(writer, shape.vocabulary)
+    for name, value in (sampling or {}).items():
+        writer.add_float32(f"general.sampling.{name}", value)
     add_weights(writer, shape, quantization, seed)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

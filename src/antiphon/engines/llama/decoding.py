@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from antiphon.engines.base import (
     StopCause,
     TokenEvent,
 )
-from antiphon.engines.llama.libllama_context import Decoded, NativeContext
+from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.sampler import draw
 from antiphon.engines.llama.scheduler import Call, Padding, Plan, Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
@@ -46,6 +47,19 @@ MEMORY = 0.8
 """Weight of the past in that speed."""
 
 
+class Computing(Protocol):
+    """What the loop needs of a context; `NativeContext` says what each does."""
+
+    def set_row(self, at: int, token: int, position: int, sequence: int, output: bool) -> None: ...
+    def set_rows(self, at: int, tokens: list[int], position: int, sequence: int, output: bool) -> None: ...
+    def decode(self, rows: int) -> int: ...
+    def logits(self, rows: int) -> NDArray[np.float32]: ...
+    def remove(self, sequence: int, start: int = 0) -> None: ...
+    def copy(self, source: int, target: int, length: int) -> None: ...
+    def abort(self) -> None: ...
+    def resume(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Totals:
     """What was done so far."""
@@ -60,7 +74,7 @@ class DecodeLoop:
 
     def __init__(
         self,
-        context: NativeContext,
+        context: Computing,
         scheduler: Scheduler,
         ends: frozenset[int],
         post: Callable[[list[Delivery]], None],

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from antiphon.engines.llama.libllama_layouts import Batch, Layout, recognise, returned_struct
+from antiphon.engines.llama.libllama_layouts import LAYOUTS, Batch, Layout, recognise, returned_struct
+from antiphon.engines.llama.machine import prepare_environment
 from antiphon.errors import LibraryError
 
 P, I32, U32, F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float
@@ -142,10 +143,11 @@ class LogCapture:
         return "; ".join(dict.fromkeys(said))
 
 
-def open_library(path: Path) -> Library:
+def open_library(path: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Library:
     """Opens and checks one library. Raises LibraryError with what is wrong and what to do."""
     if sys.platform == "win32":
         raise LibraryError("The llama.cpp wheel exports no C API on Windows; run Antiphon under WSL.")
+    prepare_environment()
     try:
         functions = ctypes.CDLL(str(path))
     except OSError as error:
@@ -158,6 +160,7 @@ def open_library(path: Path) -> Library:
     found = recognise(
         returned_struct(functions, "llama_model_default_params"),
         returned_struct(functions, "llama_context_default_params"),
+        layouts,
     )
     if isinstance(found, str):
         raise LibraryError(

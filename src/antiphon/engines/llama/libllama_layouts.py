@@ -173,7 +173,7 @@ def difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Field, ..
     return None
 
 
-def recognise(model: bytes, context: bytes, table: tuple[Layout, ...] = LAYOUTS) -> Layout | str:
+def recognise(model: bytes, context: bytes, table: tuple[Layout, ...]) -> Layout | str:
     """The layout whose every default these raw structs hold; else words on how the newest known one
     differs.
     """

@@ -12,7 +12,7 @@ from antiphon.engines.base import EngineInfo, LoadSpec
 from antiphon.engines.llama.libllama_context import KV_TYPES, ContextShape, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.engines.llama.machine import best_threads, prepare_environment
+from antiphon.engines.llama.machine import best_threads
 from antiphon.engines.llama.proof import alike_row_counts
 from antiphon.engines.llama.scheduler import Policy
 from antiphon.errors import LoadError
@@ -24,6 +24,9 @@ CPU and take memory; fewer can be aborted sooner.
 
 MOST_SEQUENCES = 256
 """llama.cpp's own limit."""
+
+MOST_CELLS = 2**31 - 1
+"""Of all sequences together; llama.cpp counts them in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,6 @@ def load_model(spec: LoadSpec) -> Loaded:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_SEQUENCES}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
-    prepare_environment()
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors)
     try:
@@ -77,6 +79,11 @@ def load_model(spec: LoadSpec) -> Loaded:
 def context_shape(spec: LoadSpec, model: NativeModel) -> ContextShape:
     """Sizes for the order. Flash attention is on in the pool, where it need not hold scores of every cell."""
     cells = spec.context_length or model.trained_context()
+    if not 1 <= cells * spec.sequences <= MOST_CELLS:
+        raise LoadError(
+            f"{spec.sequences} sequences of {cells} tokens cannot be held; "
+            "lower the context length or the number of sequences"
+        )
     return ContextShape(
         cells=cells if spec.exact else cells * spec.sequences,
         sequences=spec.sequences,

@@ -4,7 +4,7 @@ is loaded.
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 
 CPUS = Path("/sys/devices/system/cpu")
@@ -26,10 +26,9 @@ def prepare_environment(environment: MutableMapping[str, str] | None = None) -> 
         target.setdefault(name, value)
 
 
-def best_threads(cpus: Path = CPUS, group: Path = GROUP) -> int:
+def best_threads(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
     """Physical cores that this process may use: by affinity and by the control group's quota. At least 1."""
-    allowed = usable_cpus()
-    cores = {_core(cpus, cpu) for cpu in allowed}
+    cores = {_core(cpus, cpu) for cpu in (usable_cpus() if allowed is None else allowed)}
     return max(1, min(len(cores), _quota(group)))
 
 

@@ -8,6 +8,7 @@ cannot be in. Temperatures up to `COLD` are greedy.
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import isfinite, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,18 @@ Row = NDArray[np.float32]
 Ids = NDArray[np.intp]
 
 COLD = 1e-5
-"""Temperature up to which the likeliest token is taken: dividing by less overflows, and would say the same.
+"""Temperature up to which the likeliest token is taken: dividing by less overflows, and would say the
+same.
 """
 
-SORTABLE = 2048
+SORTABLE = 256
 """Candidates up to which top-p sorts them all; more are first sorted into bins."""
 
-BINS_PER_OCTAVE = 8
-"""Fineness of those bins, over halvings of the probability."""
+BIN_SHIFT = 18
+"""Bits of a float32 below those that name its bin: the exponent and five bits of the fraction stay."""
+
+BLOCK = 256
+"""Weights that are summed as one before a draw looks inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +51,16 @@ def draw(row: Row, sampling: Sampling, choice: int, position: int, logprobs: int
     EngineError when the logits are no numbers.
     """
     best = int(row.argmax())
-    top = row[best]
-    if not np.isfinite(top):
+    top = float(row[best])
+    if not isfinite(top):
         raise EngineError("the model's output is not a number; its weights or the KV cache are damaged")
     if sampling.temperature <= COLD or sampling.top_k == 1:
         token = best
     else:
-        token = sample(row - top, sampling, uniform(sampling.seed, choice, position))
+        token = sample(row - row[best], sampling, uniform(sampling.seed, choice, position))
     if logprobs is None:
         return Drawn(token)
-    normal = float(top) + float(np.log(np.exp(row - top).sum(dtype=np.float64)))
+    normal = top + log(np.exp(row - row[best]).sum())
     said = [(int(index), min(0.0, float(row[index]) - normal)) for index in top_ids(row, logprobs)]
     return Drawn(token, min(0.0, float(row[token]) - normal), tuple(said))
 
@@ -67,31 +72,72 @@ def uniform(seed: int, choice: int, position: int) -> float:
 
 
 def sample(shifted: Row, sampling: Sampling, point: float) -> int:
-    """The token at `point` of the distribution's cumulative sum. `shifted`: logits less their maximum."""
-    shifted *= np.float32(1.0 / sampling.temperature)
+    """The token at `point`, from 0 to 1, of the distribution that the filters leave. `shifted`: logits less
+    their maximum; overwritten.
+    """
+    with np.errstate(over="ignore"):  # what is masked by a very small number becomes minus infinity
+        shifted *= np.float32(1.0 / sampling.temperature)
     weights = np.exp(shifted, out=shifted)
-    kept = candidates(weights, sampling)
-    chosen = weights if kept is None else weights[kept]
-    mass = chosen.cumsum(dtype=np.float64)
-    index = min(int(mass.searchsorted(point * mass[-1], side="right")), len(mass) - 1)
-    return index if kept is None else int(kept[index])
-
-
-def candidates(weights: Row, sampling: Sampling) -> Ids | None:
-    """The ids that may be drawn, ascending; None for all. `weights`: probabilities over the largest one."""
     kept: Ids | None = None
     if sampling.min_p > 0:
         kept = np.flatnonzero(weights >= np.float32(sampling.min_p))
-    if 0 < sampling.top_k < (len(weights) if kept is None else len(kept)):
-        kept = subset(kept, largest(weights if kept is None else weights[kept], sampling.top_k))
-    if sampling.top_p < 1:
-        kept = subset(kept, nucleus(weights if kept is None else weights[kept], sampling.top_p))
-    return kept
+        weights = weights[kept]
+    if 0 < sampling.top_k < len(weights):
+        places = largest(weights, sampling.top_k)
+        kept = places if kept is None else kept[places]
+        weights = weights[places]
+    index = pick(weights, point) if sampling.top_p >= 1 else pick_nucleus(weights, sampling.top_p, point)
+    return index if kept is None else int(kept[index])
 
 
-def subset(kept: Ids | None, places: Ids) -> Ids:
-    """The ids at these places of what was kept before."""
-    return places if kept is None else kept[places]
+def pick(weights: Row, point: float) -> int:
+    """The place at which the running sum of the weights passes `point` of the whole."""
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), BLOCK), dtype=np.float64).cumsum()
+    target = point * float(sums[-1])
+    block = passing(sums, target)
+    inside = weights[block * BLOCK : (block + 1) * BLOCK].cumsum(dtype=np.float64)
+    return block * BLOCK + passing(inside, target - (float(sums[block - 1]) if block else 0.0))
+
+
+def passing(sums: NDArray[np.float64], target: float) -> int:
+    """The first place whose running sum is above the target; the last that adds anything when none is."""
+    return int(sums.searchsorted(min(target, np.nextafter(sums[-1], 0.0)), side="right"))
+
+
+def pick_nucleus(weights: Row, mass: float, point: float) -> int:
+    """The same among the fewest largest weights whose sum reaches `mass` of the whole, of equal ones the
+    first.
+    """
+    total = float(weights.sum(dtype=np.float64))
+    wanted = mass * total
+    # All weights below this one sum to less than what may be left out.
+    places = np.flatnonzero(weights >= np.float32((total - wanted) / len(weights)))
+    weights = weights[places]
+    certain, sure, border = densest(weights, wanted)
+    order = border[(-weights[border]).argsort(kind="stable")]
+    sums = weights[order].cumsum(dtype=np.float64)
+    needed = sums[: int(sums.searchsorted(wanted - sure)) + 1]
+    target = point * (sure + float(needed[-1]))
+    if certain is not None and target < sure:
+        return int(places[pick(certain, target / sure)])
+    return int(places[order[passing(needed, target - sure)]])
+
+
+def densest(weights: Row, wanted: float) -> tuple[Row | None, float, Ids]:
+    """Parts weights into those that are certainly among the fewest largest that sum to `wanted`, and those
+    that need sorting to know, by bins of the float's own leading bits.
+
+    Returns the certain ones, with zeros in the places of all others; their sum; and the places to sort.
+    """
+    if len(weights) <= SORTABLE:
+        return None, 0.0, np.arange(len(weights))
+    bits = weights.view(np.int32) >> BIN_SHIFT
+    lowest = int(bits.min())
+    masses = np.bincount(bits - lowest, weights)[::-1].cumsum()
+    edge = min(int(masses.searchsorted(wanted)), len(masses) - 1)
+    bin_of_edge = lowest + len(masses) - 1 - edge
+    sure = float(masses[edge - 1]) if edge else 0.0
+    return weights * (bits > bin_of_edge), sure, np.flatnonzero(bits == bin_of_edge)
 
 
 def largest(weights: Row, count: int) -> Ids:
@@ -102,39 +148,10 @@ def largest(weights: Row, count: int) -> Ids:
     return np.sort(np.concatenate((above, equal)))
 
 
-def nucleus(weights: Row, mass: float) -> Ids:
-    """Places of the fewest largest whose sum reaches this part of all, ascending; of equal ones the first."""
-    if mass <= 0:
-        return np.array([weights.argmax()])
-    total = float(weights.sum(dtype=np.float64))
-    # All weights below this one sum to less than what may be left out.
-    places = np.flatnonzero(weights >= np.float32((1.0 - mass) * total / len(weights)))
-    certain, places, target = densest(weights, places, mass * total)
-    order = np.argsort(-weights[places], kind="stable")
-    sums = weights[places[order]].cumsum(dtype=np.float64)
-    needed = places[order[: int(sums.searchsorted(target)) + 1]]
-    return np.sort(np.concatenate((certain, needed)))
-
-
-def densest(weights: Row, places: Ids, target: float) -> tuple[Ids, Ids, float]:
-    """Parts places into those that are certainly in the nucleus and those that need sorting; and the mass
-    that the latter must add.
-    """
-    if len(places) <= SORTABLE:
-        return places[:0], places, target
-    with np.errstate(divide="ignore"):
-        octaves = np.log2(weights[places] / weights.max())
-    bins = np.minimum(-octaves * BINS_PER_OCTAVE, SORTABLE).astype(np.intp)
-    sums = np.bincount(bins, weights[places]).cumsum()
-    edge = min(int(sums.searchsorted(target)), len(sums) - 1)
-    before = float(sums[edge - 1]) if edge else 0.0
-    return places[bins < edge], places[bins == edge], target - before
-
-
 def top_ids(row: Row, count: int) -> Ids:
     """The ids of the `count` largest logits, best first; of equal ones the lower id."""
     count = min(count, len(row))
     if count == 0:
         return np.empty(0, dtype=np.intp)
     found = largest(row, count)
-    return found[np.argsort(-row[found], kind="stable")]
+    return found[(-row[found]).argsort(kind="stable")]

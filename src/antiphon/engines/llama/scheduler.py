@@ -110,10 +110,6 @@ class Scheduler:
     def running(self) -> int:
         return len(self._running)
 
-    def __iter__(self) -> Iterator[Sequence]:
-        """Every sequence that runs or waits."""
-        return iter((*self._running, *self.queue))
-
     def add(self, sequence: Sequence) -> None:
         """Puts it at the end of the queue."""
         self.queue.append(sequence)

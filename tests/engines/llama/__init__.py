@@ -1,0 +1,1 @@
+"""The embedded engine, tested against the real library and small models."""

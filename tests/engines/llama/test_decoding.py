@@ -1,0 +1,339 @@
+"""The decode loop over a context that computes nothing: aborts, failures, and who hears of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import (
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.engines.llama.decoding import DecodeLoop, Delivery
+from antiphon.engines.llama.libllama_context import Decoded
+from antiphon.engines.llama.scheduler import Policy, Scheduler
+from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.streams import Ended, Stream
+from antiphon.errors import EngineDied, EngineError, EngineUnavailable
+
+VOCABULARY = 10
+PATIENCE = 20.0
+
+
+class FakeContext:
+    """Keeps the rows of each call and the cells of each slot; the likeliest next token is the position
+    modulo 10.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[list[tuple[int, int, int, bool]]] = []
+        self.cells: dict[int, int] = {}
+        self.flag = False
+        self.rows: list[tuple[int, int, int, bool]] = []
+        self.answer: Callable[[FakeContext], int] = lambda _: Decoded.DONE
+        self.broken: set[int] = set()
+        """Slots whose logits are not numbers."""
+
+    def set_row(self, at: int, token: int, position: int, sequence: int, output: bool) -> None:
+        self.rows[at:] = [(sequence, position, token, bool(output))]
+
+    def set_rows(self, at: int, tokens: list[int], position: int, sequence: int, output: bool) -> None:
+        last = len(tokens) - 1
+        self.rows[at:] = [
+            (sequence, position + i, token, bool(output) and i == last) for i, token in enumerate(tokens)
+        ]
+
+    def decode(self, rows: int) -> int:
+        assert rows == len(self.rows)
+        self.calls.append(self.rows)
+        status = self.answer(self)
+        if status != Decoded.NO_ROOM:
+            for slot, position, _, _ in self.rows:
+                assert self.cells.get(slot, 0) == position, "positions follow each other"
+                self.cells[slot] = position + 1
+        self.outputs, self.rows = [row for row in self.rows if row[3]], []
+        return status
+
+    def logits(self, rows: int) -> np.ndarray:
+        assert rows == len(self.outputs)
+        table = np.zeros((rows, VOCABULARY), dtype=np.float32)
+        for index, (slot, position, _, _) in enumerate(self.outputs):
+            table[index, position % VOCABULARY] = 5
+            if slot in self.broken:
+                table[index] = np.nan
+        return table
+
+    def remove(self, sequence: int, start: int = 0) -> None:
+        self.cells[sequence] = min(self.cells.get(sequence, 0), start)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert self.cells.get(target, 0) == 0
+        assert self.cells[source] >= length
+        self.cells[target] = length
+
+    def abort(self) -> None:
+        self.flag = True
+
+    def resume(self) -> None:
+        self.flag = False
+
+
+class Bench:
+    """A running loop, and what it says of each stream."""
+
+    def __init__(self, exact: bool) -> None:
+        self.context = FakeContext()
+        self.heard: dict[Stream, list[object]] = {}
+        self.news = threading.Condition()
+        policy = Policy(4, chunk=8, budget=16, exact=exact, row_counts=(1, 2, 3, 4))
+        self.loop = DecodeLoop(self.context, Scheduler(policy), frozenset({9}), self._post)
+        self.thread = threading.Thread(target=self.loop.run, daemon=True)
+
+    def _post(self, deliveries: list[Delivery]) -> None:
+        with self.news:
+            for stream, event in deliveries:
+                self.heard.setdefault(stream, []).append(event)
+            self.news.notify_all()
+
+    def submit(self, length: int, max_tokens: int = 3, group: str | None = None) -> Stream:
+        prompt = tuple(range(length))
+        request = TokenRequest((TokenSegment(prompt),), max_tokens, Sampling(0.0), group=group)
+        stream = Stream(Sequence(request, prompt, 1000), 0.0)
+        self.loop.submit(stream)
+        return stream
+
+    def all_of(self, stream: Stream) -> list[object]:
+        """Everything said of the stream, once it has ended."""
+        with self.news:
+            said = self.news.wait_for(
+                lambda: self.heard.get(stream) and isinstance(self.heard[stream][-1], Ended), PATIENCE
+            )
+        assert said, "the stream has not ended"
+        return self.heard[stream]
+
+    def tokens(self, stream: Stream) -> list[int]:
+        return [token for event in self.all_of(stream) if isinstance(event, Steps) for token in event.tokens]
+
+    def error(self, stream: Stream) -> object:
+        ended = self.all_of(stream)[-1]
+        assert isinstance(ended, Ended)
+        return ended.error
+
+
+@contextmanager
+def bench(exact: bool = True, answer: Callable[[FakeContext], int] | None = None) -> Iterator[Bench]:
+    made = Bench(exact)
+    if answer:
+        made.context.answer = answer
+    made.thread.start()
+    try:
+        yield made
+    finally:
+        made.loop.stop()
+        made.thread.join(PATIENCE)
+        assert not made.thread.is_alive()
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    """Waits until another thread has brought it about."""
+    done = threading.Event()
+    deadline = PATIENCE
+    while not condition():
+        assert deadline > 0, "it did not come about"
+        done.wait(0.005)
+        deadline -= 0.005
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_sequence_is_told_from_start_to_end(exact):
+    with bench(exact) as made:
+        stream = made.submit(20, max_tokens=4)
+        started, *steps, finished, ended = made.all_of(stream)
+        assert isinstance(started, SequenceStarted) and started.prompt_tokens == 20
+        assert made.tokens(stream) == [9]
+        assert isinstance(finished, SequenceFinished) and finished.cause is StopCause.END
+        assert (finished.counts.prompt_tokens, finished.counts.completion_tokens) == (20, 1)
+        assert ended == Ended() and len(steps) == 1
+        load = made.loop.load()
+        assert (load.running, load.queued, load.free_sequences, load.cells_used) == (0, 0, 4, 0)
+        assert (load.prefill_tokens, load.decoded_tokens) == (20, 1)
+        assert not any(made.context.cells.values())
+
+
+def test_closing_a_sequence_in_prefill_aborts_the_running_decode():
+    entered = threading.Event()
+
+    def hang(context: FakeContext) -> int:
+        entered.set()
+        wait(lambda: context.flag)
+        return Decoded.ABORTED
+
+    with bench(answer=hang) as made:
+        stream = made.submit(5)
+        assert entered.wait(PATIENCE)
+        made.context.answer = lambda _: Decoded.DONE
+        made.loop.close(stream)
+        assert made.error(stream) is None
+        assert made.tokens(stream) == []
+        assert not any(made.context.cells.values())
+
+
+def test_closing_a_sequence_that_only_decodes_aborts_nothing():
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(context: FakeContext) -> int:
+        if len(context.rows) == 1:
+            entered.set()
+            assert release.wait(PATIENCE)
+        assert not context.flag
+        return Decoded.DONE
+
+    with bench(answer=slow) as made:
+        stream = made.submit(3, max_tokens=100)
+        assert entered.wait(PATIENCE)
+        made.loop.close(stream)
+        assert not made.context.flag
+        release.set()
+        assert made.error(stream) is None
+
+
+def test_an_aborted_batch_is_computed_again_for_the_others():
+    """In a pool, prompts of several sequences and decode rows share a batch."""
+    begun, submitted, entered = threading.Event(), threading.Event(), threading.Event()
+
+    def once(context: FakeContext) -> int:
+        if not begun.is_set():
+            begun.set()
+            assert submitted.wait(PATIENCE)
+        elif not entered.is_set():
+            assert {slot for slot, *_ in context.rows} == {0, 1, 2}
+            entered.set()
+            wait(lambda: context.flag)
+            return Decoded.ABORTED
+        return Decoded.DONE
+
+    with bench(exact=False, answer=once) as made:
+        first = made.submit(12, max_tokens=6)
+        assert begun.wait(PATIENCE)
+        leaver, other = made.submit(4), made.submit(3, max_tokens=4)
+        submitted.set()
+        assert entered.wait(PATIENCE)
+        made.loop.close(leaver)
+        assert made.tokens(first) == [1, 2, 3, 4, 5, 6]
+        assert made.tokens(other) == [2, 3, 4, 5]
+        assert made.tokens(leaver) == []
+
+
+def test_after_an_abort_one_step_cannot_be_aborted():
+    """Else those who come and go could keep the others from ever computing their prompts."""
+    entered = threading.Semaphore(0)
+    proceed = threading.Semaphore(0)
+    seen: list[bool] = []
+
+    def pause(context: FakeContext) -> int:
+        entered.release()
+        assert proceed.acquire(timeout=PATIENCE)
+        seen.append(context.flag)
+        return Decoded.ABORTED if context.flag else Decoded.DONE
+
+    with bench(exact=False, answer=pause) as made:
+        streams = [made.submit(8, max_tokens=1) for _ in range(3)]
+        for index in (0, 1):
+            assert entered.acquire(timeout=PATIENCE)
+            if index == 0:
+                wait(lambda: made.loop.load().running >= 1)
+            made.loop.close(streams[index])
+            proceed.release()
+        for _ in range(20):
+            proceed.release()
+        assert made.tokens(streams[2]) == [7]
+        assert seen[:2] == [True, False]
+
+
+def test_a_failed_batch_ends_its_sequences_and_no_others():
+    def fail(context: FakeContext) -> int:
+        return -3 if len(context.rows) == 6 else Decoded.DONE
+
+    with bench(answer=fail) as made:
+        bad, good = made.submit(7), made.submit(4, max_tokens=2)
+        assert isinstance(made.error(bad), EngineError)
+        assert made.tokens(good) == [3, 4]
+        assert not any(made.context.cells.values())
+
+
+def test_no_room_is_a_failure_that_is_told():
+    with bench(exact=False, answer=lambda _: Decoded.NO_ROOM) as made:
+        assert isinstance(made.error(made.submit(4)), EngineError)
+
+
+def test_logits_that_are_no_numbers_end_one_sequence_only():
+    with bench() as made:
+        made.context.broken = {1}
+        good, bad = made.submit(4, max_tokens=2), made.submit(4)
+        assert isinstance(made.error(bad), EngineError)
+        assert made.tokens(good) == [3, 4]
+
+
+def test_a_defect_of_the_thread_is_told_to_everybody_and_it_takes_no_more():
+    def crash(context: FakeContext) -> int:
+        raise RuntimeError("a defect")
+
+    release = threading.Event()
+
+    def later(context: FakeContext) -> int:
+        assert release.wait(PATIENCE)
+        return crash(context)
+
+    with bench(answer=later) as made:
+        running = [made.submit(4) for _ in range(4)]
+        waiting = made.submit(4)
+        wait(lambda: made.loop.load().queued == 1)
+        release.set()
+        assert all(isinstance(made.error(stream), EngineDied) for stream in running)
+        assert isinstance(made.error(waiting), EngineUnavailable)
+        made.thread.join(PATIENCE)
+        with pytest.raises(EngineUnavailable):
+            made.submit(4)
+
+
+def test_stopping_ends_every_sequence():
+    entered = threading.Event()
+
+    def hang(context: FakeContext) -> int:
+        entered.set()
+        wait(lambda: context.flag)
+        return Decoded.ABORTED
+
+    with bench(answer=hang) as made:
+        streams = [made.submit(8) for _ in range(6)]
+        assert entered.wait(PATIENCE)
+        made.loop.stop()
+        assert [type(made.error(stream)) for stream in streams] == [EngineDied] * 4 + [EngineUnavailable] * 2
+
+
+def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens():
+    """A clock that jumps with every call makes each prompt token look slow."""
+    made = Bench(exact=False)
+    times = iter(range(10**6))
+    made.loop = DecodeLoop(
+        made.context, Scheduler(Policy(4, 8, 512, False)), frozenset(), made._post, lambda: next(times)
+    )
+    made.thread = threading.Thread(target=made.loop.run, daemon=True)
+    made.thread.start()
+    talker = made.submit(30, max_tokens=900)
+    wait(lambda: made.loop.load().decoded_tokens > 0)
+    reader = made.submit(300, max_tokens=1)
+    made.all_of(reader)
+    sizes = [len(rows) for rows in made.context.calls if len(rows) > 1]
+    made.loop.close(talker)
+    made.loop.stop()
+    made.thread.join(PATIENCE)
+    assert sizes[0] == 30
+    assert max(sizes[1:]) <= 33 and len(sizes) >= 9

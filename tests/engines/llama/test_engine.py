@@ -1,0 +1,259 @@
+"""The embedded engine on the real library: the contract, exactness, sharing, leaving, refusals."""
+
+import asyncio
+import random
+import threading
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import (
+    LoadSpec,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama_find import find_library
+from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
+from antiphon.testing import check_token_engine
+from tests.engines.llama.conftest import loaded
+
+CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+CLOSE = 0.05
+"""Logits nearer to each other than this may swap places in the pool."""
+Said = tuple[tuple[int, ...], tuple[float, ...], tuple[tuple[tuple[int, float], ...], ...]]
+
+
+def request(tokens, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0, **more) -> TokenRequest:
+    return TokenRequest((TokenSegment(tuple(tokens)),), max_tokens, Sampling(temperature, seed=seed), **more)
+
+
+async def say(engine: LlamaTokenEngine, wanted: TokenRequest) -> Said:
+    """Everything that a sequence says."""
+    steps = [event async for event in engine.generate(wanted) if isinstance(event, Steps)]
+    return (
+        tuple(token for step in steps for token in step.tokens),
+        tuple(value for step in steps for value in step.logprobs),
+        tuple(row for step in steps for row in step.alternatives),
+    )
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("q8_0", True), ("f32", True), ("f32", False)])
+async def test_the_contract_is_kept(models, kind, exact):
+    async with loaded(models / f"tiny-{kind}.gguf", exact=exact) as engine:
+        await check_token_engine(engine, tolerance=0.0 if exact else CLOSE)
+
+
+async def test_the_contract_is_kept_with_cantor():
+    async with loaded(CANTOR, exact=True) as engine:
+        await check_token_engine(engine)
+
+
+def crowd(vocabulary: int) -> list[TokenRequest]:
+    """Sixteen requests of mixed lengths and samplings."""
+    dice = random.Random(3)
+    lengths = [1, 2, 3, 17, 40, 64, 100, 127, 128, 129, 130, 200, 255, 257, 300, 400]
+    return [
+        request(
+            [1, *(dice.randrange(263, vocabulary) for _ in range(length))],
+            max_tokens=dice.randint(8, 24),
+            temperature=dice.choice([0.0, 0.0, 1.0]),
+            seed=length,
+            logprobs=2,
+        )
+        for length in lengths
+    ]
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "f32", "f16"])
+async def test_64_exact_streams_over_16_sequences_each_equal_themselves_alone(models, kind):
+    async with loaded(models / f"tiny-{kind}.gguf", exact=True, sequences=16) as engine:
+        wanted = crowd(1001)
+        alone = [await say(engine, one) for one in wanted]
+        order = random.Random(1).sample(range(64), 64)
+        together = await asyncio.gather(*(say(engine, wanted[index % 16]) for index in order))
+        assert all(said == alone[index % 16] for index, said in zip(order, together, strict=True))
+
+
+async def test_64_pooled_streams_differ_first_only_where_two_logits_are_close(models):
+    async with loaded(models / "tiny-f32.gguf", exact=False, sequences=16) as engine:
+        wanted = [one for one in crowd(1001) if one.sampling.temperature == 0]
+        alone = [await say(engine, one) for one in wanted]
+        chosen = [index % len(wanted) for index in range(64)]
+        together = await asyncio.gather(*(say(engine, wanted[index]) for index in chosen))
+        for index, (tokens, *_) in zip(chosen, together, strict=True):
+            mine, _, alternatives = alone[index]
+            pairs = enumerate(zip(mine, tokens, strict=False))
+            place = next((at for at, (first, second) in pairs if first != second), None)
+            if place is not None:
+                (_, first), (_, second) = alternatives[place]
+                assert first - second < CLOSE
+
+
+async def test_each_draw_is_the_same_however_the_prompt_came_into_the_cache(models):
+    """Computed alone, computed in a group, or copied from a sibling."""
+    async with loaded(models / "tiny-q8_0.gguf", exact=True) as engine:
+        prompt = [1, *range(300, 500)]
+        alone = [
+            await say(engine, request(prompt, temperature=1.0, seed=4, choice=choice)) for choice in range(4)
+        ]
+        family = (request(prompt, temperature=1.0, seed=4, choice=choice, group="g") for choice in range(4))
+        assert await asyncio.gather(*(say(engine, one) for one in family)) == alone
+        assert len({said[0] for said in alone}) > 1
+
+
+async def test_siblings_are_told_what_they_share(models):
+    async with loaded(models / "tiny-q8_0.gguf") as engine:
+        prompt = [1, *range(300, 400)]
+
+        async def counts(choice: int):
+            events = [event async for event in engine.generate(request(prompt, 3, choice=choice, group="g"))]
+            assert isinstance(events[0], SequenceStarted) and isinstance(events[-1], SequenceFinished)
+            return events[0].cached_tokens, events[-1].counts.cached_tokens
+
+        assert await asyncio.gather(*map(counts, range(3))) == [(0, 0), (100, 100), (100, 100)]
+        assert (await engine.info()).load.prefill_tokens == 101 + 2
+
+
+async def test_a_leaver_in_a_long_prefill_frees_its_sequence_and_disturbs_nobody(models):
+    async with loaded(models / "small.gguf", context_length=2048, exact=True, sequences=2) as engine:
+        quiet = request([1, *range(300, 320)], max_tokens=40, logprobs=1)
+        expected = await say(engine, quiet)
+        before = (await engine.info()).load.prefill_tokens
+        async with asyncio.TaskGroup() as group:
+            other = group.create_task(say(engine, quiet))
+            async with aclosing(engine.generate(request([1, *range(300, 2300)], 5))) as leaver:
+                assert isinstance(await anext(leaver), SequenceStarted)
+                await asyncio.sleep(0.05)
+                began = time.monotonic()
+            assert time.monotonic() - began < 10
+            load = (await engine.info()).load
+            assert load.prefill_tokens - before < 2000
+            assert load.running <= 1 and load.queued == 0
+        assert other.result() == expected
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
+    """Below the loop: the flag that a C function reads, and what is left in the cache."""
+    library, _ = find_library(None)
+    model = NativeModel(library, models / "small.gguf")
+    shape = ContextShape(2048, 2, 1024, 128, 2, unified=not exact, flash=not exact, kv_type="f16")
+    context = NativeContext(model, shape)
+    prompt = [1, *range(300, 900)]
+
+    def compute() -> int:
+        context.set_rows(0, prompt, 0, 1, True)
+        return context.decode(len(prompt))
+
+    assert compute() == Decoded.DONE
+    expected = context.logits(1)[0].copy()
+    context.remove(1)
+    flag = threading.Timer(0.02, context.abort)
+    flag.start()
+    assert compute() == Decoded.ABORTED
+    flag.join()
+    assert compute() == Decoded.ABORTED
+    context.remove(1)
+    context.resume()
+    assert compute() == Decoded.DONE
+    assert (context.logits(1)[0] == expected).all()
+    context.close()
+    model.close()
+
+
+REFUSED = [
+    (request([1, 5000]), InvalidValue, "5000 is no token id"),
+    (request([-1]), InvalidValue, "-1 is no token id"),
+    (request([2**40]), InvalidValue, "1099511627776 is no token id"),
+    (request([]), InvalidValue, "no tokens"),
+    (request([1] * 512), ContextLengthExceeded, "512 tokens and the model's context 512"),
+    (request([1], max_tokens=0), InvalidValue, "at least 1"),
+    (request([1], logprobs=21), InvalidValue, "from 0 to 20"),
+    (request([1], logprobs=-1), InvalidValue, "from 0 to 20"),
+]
+
+
+async def test_what_cannot_run_is_refused_alone(models):
+    async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
+        good = group.create_task(say(engine, request([1, 300, 301], 30)))
+        for wanted, kind, words in REFUSED:
+            with pytest.raises(kind, match=words):
+                await say(engine, wanted)
+        assert len((await good)[0]) == 30
+
+
+async def test_a_prompt_is_counted_over_its_segments(models):
+    async with loaded(models / "tiny-q8_0.gguf") as engine:
+        assert (await engine.prepare([TokenSegment((1, 2)), TokenSegment((3,))])).tokens == 3
+        with pytest.raises(InvalidValue):
+            await engine.prepare([TokenSegment((1001,))])
+
+
+async def test_segments_are_one_prompt(models):
+    async with loaded(models / "tiny-q8_0.gguf", exact=True) as engine:
+        parts = TokenRequest((TokenSegment((1, 300)), TokenSegment((301, 302))), 8, Sampling(0.0))
+        assert await say(engine, parts) == await say(engine, request([1, 300, 301, 302], 8))
+
+
+async def test_the_context_may_be_filled_to_its_end(models):
+    async with loaded(models / "tiny-q8_0.gguf", context_length=300, exact=True) as engine:
+        events = [event async for event in engine.generate(request([1] * 290, 1000))]
+        finished = events[-1]
+        assert isinstance(finished, SequenceFinished)
+        assert finished.cause in (StopCause.LENGTH, StopCause.END)
+        assert finished.counts.completion_tokens <= 10
+
+
+async def test_more_than_fit_wait_and_are_served_in_turn(models):
+    async with loaded(models / "tiny-q8_0.gguf", sequences=2) as engine:
+        said = await asyncio.gather(*(say(engine, request([1, 300 + index], 5)) for index in range(40)))
+        assert all(1 <= len(tokens) <= 5 for tokens, *_ in said)
+        load = (await engine.info()).load
+        assert (load.running, load.queued, load.free_sequences, load.cells_used) == (0, 0, 2, 0)
+
+
+async def test_closing_the_engine_ends_what_runs_with_an_error(models):
+    engine = LlamaTokenEngine()
+    await engine.load(LoadSpec(str(models / "tiny-q8_0.gguf"), context_length=512, sequences=2))
+
+    async def fails() -> None:
+        with pytest.raises(EngineError):
+            await say(engine, request([1, 300], 10**6))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(fails())
+        await asyncio.sleep(0.02)
+        await engine.aclose()
+    with pytest.raises(EngineUnavailable):
+        await say(engine, request([1]))
+
+
+async def test_an_engine_that_did_not_load_can_be_closed(tmp_path):
+    engine = LlamaTokenEngine()
+    with pytest.raises(EngineUnavailable):
+        await engine.info()
+    with pytest.raises(LoadError):
+        await engine.load(LoadSpec(str(tmp_path / "absent.gguf")))
+    with pytest.raises(EngineUnavailable):
+        await say(engine, request([1]))
+    await engine.aclose()
+
+
+async def test_tokenizing_a_long_text_leaves_decoding_alone(models):
+    async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
+        speaking = group.create_task(say(engine, request([1, 300], 200)))
+        ids = await engine.tokenize([TextPiece("word " * 100_000)], True)
+        assert len(ids) > 100_000
+        assert len((await speaking)[0]) > 0

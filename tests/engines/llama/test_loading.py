@@ -1,0 +1,147 @@
+"""Loading: facts of the model, refusals in one sentence, and the proof that exact mode stands on."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.llama.libllama_context import ContextShape, NativeContext
+from antiphon.engines.llama.libllama_find import find_library
+from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.loading import load_model, quantization
+from antiphon.engines.llama.proof import alike_row_counts
+from antiphon.errors import LibraryError, LoadError
+from benchmarks.make_model import SIZES, write_model
+
+
+def spec(path: Path, **changes: Any) -> LoadSpec:
+    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 2}
+    return LoadSpec(str(path), **(defaults | changes))
+
+
+def test_the_facts_of_a_model(models):
+    loaded = load_model(spec(models / "tiny-q8_0.gguf"))
+    info = loaded.info
+    loaded.close()
+    assert (info.architecture, info.quantization, info.vocabulary) == ("llama", "Q8_0", 1001)
+    assert info.parameters == SIZES["tiny"].parameters
+    assert info.size == pytest.approx(info.parameters * 34 / 32, rel=0.02)
+    assert (info.trained_context, info.context_length, info.sequences, info.threads) == (2048, 512, 4, 2)
+    assert info.library.startswith("xllamacpp 20") and Path(info.library_path).is_file()
+    assert info.chat_template and "<|assistant|>" in info.chat_template
+    assert info.sampling.temperature is None and info.sampling.top_k is None
+    assert loaded.ends == {2, 6}
+
+
+def test_sampling_that_the_weights_recommend(tmp_path):
+    path = write_model(
+        tmp_path / "m.gguf", SIZES["tiny"], sampling={"temp": 0.7, "top_p": 0.9, "top_k": 40.0, "min_p": 0.05}
+    )
+    loaded = load_model(spec(path))
+    loaded.close()
+    said = loaded.info.sampling
+    assert said.temperature == pytest.approx(0.7) and said.top_p == pytest.approx(0.9)
+    assert said.top_k == 40 and said.min_p == pytest.approx(0.05)
+
+
+def test_the_context_is_the_models_own_unless_said(models):
+    loaded = load_model(spec(models / "tiny-q8_0.gguf", context_length=None, sequences=2))
+    loaded.close()
+    assert loaded.info.context_length == 2048
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("llama 1B Q8_0", "Q8_0"),
+        ("qwen2 7B Q4_K - Medium", "Q4_K_M"),
+        ("llama ?B all F32", "F32"),
+        ("x 1B F16 (guessed)", "F16"),
+    ],
+)
+def test_quantizations_are_named_as_everybody_does(words, name):
+    assert quantization(words) == name
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sequences": 0}, "from 1 to 256"),
+        ({"sequences": 300}, "from 1 to 256"),
+        ({"kv_type": "q4_0"}, "one of f32, f16"),
+    ],
+)
+def test_impossible_orders_are_refused(models, changes, words):
+    with pytest.raises(LoadError, match=words):
+        load_model(spec(models / "tiny-q8_0.gguf", **changes))
+
+
+def test_a_library_that_is_not_there_is_refused(models, tmp_path):
+    with pytest.raises(LibraryError, match="no library at"):
+        load_model(spec(models / "tiny-q8_0.gguf", library=str(tmp_path / "absent.so")))
+
+
+def test_files_that_the_library_refuses(models, tmp_path):
+    whole = (models / "tiny-q8_0.gguf").read_bytes()
+    for name, data in {
+        "text": b"just text",
+        "short": whole[:5000],
+        "cut": whole[:-5000],
+        "empty": b"",
+    }.items():
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(data)
+        with pytest.raises(LoadError, match=rf"refused {name}\.gguf: \w+"):
+            load_model(spec(path))
+    with pytest.raises(LoadError, match=r"refused absent\.gguf"):
+        load_model(spec(tmp_path / "absent.gguf"))
+
+
+@pytest.mark.parametrize("length", [0, 2**30])
+def test_impossible_lengths_are_refused(models, length):
+    with pytest.raises(LoadError, match="lower the context length"):
+        load_model(spec(models / "tiny-q8_0.gguf", context_length=length or -1))
+
+
+TOO_MUCH = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.llama.loading import load_model
+from antiphon.errors import LoadError
+try:
+    load_model(LoadSpec(sys.argv[1], context_length=1 << 20, exact=sys.argv[2] == "exact"))
+except LoadError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize("mode", ["exact", "pool"])
+def test_memory_that_does_not_suffice_is_a_refusal(models, mode):
+    """In a process of its own, whose address space is limited: 100 GB of cells fit in nobody's 4 GB."""
+    command = [sys.executable, "-c", TOO_MUCH, str(models / "small.gguf"), mode]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "could not make room for 16 sequences" in run.stdout
+    assert "lower the context length" in run.stdout
+
+
+def test_tensors_are_checked_when_asked(models):
+    load_model(spec(models / "tiny-f32.gguf", check_tensors=True)).close()
+
+
+@pytest.mark.parametrize(("kind", "lone"), [("q8_0", True), ("f32", False)])
+def test_numbers_of_rows_that_compute_alike_are_found(models, kind, lone):
+    """A lone row of F32 weights is computed by another kernel; quantized rows are all computed alike."""
+    library, _ = find_library(None)
+    model = NativeModel(library, models / f"tiny-{kind}.gguf")
+    shape = ContextShape(256, 6, 64, 32, threads=2, unified=False, flash=False, kv_type="f16")
+    context = NativeContext(model, shape)
+    counts = alike_row_counts(context, model.size)
+    assert counts[-1] == 6 and (1 in counts) == lone
+    assert set(range(2, 7)) <= set(counts)
+    context.close()
+    model.close()

@@ -1,0 +1,59 @@
+"""Threads by affinity, cores and quota; the environment of native code."""
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.llama.machine import best_threads, prepare_environment, usable_cpus
+
+
+@pytest.fixture
+def machine(tmp_path: Path):
+    """Two packages of two cores with two processors each, and no quota."""
+    cpus, group = tmp_path / "cpu", tmp_path / "group"
+    group.mkdir()
+    for index in range(8):
+        topology = cpus / f"cpu{index}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{index // 4}\n")
+        (topology / "core_id").write_text(f"{index // 2 % 2}\n")
+    return cpus, group
+
+
+def test_threads_are_physical_cores(machine):
+    cpus, group = machine
+    assert best_threads(cpus, group, allowed=range(8)) == 4
+    assert best_threads(cpus, group, allowed=[0, 1]) == 1
+    assert best_threads(cpus, group, allowed=[1, 2, 5]) == 3
+
+
+def test_processors_of_unknown_topology_are_cores(tmp_path):
+    assert best_threads(tmp_path, tmp_path, allowed=range(3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads"), [("max 100000", 4), ("150000 100000", 2), ("5000 100000", 1), ("x", 4)]
+)
+def test_a_control_groups_quota_is_kept(machine, limit, threads):
+    cpus, group = machine
+    (group / "cpu.max").write_text(limit)
+    assert best_threads(cpus, group, allowed=range(8)) == threads
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("-1", 4), ("300000", 3)])
+def test_an_old_control_groups_quota_is_kept(machine, quota, threads):
+    cpus, group = machine
+    (group / "cpu").mkdir()
+    (group / "cpu" / "cpu.cfs_quota_us").write_text(quota)
+    (group / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert best_threads(cpus, group, allowed=range(8)) == threads
+
+
+def test_this_machine_has_at_least_one():
+    assert 1 <= best_threads() <= len(usable_cpus())
+
+
+def test_what_the_operator_set_stays():
+    environment = {"OMP_WAIT_POLICY": "active"}
+    prepare_environment(environment)
+    assert environment == {"OMP_WAIT_POLICY": "active", "GGML_NO_BACKTRACE": "1"}
