@@ -1,0 +1,38 @@
+"""The commands that speak to a server, against a real one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.conftest import bare_environment
+from tests.cli.pty_screen import CTRL_C, screen
+from tests.e2e.server import Server, wait_for
+
+
+def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> None:
+    before = busy.load().decoded_tokens
+    with screen("chat", "--url", busy.url, cwd=tmp_path) as shown:
+        shown.expect_prompt()
+        shown.type("Go on!\r")
+        wait_for(lambda: busy.load().decoded_tokens > before + 3, 10, "tokens are made")
+        shown.type(CTRL_C)
+        shown.expect("Ctrl-C again or Ctrl-D leaves")
+        wait_for(lambda: busy.load().running == 0, 10, "the sequence is free again")
+        assert busy.load().decoded_tokens - before < 2000, "the generation was cut short"
+
+
+def test_bench_counts_as_the_engine_does(server: Server) -> None:
+    before = server.load()
+    command = [sys.executable, "-m", "antiphon", "bench", "--url", server.url, "--json"]
+    options = ["--requests", "4", "--concurrency", "2", "--max-tokens", "8", "--prompt-tokens", "60"]
+    done = subprocess.run(
+        [*command, *options], env=bare_environment(), capture_output=True, text=True, check=True, timeout=50
+    )
+    shown = json.loads(done.stdout)
+    assert (shown["answered"], shown["failed"], shown["counted"]) == (4, 0, True)
+    assert 4 <= shown["tokens"] <= 4 * 8
+    assert 40 <= shown["prompt_tokens"] <= 90
+    made = server.load().decoded_tokens - before.decoded_tokens
+    requests = 4 + 2  # the probes too; each may also have made the token that ends it
+    assert shown["tokens"] <= made <= shown["tokens"] + 2 * requests
