@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
 from antiphon.domain.usage import Usage
 
 
@@ -30,15 +30,12 @@ async def collect(events: AsyncIterator[Event]) -> Generation:
     reasons: dict[int, FinishReason] = {}
     usage: Usage | None = None
     async for event in events:
-        match event:
-            case TextDelta(choice, text):
-                texts.setdefault(choice, []).append(text)
-            case Finished(choice, reason):
-                reasons[choice] = reason
-            case Usage():
-                usage = event
-            case Started():
-                pass
+        if isinstance(event, TextDelta):
+            texts.setdefault(event.choice, []).append(event.text)
+        elif isinstance(event, Finished):
+            reasons[event.choice] = event.reason
+        elif isinstance(event, Usage):
+            usage = event
     if usage is None:
         raise ValueError("the stream ended without usage")
     choices = (Choice(index, "".join(texts.get(index, ())), reasons[index]) for index in sorted(reasons))

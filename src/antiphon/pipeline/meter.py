@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from antiphon.domain.context import Context
+from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import Event, Finished, Started, TextDelta
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError, InternalError
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
@@ -33,38 +32,40 @@ class Tally:
     completion_tokens: int = 0
     cached_tokens: int = 0
     finish_reasons: list[str] = field(default_factory=list)
+    whole: bool = False
+    """Whether the stream came to its end."""
 
-    def add(self, event: Event, now: float) -> None:
-        match event:
-            case TextDelta():
-                self.completion_tokens += event.tokens
-            case Finished():
-                self.completion_tokens += event.tokens
-                self.finish_reasons.append(event.reason)
-            case Started():
-                self.first_token = now
-                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-            case Usage():
-                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-                self.completion_tokens = event.completion_tokens
+    def add(self, event: Event, clock: Clock) -> None:
+        """The commonest event first: a stream is nearly all deltas."""
+        if isinstance(event, TextDelta):
+            self.completion_tokens += event.tokens
+        elif isinstance(event, Finished):
+            self.completion_tokens += event.tokens
+            self.finish_reasons.append(event.reason)
+        elif isinstance(event, Started):
+            self.first_token = clock.monotonic()
+            self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+        else:
+            self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+            self.completion_tokens = event.completion_tokens
+            self.whole = True
 
 
 async def metered(
     events: AsyncGenerator[Event, None], request: GenerationRequest, context: Context, metrics: Metrics
 ) -> AsyncGenerator[Event, None]:
     """The same events; settles when they end, for whatever reason."""
-    monotonic = context.clock.monotonic
-    tally = Tally(monotonic())
-    whole = False
+    clock = context.clock
+    tally = Tally(clock.monotonic())
     metrics.generation_began(request.model)
     try:
         async with aclosing(events):
             async for event in events:
-                tally.add(event, monotonic())
-                whole = whole or isinstance(event, Usage)
+                tally.add(event, clock)
                 yield event
     finally:
-        _settle(tally, OK if whole else _ending(sys.exception()), request, context, metrics)
+        status = OK if tally.whole else _ending(sys.exception())
+        _settle(tally, status, request, context, metrics)
 
 
 def _ending(error: BaseException | None) -> str:

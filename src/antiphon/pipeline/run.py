@@ -3,7 +3,7 @@
 Holds no stage's logic. What a stage adds is in the module of its name.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 
@@ -29,12 +29,10 @@ class Pipeline:
     def run(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Entering is cheap; the work runs as the iterator is read; leaving ends it, wherever it stands."""
-        return aclosing(self._events(request, context))
+        """Entering is cheap; the work runs as the iterator is read; leaving ends it, wherever it stands.
 
-    async def _events(self, request: GenerationRequest, context: Context) -> AsyncGenerator[Event, None]:
+        Raises ModelNotFound.
+        """
         model = resolve(self.models, request)
         attempted = attempt(model.engine, request, context, self.restart_patience)
-        async with aclosing(metered(attempted, request, context, self.metrics)) as events:
-            async for event in events:
-                yield event
+        return aclosing(metered(attempted, request, context, self.metrics))
