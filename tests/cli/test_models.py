@@ -98,6 +98,15 @@ def test_a_refusal_is_one_line_that_holds_no_token(antiphon: Run, env: dict[str,
     assert opened.returncode == 0 and TOKEN not in opened.stdout + opened.stderr
 
 
+def test_the_hub_of_other_tools_is_followed_and_asked_for_the_file_alone(
+    antiphon: Run, env: dict[str, str], server: HubServer
+):
+    """The library by itself would also fetch a list of programs to tell the hub about."""
+    followed = {"ANTIPHON_HUB_ENDPOINT": "", "HF_ENDPOINT": server.url}
+    assert antiphon("models", "pull", MODEL, env=env | followed).returncode == 0
+    assert [asked.path.split("/")[3] for asked in server.asked] == ["resolve", "resolve"]
+
+
 def test_a_model_of_the_hub_is_served_and_next_time_without_the_hub(env: dict[str, str], server: HubServer):
     with_token = env | {"HF_TOKEN": TOKEN}
     with serving("--model", f"mine={MODEL}", env=with_token) as started, started.client() as client:

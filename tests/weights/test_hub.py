@@ -1,12 +1,12 @@
 """Fetching from a hub: what arrives is checked and kept, what is cut goes on, a refusal says what to do."""
 
 import hashlib
-import os
 import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -280,13 +280,14 @@ def test_a_pinned_commit_stays_when_the_branch_moves_on(server: HubServer, cache
     assert hub(server, cache, offline=True).local(pinned, silent).path.read_bytes() == data
 
 
-def test_two_processes_that_want_a_file_fetch_it_once(server: HubServer, cache: Cache, data: bytes):
-    script = (
-        "import sys; from pathlib import Path; from antiphon.weights.cache import Cache\n"
-        "from antiphon.weights.hub import Hub; from antiphon.weights.reference import parse\n"
-        "Hub(Cache(Path(sys.argv[1])), endpoint=sys.argv[2]).pull(parse(sys.argv[3]), lambda _: None)"
-    )
-    command = [sys.executable, "-c", script, str(cache.root), server.url, str(MODEL)]
-    both = [subprocess.Popen(command, env=os.environ | {"HF_HOME": str(cache.root)}) for _ in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
-    assert len(server.ranges()) == 1 and cache.find(MODEL) is not None
+def test_who_wants_a_file_that_another_is_fetching_waits_and_fetches_nothing(
+    server: HubServer, cache: Cache, data: bytes
+):
+    with ThreadPoolExecutor(1) as pool:
+        with cache.lock(MODEL, hashlib.sha256(data).hexdigest()):
+            pulled = pool.submit(hub(server, cache).pull, MODEL, silent)
+            with pytest.raises(TimeoutError):
+                pulled.result(0.5)
+            cache.place(MODEL, hashlib.sha256(data).hexdigest()).write_bytes(data)
+        assert pulled.result(30).path.read_bytes() == data
+    assert server.asked and server.sent == []
