@@ -231,7 +231,7 @@ def test_an_aborted_batch_is_computed_again_for_the_others():
         assert made.tokens(leaver) == []
 
 
-def test_after_an_abort_one_step_cannot_be_aborted():
+def test_a_decode_that_others_lost_once_is_not_aborted_again():
     """Else those who come and go could keep the others from ever computing their prompts."""
     entered = threading.Semaphore(0)
     proceed = threading.Semaphore(0)
@@ -244,17 +244,35 @@ def test_after_an_abort_one_step_cannot_be_aborted():
         return Decoded.ABORTED if context.flag else Decoded.DONE
 
     with bench(exact=False, answer=pause) as made:
-        streams = [made.submit(8, max_tokens=1) for _ in range(3)]
-        for index in (0, 1):
+        first = made.submit(2, max_tokens=1)
+        assert entered.acquire(timeout=PATIENCE)
+        leavers, stayer = [made.submit(4), made.submit(4)], made.submit(4, max_tokens=1)
+        proceed.release()
+        for leaver in leavers:
             assert entered.acquire(timeout=PATIENCE)
-            if index == 0:
-                wait(lambda: made.loop.load().running >= 1)
-            made.loop.close(streams[index])
+            made.loop.close(leaver)
             proceed.release()
-        for _ in range(20):
+        for _ in range(9):
             proceed.release()
-        assert made.tokens(streams[2]) == [7]
-        assert seen[:2] == [True, False]
+        assert made.tokens(stayer) == [3]
+        assert made.tokens(first) == [1]
+        assert seen[:3] == [False, True, False]
+
+
+def test_an_abort_that_nobody_else_felt_allows_the_next():
+    entered = threading.Semaphore(0)
+
+    def hang(context: FakeContext) -> int:
+        entered.release()
+        wait(lambda: context.flag)
+        return Decoded.ABORTED
+
+    with bench(exact=False, answer=hang) as made:
+        for _ in range(3):
+            leaver = made.submit(5)
+            assert entered.acquire(timeout=PATIENCE)
+            made.loop.close(leaver)
+            assert made.error(leaver) is None
 
 
 def test_a_failed_batch_ends_its_sequences_and_no_others():

@@ -97,9 +97,10 @@ class DecodeLoop:
         self._stopped = False
         self._submitted = 0
         self._added = 0
-        self._abortable = True
-        """Off for one step after an abort, so that those who come and go cannot keep the others from
-        computing."""
+        self._victims: frozenset[Sequence] = frozenset()
+        """Whose rows the last decode lost to an abort. While one of them is left the next decode is not
+        aborted: those who come and go cannot keep the others from computing.
+        """
         self._stopping = False
         self._pace = 0.0
         """Seconds that one prompt token takes; 0 while unknown."""
@@ -229,7 +230,7 @@ class DecodeLoop:
         rows = self._fill(call)
         began = self._clock()
         status = self._decode(rows, prefilling)
-        self._abortable = status != Decoded.ABORTED
+        self._victims = call.sequences() if status == Decoded.ABORTED else frozenset()
         if status != Decoded.DONE:
             self._undo(call, status)
         else:
@@ -239,9 +240,10 @@ class DecodeLoop:
         return status == Decoded.DONE
 
     def _decode(self, rows: int, prefilling: frozenset[Sequence]) -> int:
+        spared = any(victim.phase is not Phase.OVER for victim in self._victims)
         with self._lock:
             self._context.resume()
-            self._flight = prefilling if self._abortable else frozenset()
+            self._flight = frozenset() if spared else prefilling
         status = self._context.decode(rows)
         with self._lock:
             self._flight = frozenset()

@@ -71,6 +71,10 @@ class Call:
 
     rows: tuple[Span | Padding, ...]
 
+    def sequences(self) -> frozenset[Sequence]:
+        """Sequences that have a row in it."""
+        return frozenset(row.sequence for row in self.rows if isinstance(row, Span))
+
     def prefilling(self) -> frozenset[Sequence]:
         """Sequences of which it computes part of the prompt."""
         return frozenset(row.sequence for row in self.rows if isinstance(row, Span) and row.prefills)
