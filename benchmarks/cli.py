@@ -3,8 +3,7 @@
     python benchmarks/cli.py [--rounds 20]
 
 Wall time of `antiphon --help`, of each command's help and of `antiphon config`, as a user starts them, beside
-that of an interpreter that does nothing. Prints median, best and worst of the rounds; the budget of `--help` is
-0.3 s.
+that of an interpreter that does nothing. Prints median, best and worst. The budget of `--help` is 0.3 s.
 """
 
 import argparse

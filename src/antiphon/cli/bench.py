@@ -30,6 +30,7 @@ def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
         print(f"antiphon: {problem.message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print(file=sys.stderr)
         return INTERRUPTED
     found = figures(results)
     print(as_object(client.url, asked, plan, found)) if as_json else show(client.url, asked, plan, results)
