@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._known():
             return
         if body["model"] == "long":
-            said = {"message": "the prompt is too long", "code": "context_length_exceeded"}
+            said = {"message": "the prompt is too long.", "code": "context_length_exceeded"}
             self._json(400, {"error": said})
             return
         self.send_response(200)

@@ -56,9 +56,6 @@ def test_pieces_are_counted_where_the_server_counts_nothing(antiphon: Run, serve
 
 
 def test_failed_requests_are_counted_and_fail_the_command(antiphon: Run, server: Standin):
-    done = antiphon("bench", "--url", server.url, "--model", "flaky", "--requests", "2", "--json")
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["problems"] == {"the engine died": 2}
     done = antiphon("bench", "--url", server.url, "--model", "flaky", "--requests", "2")
     assert done.returncode == 1 and "2 failed: the engine died" in done.stdout
 
