@@ -50,6 +50,13 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path):
         loaded(file=written(tmp_path, "[server]\nreceive_timout = 3\n"))
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "1e300", "-1"])
+def test_a_time_that_no_timer_can_hold_is_refused(tmp_path, seconds):
+    for name in ("send_timeout", "drain_timeout"):
+        with pytest.raises(SettingsError, match=name):
+            loaded(file=written(tmp_path, f"[server]\n{name} = {seconds}\n"))
+
+
 def test_an_unknown_variable_is_refused_with_the_nearest_known_one():
     with pytest.raises(SettingsError, match="ANTIPHON_APIKEY; did you mean ANTIPHON_API_KEY"):
         loaded(environ={"ANTIPHON_APIKEY": KEY})

@@ -33,8 +33,11 @@ def said(env: str, doc: str) -> Meta:
     return Meta(description=doc, extra={"env": env})
 
 
-POSITIVE = Meta(gt=0)
-AT_LEAST_ZERO = Meta(ge=0)
+LONGEST = 31_536_000
+"""Seconds of a year: more is a slip, and far more is no time that a timer can hold."""
+
+POSITIVE = Meta(gt=0, le=LONGEST)
+AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

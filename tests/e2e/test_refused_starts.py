@@ -12,11 +12,22 @@ import pytest
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 
 
-def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """The one line that `antiphon serve` ends with."""
+def refused(*arguments: str, env: dict[str, str] | None = None, python: tuple[str, ...] = ()) -> str:
+    """The one line that `antiphon serve` ends with, under a Python with these flags."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     ended = subprocess.run(
-        [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--log-level", "error", *arguments],
+        [
+            sys.executable,
+            *python,
+            "-m",
+            "antiphon",
+            "serve",
+            "--port",
+            "0",
+            "--log-level",
+            "error",
+            *arguments,
+        ],
         check=False,
         capture_output=True,
         text=True,
@@ -93,3 +104,16 @@ def test_a_misspelt_setting(tmp_path: Path) -> None:
     path = tmp_path / "antiphon.toml"
     path.write_text("[server]\nprot = 1\n")
     assert "did you mean port" in refused("--config", str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--host", "0.0.0.0"), "ANTIPHON_API_KEY"),
+        (("--context-length", "4096"), "2048"),
+        (("--model", __file__), "not a GGUF"),
+    ],
+    ids=["an open door", "too long a context", "no model"],
+)
+def test_refusals_do_not_hang_on_assertions(arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(*arguments, python=("-O",))
