@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
+from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.libllama_context import ContextShape, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
@@ -14,6 +16,7 @@ from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.engines.llama.loading import load_model, quantization
 from antiphon.engines.llama.proof import alike_row_counts
 from antiphon.errors import LibraryError, LoadError
+from benchmarks import make_model
 from benchmarks.make_model import SIZES, write_model
 
 
@@ -45,6 +48,28 @@ def test_sampling_that_the_weights_recommend(tmp_path):
     said = loaded.info.sampling
     assert said.temperature == pytest.approx(0.7) and said.top_p == pytest.approx(0.9)
     assert said.top_k == 40 and said.min_p == pytest.approx(0.05)
+
+
+def test_recommended_sampling_outside_the_range_of_a_request_is_left_out(tmp_path):
+    odd = {"temp": float("nan"), "top_p": 5.0, "top_k": float("inf"), "min_p": -1.0}
+    loaded = load_model(spec(write_model(tmp_path / "m.gguf", SIZES["tiny"], sampling=odd)))
+    loaded.close()
+    assert loaded.info.sampling == AskedSampling()
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path):
+    path, kind = tmp_path / "mute.gguf", gguf.GGMLQuantizationType.F32
+    writer = gguf.GGUFWriter(path, "llama")
+    make_model.add_shape(writer, SIZES["tiny"], kind)
+    make_model.add_vocabulary(writer, SIZES["tiny"].vocabulary)
+    writer.kv_data[0]["tokenizer.ggml.model"].value = "none"
+    make_model.add_weights(writer, SIZES["tiny"], kind, 0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(LoadError, match=r"mute\.gguf cannot be served: it has no tokenizer"):
+        load_model(spec(path))
 
 
 def test_the_context_is_the_models_own_unless_said(models):

@@ -25,6 +25,9 @@ CPU and take memory; fewer can be aborted sooner.
 MOST_SEQUENCES = 256
 """llama.cpp's own limit."""
 
+NO_VOCABULARY = 0
+"""llama_vocab_type of a model without a tokenizer: asked for a token, the library aborts the process."""
+
 MOST_CELLS = 2**31 - 1
 """Of all sequences together; llama.cpp counts them in 32 bits."""
 
@@ -57,6 +60,10 @@ def load_model(spec: LoadSpec) -> Loaded:
             raise LoadError(
                 f"{Path(spec.model).name} cannot be served: it needs to be a model that makes text token by "
                 "token, with attention in every layer"
+            )
+        if model.vocabulary_type() == NO_VOCABULARY:
+            raise LoadError(
+                f"{Path(spec.model).name} cannot be served: it has no tokenizer; convert it together with one"
             )
         context = NativeContext(model, context_shape(spec, model))
     except BaseException:
@@ -130,19 +137,19 @@ def quantization(description: str) -> str:
 
 
 def sampling_defaults(model: NativeModel) -> AskedSampling:
-    """The sampling that the weights recommend, where they do."""
+    """The sampling that the weights recommend, where they do and it is in the range of a request's."""
 
-    def number(name: str) -> float | None:
-        text = model.metadata(f"general.sampling.{name}")
+    def number(name: str, most: float) -> float | None:
         try:
-            return float(text) if text is not None else None
+            value = float(model.metadata(f"general.sampling.{name}") or "nan")
         except ValueError:
             return None
+        return value if 0 <= value <= most else None
 
-    top_k = number("top_k")
+    top_k = number("top_k", model.size)
     return AskedSampling(
-        temperature=number("temp"),
-        top_p=number("top_p"),
+        temperature=number("temp", 2.0),
+        top_p=number("top_p", 1.0),
         top_k=None if top_k is None else int(top_k),
-        min_p=number("min_p"),
+        min_p=number("min_p", 1.0),
     )
