@@ -5,11 +5,13 @@ import json
 import pytest
 
 from antiphon.dialects.base import DetokenizeCall, ModelEntry, TokenizeCall
+from antiphon.dialects.openai.decode import decode_text
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.dialects.openai.wire import MAX_IDS
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, InvalidValue
 from antiphon.testing.engine import SCRIPTED_PROFILE
 
 TOKENS = VLLMTokens()
@@ -98,3 +100,13 @@ def test_models_are_listed_in_order_and_shown_with_their_profile():
     shown = json.loads(OpenAIModels().shown(ModelEntry("b", 5, "ready", SCRIPTED_PROFILE)))
     assert shown["profile"]["context_length"] == 2048 and shown["profile"]["sampling"]["temperature"] is None
     assert json.loads(OpenAIModels().shown(entries[1]))["profile"] is None
+
+
+@pytest.mark.parametrize(("field", "decode"), [("tokens", TOKENS.decode_detokenize), ("prompt", decode_text)])
+def test_lists_of_more_ids_than_any_context_holds_are_refused(field, decode):
+    """Reading them would keep other callers waiting."""
+    ids = b",".join([b"5"] * (MAX_IDS + 1))
+    body = b'{"model": "m", "%b": [%b]}' % (field.encode(), ids)
+    with pytest.raises(InvalidValue, match="at most 1048576 items") as refused:
+        decode(body)
+    assert refused.value.param == field

@@ -9,7 +9,7 @@ from antiphon.dialects.base import DetokenizeCall, TokenizeCall
 from antiphon.dialects.openai.decode import conversation, sift_messages
 from antiphon.dialects.openai.fields import Place, sift
 from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.wire import MAX_MESSAGES, ChatMessage, Name, TokenId
+from antiphon.dialects.openai.wire import MAX_IDS, MAX_MESSAGES, ChatMessage, Name, TokenId
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.request import RawPrompt
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
@@ -40,7 +40,7 @@ class DetokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Body of POST /detokenize."""
 
     model: Name | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_IDS)]
 
 
 class DetokenizeAnswer(Struct, frozen=True):

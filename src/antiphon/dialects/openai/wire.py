@@ -30,6 +30,9 @@ MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKENS = 128
 """Stop token ids of one request: every step of every sequence is compared with them."""
 
+MAX_IDS = 1 << 20
+"""Items of one list of token ids: the longest contexts hold as many, and more would keep others waiting."""
+
 MAX_NAME = 256
 """Characters of a model's or speaker's name."""
 
@@ -101,7 +104,7 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/completions."""
 
-    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
 
 
 # --- answers ------------------------------------------------------------------------------------------------
