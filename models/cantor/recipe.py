@@ -12,7 +12,7 @@ HIDDEN = 704  # of the feed-forward part; like every row a multiple of 32, as Q8
 ROPE_BASE = 10_000.0
 NORM_EPSILON = 1e-5
 
-MINUTES = 47.0  # of training on two cores; the learning rate falls to nothing at their end
+MINUTES = 67.0  # of training; the learning rate falls to nothing at their end
 STEP_TOKENS = 4_096  # a step's batch, padding included
 MICRO_TOKENS = 2_048  # what is computed at once
 WARMUP = 0.02  # share of the training

@@ -4,7 +4,7 @@ Matrices learn by Muon (momentum whose update is made orthogonal by Newton-Schul
 embeddings and norms by AdamW. Documents are batched with others of about their length, so there is next to
 no padding and no document sees another. What the assistant says counts in full, and plain texts; all else
 counts a little, which teaches the words. A checkpoint goes to --out every few minutes; --start takes one up.
-Command: `python -m models.cantor.train --minutes 47 --out weights`
+Command: `python -m models.cantor.train --out weights`
 """
 
 import argparse
