@@ -53,7 +53,18 @@ def test_this_machine_has_at_least_one():
     assert 1 <= best_threads() <= len(usable_cpus())
 
 
-def test_what_the_operator_set_stays():
-    environment = {"OMP_WAIT_POLICY": "active"}
-    prepare_environment(environment)
-    assert environment == {"OMP_WAIT_POLICY": "active", "GGML_NO_BACKTRACE": "1"}
+def test_waiting_threads_spin_shortly_unless_the_operator_says_otherwise():
+    said: list[dict[str, str]] = [{}, {"OMP_WAIT_POLICY": "passive"}]
+    for environment in said:
+        prepare_environment(environment)
+        assert environment == {
+            "OMP_WAIT_POLICY": "passive",
+            "GOMP_SPINCOUNT": "1000",
+            "GGML_NO_BACKTRACE": "1",
+        }
+    chosen = {"OMP_WAIT_POLICY": "active"}
+    prepare_environment(chosen)
+    assert chosen == {"OMP_WAIT_POLICY": "active", "GGML_NO_BACKTRACE": "1"}
+    longer = {"GOMP_SPINCOUNT": "5"}
+    prepare_environment(longer)
+    assert longer["GOMP_SPINCOUNT"] == "5"

@@ -8,7 +8,7 @@ cannot be in. Temperatures up to `COLD` are greedy.
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import isfinite, log
+from math import isfinite, log, nextafter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ COLD = 1e-5
 same.
 """
 
-SORTABLE = 256
+SORTABLE = 512
 """Candidates up to which top-p sorts them all; more are first sorted into bins."""
 
 BIN_SHIFT = 18
@@ -101,7 +101,7 @@ def pick(weights: Row, point: float) -> int:
 
 def passing(sums: NDArray[np.float64], target: float) -> int:
     """The first place whose running sum is above the target; the last that adds anything when none is."""
-    return int(sums.searchsorted(min(target, np.nextafter(sums[-1], 0.0)), side="right"))
+    return int(sums.searchsorted(min(target, nextafter(float(sums[-1]), 0.0)), side="right"))
 
 
 def pick_nucleus(weights: Row, mass: float, point: float) -> int:
