@@ -22,6 +22,7 @@ from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
 from antiphon.engines.host.frames import from_line
+from antiphon.engines.host.tasks import task_group
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import AntiphonError
 from antiphon.http.app import create_app
@@ -80,7 +81,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         with socket.socket(fileno=config.listen_fd) as listener:
-            async with learning(hosts, models):
+            async with learning(hosts, models), showing_life(status):
                 await serve(create_app(edge), edge, listener, status.ready)
         await models.aclose()
 
@@ -95,6 +96,18 @@ async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> Asyn
         finally:
             for task in tasks:
                 task.cancel()
+
+
+@asynccontextmanager
+async def showing_life(status: StatusPipe) -> AsyncIterator[None]:
+    """Shows the supervisor that the event loop turns, while the context lasts; a stuck one is replaced."""
+    over = asyncio.Event()
+    async with task_group() as group:
+        group.create_task(status.pulse(over))
+        try:
+            yield
+        finally:
+            over.set()
 
 
 async def _learn(host: HostTokenEngine, model: Model) -> None:

@@ -1,0 +1,54 @@
+"""The HTTP process as the supervisor starts it, without any engine."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.host.control import HttpConfig, Status
+from antiphon.engines.host.frames import from_line, to_line
+from antiphon.settings import Settings, encode
+
+PATIENCE = 30.0
+"""Seconds; what is waited for takes one or two."""
+
+
+@contextmanager
+def started(runtime: Path) -> Iterator[int]:
+    """The process, ended when the context is; gives the end of its status pipe."""
+    reading, writing = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "antiphon.assembly"],
+            stdin=subprocess.PIPE,
+            pass_fds=(writing, listener.fileno()),
+        )
+        os.close(writing)
+        assert process.stdin is not None
+        config = HttpConfig(listener.fileno(), writing, str(runtime), {})
+        process.stdin.write(encode(Settings()) + b"\n" + to_line(config))
+        process.stdin.flush()
+        late = threading.Timer(PATIENCE, process.kill)
+        late.start()
+        try:
+            yield reading
+        finally:
+            late.cancel()
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            os.close(reading)
+
+
+@pytest.mark.timeout(PATIENCE + 10)
+def test_it_goes_on_showing_that_it_lives(tmp_path: Path) -> None:
+    """The supervisor ends a process that promised signs of life and falls silent."""
+    with started(tmp_path) as reports, os.fdopen(os.dup(reports), "rb") as lines:
+        said = [from_line(lines.readline(), Status).state for _ in range(4)]
+    assert sorted(said) == ["alive", "alive", "alive", "ready"]
