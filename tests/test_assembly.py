@@ -20,7 +20,7 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def started(runtime: Path) -> Iterator[int]:
+def started(runtime: Path, sockets: dict[str, str]) -> Iterator[int]:
     """The process, ended when the context is; gives the end of its status pipe."""
     reading, writing = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -31,7 +31,7 @@ def started(runtime: Path) -> Iterator[int]:
         )
         os.close(writing)
         assert process.stdin is not None
-        config = HttpConfig(listener.fileno(), writing, str(runtime), {})
+        config = HttpConfig(listener.fileno(), writing, str(runtime), sockets)
         process.stdin.write(encode(Settings()) + b"\n" + to_line(config))
         process.stdin.flush()
         late = threading.Timer(PATIENCE, process.kill)
@@ -49,6 +49,16 @@ def started(runtime: Path) -> Iterator[int]:
 @pytest.mark.timeout(PATIENCE + 10)
 def test_it_goes_on_showing_that_it_lives(tmp_path: Path) -> None:
     """The supervisor ends a process that promised signs of life and falls silent."""
-    with started(tmp_path) as reports, os.fdopen(os.dup(reports), "rb") as lines:
-        said = [from_line(lines.readline(), Status).state for _ in range(4)]
-    assert sorted(said) == ["alive", "alive", "alive", "ready"]
+    assert sorted(said(tmp_path, {})) == ["alive", "alive", "ready"]
+
+
+@pytest.mark.timeout(PATIENCE + 10)
+def test_it_is_not_ready_before_it_reaches_its_engines(tmp_path: Path) -> None:
+    """Else a first request, sent as soon as the panel is shown, finds none."""
+    assert said(tmp_path, {"m": str(tmp_path / "no-host.sock")}) == ["alive", "alive", "alive"]
+
+
+def said(runtime: Path, sockets: dict[str, str]) -> list[str]:
+    """The first three reports."""
+    with started(runtime, sockets) as reports, os.fdopen(os.dup(reports), "rb") as lines:
+        return [from_line(lines.readline(), Status).state for _ in range(3)]

@@ -8,7 +8,7 @@ told comes through standard input
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -81,8 +81,8 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         with socket.socket(fileno=config.listen_fd) as listener:
-            async with learning(hosts, models), showing_life(status):
-                await serve(create_app(edge), edge, listener, status.ready)
+            async with learning(hosts, models), reporting(status, hosts) as accepting:
+                await serve(create_app(edge), edge, listener, accepting)
         await models.aclose()
 
 
@@ -99,15 +99,33 @@ async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> Asyn
 
 
 @asynccontextmanager
-async def showing_life(status: StatusPipe) -> AsyncIterator[None]:
-    """Shows the supervisor that the event loop turns, while the context lasts; a stuck one is replaced."""
-    over = asyncio.Event()
+async def reporting(
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine]
+) -> AsyncIterator[Callable[[], None]]:
+    """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
+
+    Gives what is to be called when connections are accepted.
+    """
+    accepts, over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
         group.create_task(status.pulse(over))
+        ready = group.create_task(_report_ready(status, hosts, accepts))
         try:
-            yield
+            yield accepts.set
         finally:
             over.set()
+            ready.cancel()
+
+
+async def _report_ready(
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], accepts: asyncio.Event
+) -> None:
+    """Only now that every engine is reached does the panel invite a first request, whatever it asks."""
+    await accepts.wait()
+    for name, host in hosts.items():
+        with suppress(AntiphonError):
+            await host.load(LoadSpec(name))
+    status.ready()
 
 
 async def _learn(host: HostTokenEngine, model: Model) -> None:
