@@ -26,8 +26,8 @@ serve: system .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, ARGS="--m
 
 install: .venv/test.stamp ## Make .venv with the runtime and the test tools
 
-test: .venv/test.stamp ## Run every test but the soak (ARGS="-k words" chooses)
-	@$(BIN)/python -m pytest $(ARGS)
+test: .venv/test.stamp ## Run every test but the soak, on every core (ARGS="-k words" chooses)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/ruff format --check
