@@ -185,22 +185,40 @@ def test_closing_a_sequence_in_prefill_aborts_the_running_decode():
         assert not any(made.context.cells.values())
 
 
-def test_closing_a_sequence_that_only_decodes_aborts_nothing():
+def test_closing_one_of_several_that_only_decode_aborts_nothing():
     entered, release = threading.Event(), threading.Event()
 
     def slow(context: FakeContext) -> int:
-        if len(context.rows) == 1:
+        if len(context.rows) == 2 and all(output for *_, output in context.rows):
             entered.set()
             assert release.wait(PATIENCE)
         assert not context.flag
         return Decoded.DONE
 
     with bench(answer=slow) as made:
-        stream = made.submit(3, max_tokens=100)
+        leaver, other = made.submit(1, max_tokens=7), made.submit(1, max_tokens=7)
         assert entered.wait(PATIENCE)
-        made.loop.close(stream)
+        made.loop.close(leaver)
         assert not made.context.flag
         release.set()
+        assert made.error(leaver) is None
+        assert made.tokens(other) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_closing_the_only_sequence_aborts_whatever_runs():
+    entered = threading.Event()
+
+    def hang(context: FakeContext) -> int:
+        if len(context.calls) < 3:
+            return Decoded.DONE
+        entered.set()
+        wait(lambda: context.flag)
+        return Decoded.ABORTED
+
+    with bench(answer=hang) as made:
+        stream = made.submit(1, max_tokens=100)
+        assert entered.wait(PATIENCE)
+        made.loop.close(stream)
         assert made.error(stream) is None
 
 

@@ -215,6 +215,16 @@ async def test_the_context_may_be_filled_to_its_end(models):
         assert finished.counts.completion_tokens <= 10
 
 
+@pytest.mark.parametrize("exact", [True, False])
+async def test_small_contexts_and_chunks_are_kept_to(models, exact):
+    """Less room than one pass takes, and chunks shorter than that."""
+    async with loaded(models / "tiny-q8_0.gguf", exact=exact, context_length=24, sequences=1) as engine:
+        assert 1 <= len((await say(engine, request([1] * 20, 100)))[0]) <= 4
+    async with loaded(models / "tiny-q8_0.gguf", exact=exact, prefill_chunk=5, sequences=2) as engine:
+        said = await asyncio.gather(*(say(engine, request([1, *range(300, 400)], 4)) for _ in range(3)))
+        assert said[0] == said[1] == said[2] or not exact
+
+
 async def test_more_than_fit_wait_and_are_served_in_turn(models):
     async with loaded(models / "tiny-q8_0.gguf", sequences=2) as engine:
         said = await asyncio.gather(*(say(engine, request([1, 300 + index], 5)) for index in range(40)))

@@ -97,6 +97,7 @@ def test_quantizations_are_named_as_everybody_does(words, name):
         ({"sequences": 0}, "from 1 to 256"),
         ({"sequences": 300}, "from 1 to 256"),
         ({"kv_type": "q4_0"}, "one of f32, f16"),
+        ({"prefill_chunk": 0}, "at least 1"),
     ],
 )
 def test_impossible_orders_are_refused(models, changes, words):

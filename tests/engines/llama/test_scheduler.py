@@ -111,7 +111,7 @@ def test_a_pool_computes_decode_rows_and_chunks_in_one_call():
     plan = queue.plan(BUDGET)
     assert [spans(call) for call in plan.calls] == [[(0, 3, 4), (1, 0, 10), (2, 0, 4)]]
     assert [row.logits for row in plan.calls[0].rows if isinstance(row, Span)] == [True] * 3
-    assert plan.calls[0].prefilling() == {queue.slots[1], queue.slots[2]}
+    assert plan.calls[0].abortable() == {queue.slots[1], queue.slots[2]}
 
 
 def test_prompts_are_computed_in_the_order_of_admission():
@@ -330,7 +330,7 @@ def test_every_sequence_ends_however_they_come_and_go(exact):
         assert all(queue.slots[slot] is not None for slot in slots)
         for call in plan.calls:
             rows = [row.slot if isinstance(row, Padding) else row.sequence.slot for row in call.rows]
-            decoding = not call.prefilling()
+            decoding = not call.prefills()
             if exact and decoding:
                 assert rows == list(range(rows[0] or 0, (rows[0] or 0) + len(rows)))
                 assert len(rows) in queue.policy.row_counts

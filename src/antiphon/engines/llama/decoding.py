@@ -93,7 +93,7 @@ class DecodeLoop:
         self._lock = Lock()
         """Guards the next three, which other threads look at."""
         self._flight: frozenset[Sequence] = frozenset()
-        """What the running decode computes prompts of: closing one of these aborts it."""
+        """Closing one of these aborts the running decode."""
         self._stopped = False
         self._submitted = 0
         self._added = 0
@@ -198,8 +198,7 @@ class DecodeLoop:
         self._prepare(plan)
         began = self._clock()
         for call in plan.calls:
-            prefilling = call.prefilling()
-            if not self._run(call, prefilling) or (prefilling and self._should_look_up(began)):
+            if not self._run(call) or (call.prefills() and self._should_look_up(began)):
                 break
 
     def _budget(self) -> int:
@@ -225,25 +224,26 @@ class DecodeLoop:
             self._say(sequence, SequenceStarted(len(sequence.prompt), sequence.shared, queued))
         self._flush()
 
-    def _run(self, call: Call, prefilling: frozenset[Sequence]) -> bool:
+    def _run(self, call: Call) -> bool:
         """Carries out one call; whether it was computed."""
         rows = self._fill(call)
         began = self._clock()
-        status = self._decode(rows, prefilling)
+        status = self._decode(rows, call.abortable())
         self._victims = call.sequences() if status == Decoded.ABORTED else frozenset()
         if status != Decoded.DONE:
             self._undo(call, status)
         else:
-            self._measure(rows, self._clock() - began, prefilling)
+            if call.prefills() and rows >= MEASURABLE:
+                self._measure((self._clock() - began) / rows)
             self._advance(call)
         self._flush()
         return status == Decoded.DONE
 
-    def _decode(self, rows: int, prefilling: frozenset[Sequence]) -> int:
+    def _decode(self, rows: int, abortable: frozenset[Sequence]) -> int:
         spared = any(victim.phase is not Phase.OVER for victim in self._victims)
         with self._lock:
             self._context.resume()
-            self._flight = frozenset() if spared else prefilling
+            self._flight = frozenset() if spared else abortable
         status = self._context.decode(rows)
         with self._lock:
             self._flight = frozenset()
@@ -334,10 +334,8 @@ class DecodeLoop:
         if ended is not None:
             self._outbox.append((stream, ended))
 
-    def _measure(self, rows: int, seconds: float, prefilling: frozenset[Sequence]) -> None:
-        if prefilling and rows >= MEASURABLE:
-            pace = seconds / rows
-            self._pace = MEMORY * self._pace + (1 - MEMORY) * pace if self._pace else pace
+    def _measure(self, pace: float) -> None:
+        self._pace = MEMORY * self._pace + (1 - MEMORY) * pace if self._pace else pace
 
     def _say(self, sequence: Sequence, event: TokenEvent) -> None:
         self._outbox.append((self._streams[sequence], event))

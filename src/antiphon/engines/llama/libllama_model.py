@@ -5,6 +5,7 @@ so all of this may run on any thread beside decoding.
 """
 
 import ctypes
+import os
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ class NativeModel:
         params = self._call.llama_model_default_params()
         params.check_tensors = check_tensors
         with library.log_captured() as log:
-            self.pointer = self._call.llama_model_load_from_file(str(path).encode(), params)
+            self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), params)
         if not self.pointer:
             raise LoadError(f"llama.cpp refused {path.name}: {log.errors() or 'it gave no reason'}.")
         self._vocabulary = self._call.llama_model_get_vocab(self.pointer)

@@ -53,6 +53,8 @@ def load_model(spec: LoadSpec) -> Loaded:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_SEQUENCES}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
+    if spec.prefill_chunk < 1:
+        raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors)
     try:
@@ -94,7 +96,7 @@ def context_shape(spec: LoadSpec, model: NativeModel) -> ContextShape:
     return ContextShape(
         cells=cells if spec.exact else cells * spec.sequences,
         sequences=spec.sequences,
-        rows=spec.prefill_chunk + spec.sequences,
+        rows=min(spec.prefill_chunk + spec.sequences, cells * spec.sequences),
         micro_rows=MICRO_ROWS,
         threads=spec.threads or best_threads(),
         unified=not spec.exact,
@@ -106,7 +108,8 @@ def context_shape(spec: LoadSpec, model: NativeModel) -> ContextShape:
 def policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Policy:
     """The scheduler's sizes; in exact mode after proving which numbers of rows it may use."""
     counts = alike_row_counts(context, vocabulary) if spec.exact else ()
-    return Policy(spec.sequences, MICRO_ROWS, spec.prefill_chunk, spec.exact, counts)
+    chunk = min(MICRO_ROWS, spec.prefill_chunk)
+    return Policy(spec.sequences, chunk, spec.prefill_chunk, spec.exact, counts)
 
 
 def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:

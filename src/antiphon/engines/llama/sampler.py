@@ -54,13 +54,16 @@ def draw(row: Row, sampling: Sampling, choice: int, position: int, logprobs: int
     top = float(row[best])
     if not isfinite(top):
         raise EngineError("the model's output is not a number; its weights or the KV cache are damaged")
-    if sampling.temperature <= COLD or sampling.top_k == 1:
-        token = best
-    else:
-        token = sample(row - row[best], sampling, uniform(sampling.seed, choice, position))
+    greedy = sampling.temperature <= COLD or sampling.top_k == 1
+    if greedy and logprobs is None:
+        return Drawn(best)
+    with np.errstate(over="ignore"):  # what is masked by a very small number becomes minus infinity
+        shifted = row - row[best]
+        scaled = None if greedy else shifted * np.float32(1.0 / sampling.temperature)
+    token = best if scaled is None else sample(scaled, sampling, uniform(sampling.seed, choice, position))
     if logprobs is None:
         return Drawn(token)
-    normal = top + log(np.exp(row - row[best]).sum())
+    normal = top + log(np.exp(shifted).sum())
     said = [(int(index), min(0.0, float(row[index]) - normal)) for index in top_ids(row, logprobs)]
     return Drawn(token, min(0.0, float(row[token]) - normal), tuple(said))
 
@@ -71,13 +74,12 @@ def uniform(seed: int, choice: int, position: int) -> float:
     return (int.from_bytes(blake2b(packed, digest_size=8).digest(), "little") >> 11) * 2.0**-53
 
 
-def sample(shifted: Row, sampling: Sampling, point: float) -> int:
-    """The token at `point`, from 0 to 1, of the distribution that the filters leave. `shifted`: logits less
-    their maximum; overwritten.
+def sample(scaled: Row, sampling: Sampling, point: float) -> int:
+    """The token at `point`, from 0 to 1, of the distribution that the filters leave.
+
+    `scaled`: logits less their maximum, over the temperature; overwritten.
     """
-    with np.errstate(over="ignore"):  # what is masked by a very small number becomes minus infinity
-        shifted *= np.float32(1.0 / sampling.temperature)
-    weights = np.exp(shifted, out=shifted)
+    weights = np.exp(scaled, out=scaled)
     kept: Ids | None = None
     if sampling.min_p > 0:
         kept = np.flatnonzero(weights >= np.float32(sampling.min_p))

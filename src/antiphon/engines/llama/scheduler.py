@@ -75,8 +75,15 @@ class Call:
         """Sequences that have a row in it."""
         return frozenset(row.sequence for row in self.rows if isinstance(row, Span))
 
-    def prefilling(self) -> frozenset[Sequence]:
-        """Sequences of which it computes part of the prompt."""
+    def prefills(self) -> bool:
+        """Whether it computes part of a prompt."""
+        return any(isinstance(row, Span) and row.prefills for row in self.rows)
+
+    def abortable(self) -> frozenset[Sequence]:
+        """Sequences whose leaving is worth an abort: those whose prompt it computes, or the only one."""
+        everybody = self.sequences()
+        if len(everybody) == 1:
+            return everybody
         return frozenset(row.sequence for row in self.rows if isinstance(row, Span) and row.prefills)
 
 
