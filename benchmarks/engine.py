@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import random
+import sys
 import tempfile
 import time
 from contextlib import aclosing
@@ -20,6 +21,9 @@ from statistics import median
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from benchmarks.make_model import SIZES, write_model
 
 MODES = {"pool": False, "exact": True}
