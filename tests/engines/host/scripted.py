@@ -19,7 +19,7 @@ from antiphon.engines.base import (
     Vocabulary,
 )
 from antiphon.engines.host.frames import MAX_MESSAGE
-from antiphon.errors import LibraryError
+from antiphon.errors import EngineUnavailable, LibraryError
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 
 SPEC = LoadSpec("no file")
@@ -118,6 +118,21 @@ class Stuck(ScriptedTokenEngine):
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         time.sleep(600)  # noqa: ASYNC251 - that is the point
         return ()
+
+
+class Lost(ScriptedTokenEngine):
+    """Stops working once it was asked for tokens, and says so to whoever asks how it stands."""
+
+    _lost = False
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        self._lost = True
+        return ()
+
+    async def info(self) -> EngineInfo:
+        if self._lost:
+            raise EngineUnavailable("the engine has stopped")
+        return await super().info()
 
 
 class Dying(ScriptedTokenEngine):

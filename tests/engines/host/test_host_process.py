@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.engines.base import SequenceFinished, SequenceStarted, TextPiece
+from antiphon.engines.host.__main__ import LOST
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.engines.host.frames import from_line, to_line
@@ -179,6 +180,17 @@ async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
                 async for _ in events:
                     pass
             assert await asyncio.to_thread(gone, host) == 0
+
+
+async def test_it_ends_when_its_engine_is_lost_so_that_another_takes_its_place() -> None:
+    with started("Lost") as host:
+        host.says(ChildState.LOADING)
+        host.says(ChildState.READY)
+        async with host_engine(str(host.socket), "cantor") as client:
+            await client.load(SPEC)
+            await client.tokenize([TextPiece("a")], False)
+            assert await asyncio.to_thread(gone, host) == LOST
+        assert not host.socket.exists()
 
 
 def test_the_last_to_leave_removes_the_runtime_directory() -> None:

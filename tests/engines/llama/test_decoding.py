@@ -337,6 +337,8 @@ def test_a_defect_of_the_thread_is_told_to_everybody_and_it_takes_no_more():
         made.thread.join(PATIENCE)
         with pytest.raises(EngineUnavailable):
             made.submit(4)
+        with pytest.raises(EngineUnavailable):
+            made.loop.load()
 
 
 def test_stopping_ends_every_sequence():

@@ -31,6 +31,9 @@ DRAIN = 2.0
 ORPHANED = 3
 """Exit status of a host whose supervisor is gone."""
 
+LOST = 4
+"""Exit status of a host whose engine cannot say how it stands any more; a new process gets a new one."""
+
 
 def main() -> None:
     """The process. Ends by `os._exit`: threads of the engine's library cannot be joined in time."""
@@ -70,7 +73,11 @@ async def _host(config: HostConfig, status: StatusPipe) -> int:
         faulthandler.enable()  # from here on a crash of the library is news worth a page
         status.ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())
-        await status.pulse(stop)
+        try:
+            await status.pulse(stop, engine.info)
+        except AntiphonError as error:
+            record("engine_lost", logging.ERROR, model=config.name, error=error.message)
+            return LOST
         await host.drain(DRAIN)
     await engine.aclose()
     return 0

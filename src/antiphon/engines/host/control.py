@@ -14,7 +14,7 @@ import asyncio
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -114,9 +114,12 @@ class StatusPipe:
         if select.select([], [self._fd], [], 0)[1]:
             self._say(Status(ChildState.ALIVE))
 
-    async def pulse(self, until: asyncio.Event) -> None:
-        """Says so again and again until the event is set."""
+    async def pulse(self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Says so again and again until the event is set. Raises what the check raises, which is asked before
+        each time."""
         while not until.is_set():
+            if check is not None:
+                await check()
             self.alive()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PULSE):

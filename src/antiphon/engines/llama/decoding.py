@@ -130,7 +130,11 @@ class DecodeLoop:
             self._inbox.put(self._stop)
 
     def load(self) -> Load:
-        """Counters, each true at some moment of the running step."""
+        """Counters, each true at some moment of the running step. Raises EngineUnavailable when the thread
+        has ended.
+        """
+        if self._stopped:
+            raise EngineUnavailable("the engine has stopped; try again soon")
         scheduler, totals = self._scheduler, self._totals
         running = scheduler.running
         return Load(
