@@ -106,6 +106,8 @@ async def measure(path: Path, exact: bool, args: argparse.Namespace) -> dict[str
 
 def report(found: dict[str, dict[str, list[float]]]) -> None:
     for figure in next(iter(found.values())):
+        if not all(figures[figure] for figures in found.values()):
+            continue  # a model that ends at once has no gaps between tokens
         beside = median(found["pool"][figure]) if "pool" in found else 0.0
         for mode, figures in found.items():
             values = figures[figure]
