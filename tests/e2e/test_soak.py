@@ -1,0 +1,65 @@
+"""Hundreds of requests of all kinds, half of them abandoned: nothing stays behind."""
+
+import asyncio
+import contextlib
+
+import httpx2
+import psutil
+import pytest
+
+from tests.e2e.server import Server, wait_for
+
+REQUESTS = 1000
+AT_ONCE = 24
+
+
+async def one(client: httpx2.AsyncClient, number: int) -> None:
+    """Buffered or streamed, to its end or left early, by turns."""
+    stream, left = number % 2 == 0, number % 4 >= 2
+    body = {
+        "model": "cantor",
+        "prompt": "Once upon a time",
+        "max_tokens": 64,
+        "seed": number,
+        "stream": stream,
+    }
+    with contextlib.suppress(httpx2.TimeoutException):
+        timeout = 0.02 + number % 10 / 50 if left and not stream else 60
+        async with client.stream("POST", "/v1/completions", json=body, timeout=timeout) as answer:
+            async for _ in answer.aiter_bytes():
+                if left:
+                    break
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_a_thousand_requests_leave_no_sequence_no_descriptor_and_no_memory(server: Server) -> None:
+    processes = [*server.children("assembly"), *server.children("engines.host")]
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def limited(client: httpx2.AsyncClient, number: int) -> None:
+        async with slots:
+            await one(client, number)
+
+    async def many(count: int) -> None:
+        async with httpx2.AsyncClient(base_url=server.url) as client, asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(limited(client, number))
+
+    await many(100)  # what is made once is made by now
+    before = [held(process) for process in processes]
+    await many(REQUESTS)
+    await asyncio.to_thread(wait_for, lambda: idle(server), 30, "every sequence is free")
+    for process, (descriptors, memory) in zip(processes, before, strict=True):
+        assert process.num_fds() <= descriptors + 2
+        assert held(process)[1] < memory * 1.2 + 8_000_000
+
+
+def held(process: psutil.Process) -> tuple[int, int]:
+    """Open descriptors, and bytes of memory."""
+    return process.num_fds(), process.memory_info().rss
+
+
+def idle(server: Server) -> bool:
+    load = server.load()
+    return load.running == load.queued == load.cells_used == 0 and load.free_sequences == 16
