@@ -80,40 +80,45 @@ async def departure(engine: LlamaTokenEngine, info: EngineInfo) -> float:
     return time.perf_counter() - began
 
 
-async def measure(path: Path, exact: bool, args: argparse.Namespace) -> dict[str, list[float]]:
+@dataclass
+class Report:
+    """Prints each figure when it is known, beside the pool's."""
+
+    medians: dict[str, float] = field(default_factory=dict)
+
+    def say(self, figure: str, mode: str, values: list[float]) -> None:
+        middle = median(values)
+        worst = min(values) if figure.endswith("/s") else max(values)
+        beside = self.medians.setdefault(figure, middle)
+        ratio = f"x {middle / beside:.2f}"
+        print(f"{figure:34} {mode:6} median {middle:9.2f}  worst {worst:9.2f}  {ratio}", flush=True)
+
+
+async def measure(path: Path, mode: str, args: argparse.Namespace, report: Report) -> None:
     """Every figure of one mode, over the rounds."""
     engine = LlamaTokenEngine()
     began = time.perf_counter()
     spec = LoadSpec(
-        str(path), context_length=2048, sequences=max(args.streams), exact=exact, threads=args.threads
+        str(path),
+        context_length=2048,
+        sequences=max(args.streams),
+        exact=MODES[mode],
+        threads=args.threads,
     )
     info = await engine.load(spec)
-    found = {"load, s": [time.perf_counter() - began]}
+    report.say("load, ms", mode, [1000 * (time.perf_counter() - began)])
+    print(f"{info.architecture} {info.quantization}, {info.parameters / 1e6:.0f} M; {info.library};", end=" ")
+    print(f"{info.threads} threads of {os.cpu_count()}; load average {os.getloadavg()[0]:.1f}", flush=True)
     for streams in args.streams:
         await one_round(engine, info, streams, args)
         rounds = [await one_round(engine, info, streams, args) for _ in range(args.rounds)]
-        found[f"{streams} streams, tokens/s"] = [one.tokens / one.seconds for one in rounds]
-        found[f"{streams} streams, first token, ms"] = [1000 * median(one.first) for one in rounds]
-        found[f"{streams} streams, between tokens, ms"] = [
-            1000 * median(one.gaps) for one in rounds if one.gaps
-        ]
-    found["departure in prefill, ms"] = [1000 * await departure(engine, info) for _ in range(args.rounds)]
+        report.say(f"{streams} streams, tokens/s", mode, [one.tokens / one.seconds for one in rounds])
+        report.say(f"{streams} streams, first token, ms", mode, [1000 * median(one.first) for one in rounds])
+        gaps = [1000 * median(one.gaps) for one in rounds if one.gaps]
+        report.say(f"{streams} streams, between tokens, ms", mode, gaps)
+    left = [1000 * await departure(engine, info) for _ in range(args.rounds)]
+    report.say("departure in prefill, ms", mode, left)
     await engine.aclose()
-    print(f"{info.architecture} {info.quantization}, {info.parameters / 1e6:.0f} M; {info.library};", end=" ")
-    print(f"{info.threads} threads of {os.cpu_count()}; load average {os.getloadavg()[0]:.1f}")
-    return found
-
-
-def report(found: dict[str, dict[str, list[float]]]) -> None:
-    for figure in next(iter(found.values())):
-        if not all(figures[figure] for figures in found.values()):
-            continue  # a model that ends at once has no gaps between tokens
-        beside = median(found["pool"][figure]) if "pool" in found else 0.0
-        for mode, figures in found.items():
-            values = figures[figure]
-            worst = min(values) if figure.endswith("/s") else max(values)
-            ratio = f"  x {median(values) / beside:.2f}" if beside else ""
-            print(f"{figure:34} {mode:6} median {median(values):9.2f}  worst {worst:9.2f}{ratio}")
 
 
 def main() -> None:
@@ -131,7 +136,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = args.model or write_model(Path(folder) / "half.gguf", SIZES["half"])
         print(f"prompts of {args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds")
-        report({mode: asyncio.run(measure(path, MODES[mode], args)) for mode in args.modes})
+        report = Report()
+        for mode in args.modes:
+            asyncio.run(measure(path, mode, args, report))
 
 
 if __name__ == "__main__":
