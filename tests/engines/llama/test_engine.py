@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,26 @@ async def test_each_draw_is_the_same_however_the_prompt_came_into_the_cache(mode
         family = (request(prompt, temperature=1.0, seed=4, choice=choice, group="g") for choice in range(4))
         assert await asyncio.gather(*(say(engine, one) for one in family)) == alone
         assert len({said[0] for said in alone}) > 1
+
+
+async def test_shared_cells_outlive_the_sibling_that_computed_them(models):
+    """In the pool the first one lends its cells, then leaves, and its place is taken by another."""
+    async with loaded(models / "tiny-f32.gguf", exact=False, sequences=2) as engine:
+        wanted = request([1, *range(300, 400)], 30)
+        alone, _, _ = await say(engine, wanted)
+        async with (
+            aclosing(engine.generate(replace(wanted, max_tokens=400, group="g"))) as first,
+            aclosing(engine.generate(replace(wanted, group="g"))) as sibling,
+            asyncio.TaskGroup() as group,
+        ):
+            await anext(first)
+            started = await anext(sibling)
+            assert isinstance(started, SequenceStarted) and started.cached_tokens == 100
+            await first.aclose()
+            others = [group.create_task(say(engine, request([1, 500 + index], 30))) for index in range(3)]
+            steps = [event async for event in sibling if isinstance(event, Steps)]
+            assert tuple(token for step in steps for token in step.tokens) == alone
+        assert all(other.result()[0] for other in others)
 
 
 async def test_siblings_are_told_what_they_share(models):
