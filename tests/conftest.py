@@ -1,5 +1,7 @@
 """What every test shares: the event loop that async tests run on, and no skips where none are allowed."""
 
+import signal
+
 import hypothesis
 import pytest
 
@@ -8,6 +10,12 @@ from tests.no_skips import *  # noqa: F403 - hooks are found by their names; `__
 # Machines are shared and noisy: a slow example is no finding.
 hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("antiphon")
+
+# Who runs in the background of a script, or under nohup, has inherited deaf ears, and every process that a
+# test starts and means to interrupt would inherit them too.
+for number, answer in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, answer)
 
 
 @pytest.fixture(scope="session")
