@@ -1,6 +1,6 @@
 """How far the shipped Q8_0 of cantor agrees with the recorded float32 reference, token for token.
 
-    python benchmarks/agreement.py
+python benchmarks/agreement.py
 """
 
 import asyncio
