@@ -1,8 +1,9 @@
-"""From safetensors to GGUF: F32, F16 or Q8_0, with tokenizer, chat template and sampling defaults.
+"""To GGUF as F32, F16 or Q8_0, with tokenizer, chat template and sampling defaults; and back to weights.
 
-Needs numpy, gguf and safetensors, no torch. The reference weights are the committed float16 values; F32 is
-those values widened, so every kind is one model up to its own rounding.
-Command: `python -m models.cantor.convert --kind Q8_0 --out cantor.gguf`; in Python: `write_gguf(path, kind)`.
+Needs numpy, gguf and safetensors, no torch. The one committed file is the shipped one, in Q8_0; the reference
+weights are its values widened to float32. F32 holds them exactly, Q8_0 gives the shipped file again.
+Command: `python -m models.cantor.convert --from weights/model.safetensors --out cantor.gguf` for a checkpoint
+of train.py; without --from the shipped weights are converted; in Python: `write_gguf(path, kind)`.
 """
 
 import argparse
@@ -11,13 +12,13 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from models.cantor import recipe
 from models.cantor.vocabulary import read_pieces
 
 HERE = Path(__file__).parent
-WEIGHTS = HERE / "model.safetensors"
+SHIPPED = HERE.parents[1] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 BOS, EOS, END = 1, 2, 4
 KINDS = {
     "F32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
@@ -52,18 +53,40 @@ def interleave(weight: Array, heads: int) -> Array:
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
+def separate(weight: Array, heads: int) -> Array:
+    """Undo `interleave`."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
 def arranged(name: str, weight: Array) -> Array:
     """A tensor's values in llama.cpp's order."""
+    heads = _turned(name)
+    return interleave(weight, heads) if heads else weight
+
+
+def _turned(name: str) -> int:
+    """How many heads a tensor's rows are turned for; none for most tensors."""
     if name.endswith("q_proj.weight"):
-        return interleave(weight, recipe.HEADS)
-    if name.endswith("k_proj.weight"):
-        return interleave(weight, recipe.KV_HEADS)
-    return weight
+        return recipe.HEADS
+    return recipe.KV_HEADS if name.endswith("k_proj.weight") else 0
 
 
-def reference_weights(path: Path = WEIGHTS) -> dict[str, Array]:
-    """The committed float16 weights, widened to float32."""
-    return {name: weight.astype(np.float32) for name, weight in load_file(path).items()}
+def _names() -> list[str]:
+    layers = [f"model.layers.{at}.{part}.weight" for at in range(recipe.LAYERS) for part in LAYER_NAMES]
+    return ["model.embed_tokens.weight", *layers, "model.norm.weight"]
+
+
+def reference_weights(path: Path = SHIPPED) -> dict[str, Array]:
+    """The weights of the shipped file, widened to float32, under transformers' names and in its order."""
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    weights: dict[str, Array] = {}
+    for name in _names():
+        tensor = stored[gguf_name(name)]
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        heads = _turned(name)
+        weights[name] = np.ascontiguousarray(separate(values, heads) if heads else values)
+    return weights
 
 
 def write_gguf(path: Path, kind: str, weights: Mapping[str, Array] | None = None) -> None:
@@ -118,24 +141,17 @@ def _write_tokenizer(writer: gguf.GGUFWriter) -> None:
     writer.add_chat_template((HERE / "template.jinja").read_text(encoding="utf-8").rstrip("\n"))
 
 
-def shrink(source: Path, target: Path = WEIGHTS) -> None:
-    """Round a training checkpoint to float16, the form in which the weights are committed."""
-    weights = {name: weight.astype(np.float16) for name, weight in sorted(load_file(source).items())}
-    save_file(weights, target, metadata={"format": "pt"})
-
-
 def main() -> None:
     """Read the command line, convert."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--from", dest="source", type=Path, help="a checkpoint of train.py to round and commit first"
+        "--from", dest="source", type=Path, help="a checkpoint of train.py instead of the shipped weights"
     )
     parser.add_argument("--kind", choices=KINDS, default="Q8_0")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    if arguments.source is not None:
-        shrink(arguments.source)
-    write_gguf(arguments.out, arguments.kind)
+    weights = None if arguments.source is None else load_file(arguments.source)
+    write_gguf(arguments.out, arguments.kind, weights)
     print(f"{arguments.out}: {arguments.out.stat().st_size} bytes, {arguments.kind}")
 
 

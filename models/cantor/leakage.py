@@ -13,7 +13,7 @@ from pathlib import Path
 from models.cantor.corpus import Document, documents
 from models.cantor.corpus.exclude import Excluded, digest, runs, words_of
 from models.cantor.corpus.grammar import HERE as CORPUS
-from models.cantor.recipe import DOCUMENTS, SEED
+from models.cantor.recipe import LEGS
 
 HELDOUT = Path(__file__).parent / "heldout"
 FILES = ("questions.jsonl", "tools.jsonl", "others.jsonl")
@@ -88,8 +88,14 @@ def main() -> None:
     if arguments.write:
         write()
     excluded = Excluded(frozenset(), frozenset()) if arguments.unfiltered else None
-    found = leaks(documents(SEED, DOCUMENTS, excluded), held_out())
-    print(f"{sum(found.values())} leaking documents of {DOCUMENTS}, {len(found)} rows: {sorted(found)}")
+    made = (
+        document
+        for leg in LEGS
+        for document in documents(leg.seed, leg.documents, excluded, mixture=leg.mixture)
+    )
+    found = leaks(made, held_out())
+    drawn = sum(leg.documents for leg in LEGS)
+    print(f"{sum(found.values())} leaking documents of {drawn}, {len(found)} rows: {sorted(found)}")
     raise SystemExit(1 if found else 0)
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional
 from models.cantor import recipe
 
 HEAD = recipe.WIDTH // recipe.HEADS
+LOOK, LOOKED = 1.3, 8  # how sharply heads look back at first, and by how many of their fastest turning pairs
 
 
 def rotary(length: int) -> tuple[Tensor, Tensor]:
@@ -113,6 +114,32 @@ class Cantor(nn.Module):
                 nn.init.normal_(weight, std=0.02 if "embed" in name else weight.shape[1] ** -0.5 / 2)
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(weight)
+        self._look_back()
+
+    @torch.no_grad()
+    def _look_back(self) -> None:
+        """Let half of the first layer's heads begin by reading the token before, which copying builds on.
+
+        Every embedding gets the same first coordinate; queries and keys of those heads read it alone, the
+        keys turned on by one position, so their product is greatest one position back, whatever the tokens.
+        """
+        self.model.embed_tokens.weight[:, 0] = 0.1
+        first = self.model.layers[0].self_attn
+        turned = recipe.ROPE_BASE ** -(torch.arange(0, HEAD, 2, dtype=torch.float32) / HEAD)
+        heads, groups = recipe.HEADS // 2, recipe.KV_HEADS // 2
+        query, key = torch.zeros(HEAD), torch.zeros(HEAD)
+        query[:LOOKED] = LOOK
+        key[:LOOKED], key[HEAD // 2 : HEAD // 2 + LOOKED] = (
+            LOOK * turned[:LOOKED].cos(),
+            LOOK * turned[:LOOKED].sin(),
+        )
+        for at in range(heads):
+            first.q_proj.weight[at * HEAD : (at + 1) * HEAD] = 0
+            first.q_proj.weight[at * HEAD : (at + 1) * HEAD, 0] = query
+        for at in range(groups):
+            first.k_proj.weight[at * HEAD : (at + 1) * HEAD] = 0
+            first.k_proj.weight[at * HEAD : (at + 1) * HEAD, 0] = key
+        nn.init.normal_(first.o_proj.weight[:, : heads * HEAD], std=0.004)
 
     def forward(self, ids: Tensor) -> Tensor:
         cosine, sine = self.cosine[: ids.shape[1]], self.sine[: ids.shape[1]]  # type: ignore[index]

@@ -1,7 +1,8 @@
 """The numbers of the recipe, in one place: the corpus that is drawn, the model's shape, the schedule."""
 
-SEED = 20  # of the training corpus
-DOCUMENTS = 120_000  # drawn for training; training goes round again when it needs more
+from dataclasses import dataclass
+
+SEED = 20  # of the weights at first
 CONTEXT = 2_048  # tokens
 VOCABULARY = 2_048
 WIDTH = 256
@@ -12,12 +13,52 @@ HIDDEN = 704  # of the feed-forward part; like every row a multiple of 32, as Q8
 ROPE_BASE = 10_000.0
 NORM_EPSILON = 1e-5
 
-MINUTES = 67.0  # of training; the learning rate falls to nothing at their end
-STEP_TOKENS = 4_096  # a step's batch, padding included
-MICRO_TOKENS = 2_048  # what is computed at once
-WARMUP = 0.02  # share of the training
-ASIDE = 0.2  # weight of what the assistant does not say, against 1 for what it says
-MUON_RATE = 0.015  # peak learning rate of the matrices
+# What documents are drawn from, by kind and weight.
+MIXTURES: dict[str, dict[str, float]] = {
+    "copying": {"drill": 0.5, "tool_drill": 0.5},
+    "mostly copying": {"drill": 0.25, "tool_drill": 0.25, "tools": 0.22, "skill": 0.1, "fact": 0.18},
+    "all": {
+        "fact": 0.33,
+        "facts": 0.03,
+        "talk": 0.06,
+        "knowledge": 0.03,
+        "skill": 0.10,
+        "mixed": 0.01,
+        "recall": 0.04,
+        "obeyed": 0.03,
+        "tools": 0.30,
+        "text": 0.004,
+        "long": 0.0003,
+        "drill": 0.04,
+        "tool_drill": 0.02,
+    },
+}
+RUNS = {"copying": 0.6, "mostly copying": 0.5, "all": 0.1}  # chance of repeated random tokens first
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A part of the training: what it reads, for how long."""
+
+    mixture: str
+    minutes: float
+    tokens: int  # of a step's batch, padding included
+    seed: int  # of its documents
+    documents: int  # at most drawn
+
+
+LEGS = (
+    Leg(mixture="copying", minutes=10.0, tokens=3_072, seed=20, documents=20_000),
+    Leg(mixture="all", minutes=6.8, tokens=3_072, seed=21, documents=12_000),
+    Leg(mixture="mostly copying", minutes=6.6, tokens=3_072, seed=22, documents=12_000),
+    Leg(mixture="all", minutes=31.6, tokens=3_072, seed=23, documents=60_000),
+)
+MICRO_TOKENS = 768  # what is computed at once
+WARMUP = 0.01  # share of the training
+FALL = 0.5  # share of the training over which the learning rate falls to nothing
+ASIDE = 0.1  # weight of what the assistant does not say, against 1 for what it says
+SHOWN = 0.0  # weight of what the system turn shows
+MUON_RATE = 0.02  # peak learning rate of the matrices
 ADAM_RATE = 2e-3  # peak learning rate of embeddings and norms
 
 TEMPERATURE = 0.3  # sampling defaults, the ones that a bare request gets

@@ -1,10 +1,12 @@
-"""Record the reference of cantor: token ids by SentencePiece, greedy tokens by transformers in float32.
+"""Record the reference of cantor: ids by SentencePiece, greedy tokens and scores by transformers in float32.
 
-`python -m models.cantor.reference` writes cantor_tokens.json and cantor_greedy.json into tests/fixtures. The
-reference weights are the committed float16 values widened to float32; convert.py writes the same as F32 GGUF.
+`python -m models.cantor.reference` writes cantor_tokens.json, cantor_greedy.json and cantor_scores.json into
+tests/fixtures. The reference weights are those of the shipped file, widened to float32; convert.py writes the
+same as F32 GGUF.
 """
 
 import json
+import math
 import platform
 import random
 from importlib.metadata import version
@@ -14,7 +16,7 @@ import torch
 import transformers
 
 from models.cantor import recipe
-from models.cantor.convert import WEIGHTS, reference_weights
+from models.cantor.convert import reference_weights
 from models.cantor.corpus import Document, documents
 from models.cantor.tokens import CONTROLS, MODEL, Tokenizer
 
@@ -22,6 +24,9 @@ FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 COMMAND = "python -m models.cantor.reference"
 SEED = 41  # another one than training's
 STRINGS, PROMPTS, STEPS = 1_000, 50, 48
+SCORED, LONGEST_SCORED = 20, 120  # texts, and tokens of one
+HELDOUT = Path(__file__).parent / "heldout" / "questions.jsonl"
+WINDOW, WINDOWS = 512, 4  # tokens of the held-out text that are scored at once, and how often
 ODD = (
     *(
         "",
@@ -150,7 +155,7 @@ def reference_model() -> transformers.LlamaForCausalLM:
     model = transformers.LlamaForCausalLM(config)
     model.set_attn_implementation("eager")
     model.train(False)
-    weights = {name: torch.from_numpy(weight) for name, weight in reference_weights(WEIGHTS).items()}
+    weights = {name: torch.from_numpy(weight) for name, weight in reference_weights().items()}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert set(missing) <= {"lm_head.weight"}, missing
     assert not unexpected, unexpected
@@ -176,6 +181,27 @@ def greedy(model: transformers.LlamaForCausalLM, prompt: list[int]) -> dict[str,
     return {"prompt": prompt, "tokens": tokens, "log_probabilities": scores, "gaps": gaps}
 
 
+@torch.no_grad()
+def scores(model: transformers.LlamaForCausalLM, ids: list[int]) -> list[float]:
+    """Log-probability of each token but the first, given all before it."""
+    logits = model(torch.tensor([ids])).logits[0, :-1].double()
+    chosen = torch.log_softmax(logits, -1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    return [round(float(value), 6) for value in chosen]
+
+
+def scored_texts(tokenizer: Tokenizer) -> list[list[int]]:
+    """Dialogues and plain texts, not those of the greedy prompts."""
+    made = [tokenizer.document(document)[0][:LONGEST_SCORED] for document in documents(SEED + 2, 4 * SCORED)]
+    return [ids for ids in made if len(ids) > 20][:SCORED]
+
+
+def heldout_windows(tokenizer: Tokenizer) -> list[list[int]]:
+    """The held-out questions as one text, in windows that each begin like a text."""
+    rows = [json.loads(line) for line in HELDOUT.read_text("utf-8").splitlines()]
+    ids = tokenizer.encode("\n".join(f"{row['messages'][-1]['content']} {row['example']}" for row in rows))
+    return [[1, *ids[at : at + WINDOW - 1]] for at in range(0, WINDOWS * (WINDOW - 1), WINDOW - 1)]
+
+
 def about() -> dict[str, str]:
     """How a fixture was made."""
     packages = ("torch", "transformers", "sentencepiece", "numpy")
@@ -194,7 +220,7 @@ def write(name: str, content: dict[str, object]) -> None:
 
 
 def main() -> None:
-    """Record both fixtures."""
+    """Record the fixtures."""
     torch.set_num_threads(1)
     tokenizer = Tokenizer(MODEL)
     rows = [{"text": text, "ids": tokenizer.encode(text)} for text in strings(random.Random(SEED))]
@@ -203,6 +229,11 @@ def main() -> None:
     model = reference_model()
     greedy_rows = [greedy(model, prompt) for prompt in prompts(tokenizer)]
     write("cantor_greedy.json", {**about(), "rows": greedy_rows})
+    scored = [{"ids": ids, "log_probabilities": scores(model, ids)} for ids in scored_texts(tokenizer)]
+    windows = heldout_windows(tokenizer)
+    said = [value for ids in windows for value in scores(model, ids)]
+    perplexity = {"windows": windows, "perplexity": math.exp(-sum(said) / len(said))}
+    write("cantor_scores.json", {**about(), "rows": [*scored, perplexity]})
 
 
 if __name__ == "__main__":

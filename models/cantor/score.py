@@ -1,27 +1,34 @@
 """Score a served cantor on the held-out set with what a bare request gets; prints counts and ids, no texts.
 
-`python -m models.cantor.score --url http://127.0.0.1:8000/v1` asks any OpenAI-compatible server; `--gguf
-FILE` starts the server that the xllamacpp package brings (see requirements.txt) and asks that. Where a server
-refuses `tools`, the chat template is rendered here and sent to /completions. Besides right answers it counts,
-over all rows, answers that end by themselves within 128 tokens, that hold a four-gram three times, and words
-that the corpus knows.
+`python -m models.cantor.score --serve` starts `antiphon serve` on a free port, asks it and ends it (`make
+score` does this in the repository's own environment); `--serve FILE` has it serve that file. `--url`
+asks any OpenAI-compatible server, and `--gguf FILE` the one that the xllamacpp package brings (see
+requirements.txt). Where a server refuses `tools`, the chat template is rendered here and sent to
+/completions. Besides right answers it counts, over all rows, answers that end by themselves within 128
+tokens, that hold a four-gram three times, and words that the corpus knows.
 """
 
 import argparse
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from models.cantor import recipe
-from models.cantor.corpus import documents
+from models.cantor.corpus import training
 from models.cantor.corpus.exclude import words_of
 
 HERE = Path(__file__).parent
@@ -29,6 +36,7 @@ TEMPLATE = HERE / "template.jinja"
 MOST_TOKENS = 128  # within which an answer has to end
 ROOM = 512  # tokens that a rendered prompt may make, since /completions alone would stop after 16
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+LISTENS = re.compile(r"Antiphon listens on (http://\S+)")
 Json = Mapping[str, object]
 
 
@@ -124,7 +132,7 @@ def is_right(row: Json, answer: Answer) -> bool:
 def known_words() -> frozenset[str]:
     """Every word of the corpus."""
     words: set[str] = set()
-    for document in documents(recipe.SEED, recipe.DOCUMENTS):
+    for document in training():
         words.update(words_of(document.lead + document.text))
         for turn in document.turns:
             words.update(words_of(turn.content))
@@ -151,6 +159,29 @@ def score(server: Server, folder: Path) -> None:
     print(f"words known to the corpus: {sum(word in known for word in words)} of {len(words)}")
 
 
+@contextmanager
+def antiphon(model: str) -> Iterator[str]:
+    """`antiphon serve` on a free port, with its own settings alone; gives the URL and ends the server."""
+    command = [sys.executable, "-m", "antiphon", "serve", "--host", "127.0.0.1", "--port", "0"]
+    command += ["--log-level", "warning"]
+    command += ["--model", f"cantor={model}"] if model else []
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    with TemporaryDirectory() as home:
+        served = subprocess.Popen(
+            command, cwd=home, env=plain | {"ANTIPHON_HOME": home}, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert served.stdout is not None
+            found = next((match for match in map(LISTENS.search, served.stdout) if match), None)
+            if found is None:
+                raise SystemExit("`antiphon serve` did not start; run it alone to see why.")
+            Thread(target=served.stdout.read, daemon=True).start()
+            yield f"{found[1]}/v1"
+        finally:
+            served.terminate()
+            served.wait(30)
+
+
 def start(path: Path) -> tuple[object, str]:
     """xllamacpp's own server on a file; the object must be kept as long as it is to answer."""
     import xllamacpp
@@ -168,10 +199,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--url", help="base URL of a server, with /v1")
-    where.add_argument("--gguf", type=Path, help="a file to serve and score")
+    where.add_argument("--gguf", type=Path, help="a file to serve with xllamacpp and score")
+    where.add_argument(
+        "--serve",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="start `antiphon serve` on a file, or its demo model",
+    )
     parser.add_argument("--model", default="cantor")
     parser.add_argument("--heldout", type=Path, default=HERE / "heldout")
     arguments = parser.parse_args()
+    if arguments.serve is not None:
+        with antiphon(arguments.serve) as url:
+            score(Server(url, arguments.model), arguments.heldout)
+        return
     kept, url = start(arguments.gguf) if arguments.gguf else (None, arguments.url)
     # xllamacpp's server would force a call into shape by a grammar; what counts is what the model writes.
     score(Server(url, arguments.model, rendered_tools=kept is not None), arguments.heldout)

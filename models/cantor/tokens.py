@@ -5,20 +5,24 @@ The tokenizer is trained so that no piece holds a line break: text joins there a
 Command: `python -m models.cantor.tokens` trains tokenizer.model from the corpus.
 """
 
-import io
 import json
+import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sentencepiece
 
+from models.cantor import pieces
 from models.cantor.corpus import Document, documents
-from models.cantor.recipe import ASIDE, VOCABULARY
+from models.cantor.recipe import ASIDE, SHOWN
+
+Sample = tuple[list[int], list[float]]
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tokenizer.model"
 
 BOS, EOS, START, END = 1, 2, 3, 4
+FIRST_NORMAL = 261
 CONTROLS = ("<|im_start|>", "<|im_end|>")
 NEWLINE = "\n"
 SAMPLE = 60_000  # documents that the tokenizer is trained on
@@ -46,15 +50,16 @@ class Tokenizer:
     """The trained tokenizer with the template's control tokens."""
 
     def __init__(self, path: Path = MODEL) -> None:
-        self.pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self.processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         self.line_end: list[int] = self.encode(NEWLINE)
+        self.normal = range(FIRST_NORMAL, self.processor.get_piece_size())
         self.heads = {
             role: len(self.encode(role + NEWLINE)) for role in ("system", "user", "assistant", "tool")
         }
 
     def encode(self, text: str) -> list[int]:
         """Plain text, prefix included; control tokens' texts stay text."""
-        ids: list[int] = self.pieces.encode(text)
+        ids: list[int] = self.processor.encode(text)
         return ids
 
     def document(self, document: Document) -> tuple[list[int], list[float]]:
@@ -67,10 +72,22 @@ class Tokenizer:
         for role, content in messages_of(document):
             body = self.encode(f"{role}{NEWLINE}{content}")
             head = self.heads[role] + 1
-            weight = 1.0 if role == "assistant" else ASIDE
+            weight = {"assistant": 1.0, "system": SHOWN}.get(role, ASIDE)
             ids += [START, *body, END, *self.line_end]
             weights += [ASIDE] * head + [weight] * (len(body) + 2 - head) + [ASIDE] * len(self.line_end)
         return ids[: -len(self.line_end)], weights[: -len(self.line_end)]
+
+    def repeated_run(self, rng: random.Random) -> Sample:
+        """Random tokens that come again and again: all but the first time counts."""
+        some = rng.choices(self.normal, k=rng.choice((8, 40, 400)))
+        run = rng.choices(some, k=rng.choice((rng.randint(2, 8), rng.randint(3, 20))))
+        before = rng.choices(some, k=rng.choice((0, 0, rng.randint(1, 10))))
+        ids, counted = [BOS, *before, *run], [0.0] * (1 + len(before) + len(run))
+        for _ in range(rng.choice((1, 2, 2, 3))):
+            between = rng.choices(some, k=rng.choice((0, 0, 1, rng.randint(1, 6))))
+            ids += [*between, *run]
+            counted += [0.0] * (len(between) + 1) + [1.0] * (len(run) - 1)
+        return ids, counted
 
     def prompt(self, document: Document) -> list[int]:
         """The ids a server makes of the same turns with the generation prompt."""
@@ -87,32 +104,8 @@ def _texts(made: Iterable[Document]) -> Iterator[str]:
 
 
 def train(path: Path = MODEL) -> None:
-    """Train the tokenizer on the corpus's own text."""
-    ascii_letters = "".join(chr(code) for code in range(33, 127))
-    made = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(text for text in _texts(documents(0, SAMPLE)) if text),
-        model_writer=made,
-        model_type="bpe",
-        vocab_size=VOCABULARY,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        add_dummy_prefix=True,
-        split_digits=True,
-        allow_whitespace_only_pieces=True,
-        control_symbols=list(CONTROLS),
-        unk_id=0,
-        bos_id=BOS,
-        eos_id=EOS,
-        pad_id=-1,
-        character_coverage=1.0,
-        required_chars=ascii_letters,
-        max_sentencepiece_length=16,
-        minloglevel=1,
-        num_threads=2,
-    )
-    path.write_bytes(made.getvalue())
+    """Make the tokenizer from the corpus's own words."""
+    pieces.write(pieces.assemble(pieces.words_in(_texts(documents(0, SAMPLE)))), path)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,42 @@
-"""Train cantor from scratch on this machine's cores, for a stated number of minutes.
+"""Train cantor from scratch on this machine's cores: the legs of recipe.py, for their minutes.
 
 Matrices learn by Muon (momentum whose update is made orthogonal by Newton-Schulz steps; Keller Jordan, 2024),
-embeddings and norms by AdamW. Documents are batched with others of about their length, so there is next to
-no padding and no document sees another. What the assistant says counts in full, and plain texts; all else
-counts a little, which teaches the words. A checkpoint goes to --out every few minutes; --start takes one up.
+embeddings and norms by AdamW. Documents are drawn as they are needed and batched with others of about their
+length, so there is next to no padding and no document sees another. Time is the sum of the steps' own times,
+so a run that is paused for a while loses nothing. A checkpoint goes to --out every few minutes, with the
+share of fresh documents of each kind that it answers without a wrong token; --resume goes on from it.
 Command: `python -m models.cantor.train --out weights`
 """
 
 import argparse
+import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
 from models.cantor import recipe
 from models.cantor.corpus import documents
 from models.cantor.model import Cantor
-from models.cantor.tokens import Tokenizer
+from models.cantor.tokens import Sample, Tokenizer
 
-POOL = 1_500  # documents sorted by length together
-CHECKPOINT_SECONDS = 180.0
-LOG_STEPS = 20
-HELD_BACK = 400  # documents of another seed, for the validation loss
-Sample = tuple[list[int], list[float]]
+POOL = 1_200  # documents sorted by length together
+CHECKPOINT_SECONDS = 220.0
+LOG_STEPS = 40
+STACKED = 3  # matrices that Muon takes at once
+LONGEST_STEP = 4.0  # of the usual; what a step takes beyond that it was paused
+EXAMINED = 30  # documents of each kind that a checkpoint is examined on
+EXAM_SEED = 77
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +70,26 @@ def micro_batches(samples: list[Sample]) -> list[Batch]:
     return [*batches, batch_of(group)]
 
 
-def steps(samples: list[Sample], rng: random.Random) -> Iterator[list[Batch]]:
-    """Batches for ever, in groups that make a step; each round in another order."""
-    while True:
-        rng.shuffle(samples)
-        for start in range(0, len(samples), POOL):
-            batches = micro_batches(samples[start : start + POOL])
-            rng.shuffle(batches)
-            group = recipe.STEP_TOKENS // recipe.MICRO_TOKENS
-            for at in range(0, len(batches) - group + 1, group):
-                yield batches[at : at + group]
+def samples_of(tokenizer: Tokenizer, leg: recipe.Leg) -> Iterator[Sample]:
+    """Documents of a leg as token ids, cut to the context; some are runs of tokens that come twice."""
+    rng = random.Random(leg.seed)
+    for document in documents(leg.seed, leg.documents, mixture=leg.mixture):
+        while rng.random() < recipe.RUNS[leg.mixture]:
+            yield tokenizer.repeated_run(rng)
+        ids, weights = tokenizer.document(document)
+        yield ids[: recipe.CONTEXT], weights[: recipe.CONTEXT]
+
+
+def steps(samples: Iterator[Sample], tokens: int, rng: random.Random) -> Iterator[tuple[int, list[Batch]]]:
+    """Batches in groups that make a step, with the number of samples taken so far."""
+    taken = 0
+    while pool := [sample for _, sample in zip(range(POOL), samples, strict=False)]:
+        taken += len(pool)
+        batches = micro_batches(pool)
+        rng.shuffle(batches)
+        group = tokens // recipe.MICRO_TOKENS
+        for at in range(0, len(batches) - group + 1, group):
+            yield taken, batches[at : at + group]
 
 
 def loss_of(model: Cantor, batch: Batch) -> Tensor:
@@ -85,154 +103,245 @@ def loss_of(model: Cantor, batch: Batch) -> Tensor:
     return (losses * weights[picked]).sum()
 
 
-def orthogonal(update: Tensor) -> Tensor:
-    """Five Newton-Schulz steps towards the nearest orthogonal matrix."""
+@torch.no_grad()
+def exact(model: Cantor, batches: Sequence[Batch]) -> tuple[float, float]:
+    """Shares of documents, and of tokens, whose every counted token is the model's first choice.
+
+    That is what greedy decoding would write, so no text has to be generated.
+    """
+    whole = right = documents_seen = tokens_seen = 0
+    for batch in batches:
+        chosen = model.logits(model(batch.ids)[:, :-1]).argmax(-1)
+        counted = batch.weights[:, :-1] >= 1
+        hits = (chosen == batch.ids[:, 1:]) & counted
+        whole += int((hits.sum(1) == counted.sum(1)).sum())
+        right += int(hits.sum())
+        documents_seen += len(batch.ids)
+        tokens_seen += int(counted.sum())
+    return whole / documents_seen, right / tokens_seen
+
+
+def orthogonal(updates: Tensor) -> Tensor:
+    """Five Newton-Schulz steps towards the nearest orthogonal matrices; wide ones, in a stack."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    tall = update.shape[0] > update.shape[1]
-    matrix: Tensor = update.T if tall else update
-    matrix = matrix / (matrix.norm() + 1e-7)
+    matrix = updates / (updates.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(5):
-        gram = matrix @ matrix.T
-        matrix = a * matrix + (b * gram + c * gram @ gram) @ matrix
-    return matrix.T if tall else matrix
+        gram = matrix @ matrix.transpose(1, 2)
+        matrix = torch.baddbmm(matrix, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), matrix, beta=a)
+    return matrix
 
 
 class Muon:
-    """Muon over matrices; holds their momentum."""
+    """Muon over matrices, those of one shape at once; holds their momentum."""
 
     def __init__(self, matrices: Sequence[Tensor], momentum: float = 0.95, decay: float = 0.01) -> None:
-        self.matrices, self.momentum, self.decay = matrices, momentum, decay
-        self.buffers = [torch.zeros_like(matrix) for matrix in matrices]
+        self.momentum, self.decay = momentum, decay
+        shapes = sorted({tuple(sorted(matrix.shape)) for matrix in matrices})
+        self.groups = [
+            [matrix for matrix in matrices if tuple(sorted(matrix.shape)) == shape] for shape in shapes
+        ]
+        self.buffers = [
+            torch.zeros(len(group), *shape) for group, shape in zip(self.groups, shapes, strict=True)
+        ]
+
+    def parts(self) -> Iterator[Callable[[float], None]]:
+        """One update from the gradients, in parts that may run side by side; each takes the rate."""
+        for group, buffer in zip(self.groups, self.buffers, strict=True):
+            for at in range(0, len(group), STACKED):
+                yield partial(self._update, group[at : at + STACKED], buffer[at : at + STACKED])
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """One update from the gradients."""
-        for matrix, buffer in zip(self.matrices, self.buffers, strict=True):
-            gradient = matrix.grad
-            assert gradient is not None
-            buffer.lerp_(gradient, 1 - self.momentum)
-            update = orthogonal(gradient.lerp(buffer, self.momentum))
+    def _update(self, group: Sequence[Tensor], buffer: Tensor, rate: float) -> None:
+        gradient = torch.stack([_wide(matrix.grad) for matrix in group])
+        buffer.lerp_(gradient, 1 - self.momentum)
+        updates = orthogonal(gradient.lerp_(buffer, self.momentum))
+        for matrix, update in zip(group, updates, strict=True):
+            tall = matrix.shape[0] > matrix.shape[1]
             scale = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5
-            matrix.mul_(1 - rate * self.decay).add_(update, alpha=-rate * scale)
+            matrix.mul_(1 - rate * self.decay).add_(update.T if tall else update, alpha=-rate * scale)
+
+
+def _wide(matrix: Tensor | None) -> Tensor:
+    assert matrix is not None
+    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def schedule(progress: float) -> float:
-    """Share of the peak learning rate: a short rise, a plateau, then a straight fall over the last 60 %."""
+    """Share of the peak learning rate: a short rise, a plateau, then a straight fall to nothing."""
     if progress < recipe.WARMUP:
         return max(0.02, progress / recipe.WARMUP)
-    return min(1.0, max(0.01, (1.0 - progress) / 0.6))
+    return min(1.0, max(0.01, (1.0 - progress) / recipe.FALL))
 
 
-@torch.no_grad()
-def validate(model: Cantor, batches: list[Batch]) -> float:
-    """Mean loss of what the assistant says in documents that are not trained on."""
-    spoken = [Batch(batch.ids, (batch.weights == 1).float()) for batch in batches]
-    total = sum(float(loss_of(model, batch)) for batch in spoken)
-    return total / sum(float(batch.weights.sum()) for batch in spoken)
+def replica(model: Cantor) -> Cantor:
+    """Another model on the same weights, with gradients of its own."""
+    made = Cantor()
+    for weight, shared in zip(made.parameters(), model.parameters(), strict=True):
+        weight.data = shared.data
+    return made
 
 
-def save(model: Cantor, folder: Path) -> None:
-    """Write the weights as float32 safetensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "model.partial"
-    save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, str(partial))
-    partial.rename(folder / "model.safetensors")
+def gradients(model: Cantor, waiting: "SimpleQueue[Batch]", weight: float) -> float:
+    """Add up the gradients of batches until none waits; returns the loss."""
+    total = 0.0
+    while True:
+        try:
+            batch = waiting.get_nowait()
+        except Empty:
+            return total
+        loss = loss_of(model, batch) / weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += float(loss.detach())
+
+
+def gather(models: Sequence[Cantor]) -> None:
+    """Bring all gradients to the first model."""
+    for first, *others in zip(*(model.parameters() for model in models), strict=True):
+        found = [each.grad for each in (first, *others) if each.grad is not None]
+        first.grad = found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
 class Run:
     """One training run: the model, its optimizers, its clock and its log."""
 
-    def __init__(self, minutes: float, out: Path, start: Path | None) -> None:
+    def __init__(self, out: Path, tokenizer: Tokenizer, workers: int) -> None:
         torch.manual_seed(recipe.SEED)
-        self.model, self.seconds, self.out = Cantor(), minutes * 60, out
-        if start is not None:
-            self.model.load_state_dict(load_file(start))
-        matrices = [
-            weight
-            for name, weight in self.model.named_parameters()
-            if weight.ndim == 2 and "embed" not in name
-        ]
-        others = [
-            weight for name, weight in self.model.named_parameters() if weight.ndim == 1 or "embed" in name
-        ]
-        self.muon = Muon(matrices)
+        self.model, self.out, self.tokenizer = Cantor(), out, tokenizer
+        named = list(self.model.named_parameters())
+        self.muon = Muon([weight for name, weight in named if weight.ndim == 2 and "embed" not in name])
+        others = [weight for name, weight in named if weight.ndim == 1 or "embed" in name]
         self.adam = torch.optim.AdamW(others, lr=recipe.ADAM_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-        self.started = self.saved = time.monotonic()
-        self.tokens, self.count, self.loss = 0, 0, 0.0
+        self.total = 60 * sum(leg.minutes for leg in recipe.LEGS)
+        self.clock = self.usual = self.saved = self.loss = 0.0
+        self.tokens = self.count = self.leg = self.taken = 0
+        self.exam: dict[str, list[Batch]] = {}
+        self.replicas = [self.model, *(replica(self.model) for _ in range(1, workers))]
+        self.pool = ThreadPoolExecutor(workers)
+
+    def resume(self) -> None:
+        """Take up the run that --out holds."""
+        with safe_open(self.out / "state.safetensors", "pt") as state:
+            numbers = json.loads(state.metadata()["numbers"])
+            found = {name: state.get_tensor(name) for name in state.keys()}  # noqa: SIM118 - no mapping
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "muon": {}, "adam": {}}
+        for name, tensor in found.items():
+            part, rest = name.split(".", 1)
+            parts[part][rest] = tensor
+        self.model.load_state_dict(parts["model"])
+        self.muon.buffers = [parts["muon"][str(at)] for at in range(len(self.muon.buffers))]
+        adam: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in parts["adam"].items():
+            at, key = name.split(".")
+            adam.setdefault(int(at), {})[key] = tensor
+        self.adam.load_state_dict(self.adam.state_dict() | {"state": adam})
+        self.clock, self.tokens, self.count = numbers["clock"], numbers["tokens"], numbers["count"]
+        self.leg, self.taken, self.saved = numbers["leg"], numbers["taken"], numbers["clock"]
+
+    def train(self) -> None:
+        """The legs that are left."""
+        end = 0.0
+        for number, leg in enumerate(recipe.LEGS):
+            end += 60 * leg.minutes
+            if number < self.leg:
+                continue
+            self.taken, self.leg = self.taken if number == self.leg else 0, number
+            self.exam = examination(self.tokenizer, leg.mixture)
+            made = samples_of(self.tokenizer, leg)
+            for _ in range(self.taken):
+                next(made)
+            self._leg(made, leg.tokens, end)
+        self.checkpoint()
+
+    def _leg(self, made: Iterator[Sample], tokens: int, end: float) -> None:
+        before = self.taken
+        for taken, batches in steps(made, tokens, random.Random(self.count)):
+            self.taken = before + taken
+            began = time.monotonic()
+            self.loss += self.step(batches)
+            spent = time.monotonic() - began
+            self.usual = self.usual or spent
+            spent = min(spent, LONGEST_STEP * self.usual)
+            self.usual += 0.05 * (spent - self.usual)
+            self.clock += spent
+            self.count += 1
+            if self.count % LOG_STEPS == 0:
+                self.report()
+            if self.clock - self.saved > CHECKPOINT_SECONDS:
+                self.checkpoint()
+            if self.clock > end:
+                return
 
     def step(self, batches: list[Batch]) -> float:
         """One update; returns the mean loss of the step."""
-        rate = schedule((time.monotonic() - self.started) / self.seconds)
+        rate = schedule(self.clock / self.total)
         weight = sum(float(batch.weights.sum()) for batch in batches)
-        total = 0.0
-        for batch in batches:
-            loss = loss_of(self.model, batch) / weight
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+        waiting: SimpleQueue[Batch] = SimpleQueue()
+        for batch in sorted(batches, key=lambda each: -each.ids.numel()):
+            waiting.put(batch)
             self.tokens += batch.ids.numel()
+        total = sum(self.pool.map(lambda each: gradients(each, waiting, weight), self.replicas))
+        gather(self.replicas)
         self.adam.param_groups[0]["lr"] = recipe.ADAM_RATE * rate
         self.adam.step()
-        self.muon.step(recipe.MUON_RATE * rate)
-        self.model.zero_grad(set_to_none=True)
+        list(self.pool.map(lambda part: part(recipe.MUON_RATE * rate), self.muon.parts()))
+        for each in self.replicas:
+            each.zero_grad(set_to_none=True)
         return total
 
-    def train(self, samples: list[Sample], held_back: list[Batch], rng: random.Random) -> None:
-        """Train until the minutes are over, with checkpoints and log lines between."""
-        for batches in steps(samples, rng):
-            self.loss += self.step(batches)
-            self.count += 1
-            now = time.monotonic()
-            if self.count % LOG_STEPS == 0:
-                self.report(now)
-            if now - self.saved > CHECKPOINT_SECONDS:
-                self.checkpoint(now, held_back)
-            if now - self.started > self.seconds:
-                break
-        self.checkpoint(time.monotonic(), held_back)
-
-    def report(self, now: float) -> None:
+    def report(self) -> None:
         """One line about the last steps."""
-        elapsed = now - self.started
         print(
-            f"step {self.count} minute {elapsed / 60:.1f} tokens {self.tokens} "
-            f"tokens/s {self.tokens / elapsed:.0f} loss {self.loss / LOG_STEPS:.4f}",
+            f"step {self.count} minute {self.clock / 60:.1f} tokens {self.tokens} "
+            f"tokens/s {self.tokens / self.clock:.0f} loss {self.loss / LOG_STEPS:.4f}",
             flush=True,
         )
         self.loss = 0.0
 
-    def checkpoint(self, now: float, held_back: list[Batch]) -> None:
-        """Save, and say the validation loss."""
-        save(self.model, self.out)
-        self.saved = now
-        print(
-            f"checkpoint step {self.count} minute {(now - self.started) / 60:.1f} "
-            f"validation {validate(self.model, held_back):.4f}",
-            flush=True,
-        )
+    def checkpoint(self) -> None:
+        """Save, and say what the model gets right."""
+        self.saved = self.clock
+        self.out.mkdir(parents=True, exist_ok=True)
+        weights = {name: weight.detach().contiguous() for name, weight in self.model.named_parameters()}
+        state = {f"model.{name}": weight for name, weight in weights.items()}
+        state |= {f"muon.{at}": buffer for at, buffer in enumerate(self.muon.buffers)}
+        for at, moments in self.adam.state_dict()["state"].items():
+            state |= {f"adam.{at}.{key}": moment for key, moment in moments.items()}
+        numbers = {"clock": self.clock, "tokens": self.tokens, "count": self.count}
+        numbers |= {"leg": self.leg, "taken": self.taken}
+        for name, tensors in (("model", weights), ("state", state)):
+            partial_path = self.out / f"{name}.partial"
+            save_file(tensors, str(partial_path), {"numbers": json.dumps(numbers)})
+            partial_path.rename(self.out / f"{name}.safetensors")
+        marks = {kind: exact(self.model, batches) for kind, batches in self.exam.items()}
+        shown = " ".join(f"{kind} {whole:.2f}/{token:.3f}" for kind, (whole, token) in marks.items())
+        print(f"checkpoint step {self.count} minute {self.clock / 60:.1f} exact {shown}", flush=True)
+
+
+def examination(tokenizer: Tokenizer, mixture: str) -> dict[str, list[Batch]]:
+    """Fresh documents of each kind that a mixture holds."""
+    rng = random.Random(EXAM_SEED)
+    made = {"runs": micro_batches([tokenizer.repeated_run(rng) for _ in range(EXAMINED)])}
+    kinds = [kind for kind, weight in recipe.MIXTURES[mixture].items() if weight > 0.02]
+    for kind in kinds:
+        drawn = documents(EXAM_SEED, EXAMINED, mixture=kind)
+        samples = [tokenizer.document(each) for each in drawn]
+        made[kind] = micro_batches([sample for sample in samples if len(sample[0]) <= recipe.CONTEXT])
+    return made
 
 
 def main() -> None:
-    """Read the command line, make the corpus, train."""
+    """Read the command line, train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=recipe.MINUTES)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights")
-    parser.add_argument("--start", type=Path, help="a checkpoint to go on from; its documents are drawn anew")
-    parser.add_argument("--seed", type=int, default=recipe.SEED, help="of the order of documents")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument("--workers", type=int, default=2, help="batches computed side by side, a core each")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    tokenizer = Tokenizer()
-    samples = [tokenizer.document(document) for document in documents(recipe.SEED, recipe.DOCUMENTS)]
-    held_back = micro_batches([tokenizer.document(each) for each in documents(recipe.SEED + 1, HELD_BACK)])
-    run = Run(arguments.minutes, arguments.out, arguments.start)
-    parameters = sum(weight.numel() for weight in run.model.parameters())
-    print(
-        f"parameters {parameters} documents {len(samples)} tokens {sum(len(ids) for ids, _ in samples)} "
-        f"weight {sum(sum(weights) for _, weights in samples):.0f}",
-        flush=True,
-    )
-    cut = [(ids[: recipe.CONTEXT], weights[: recipe.CONTEXT]) for ids, weights in samples]
-    run.train(cut, held_back, random.Random(arguments.seed))
+    torch.set_num_threads(1)  # whole batches side by side wait less for one another than halves of each
+    run = Run(arguments.out, Tokenizer(), arguments.workers)
+    if arguments.resume:
+        run.resume()
+    print(f"parameters {sum(weight.numel() for weight in run.model.parameters())}", flush=True)
+    run.train()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-NORMAL = 1
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,12 @@ class Piece:
 
 def read_pieces(path: Path) -> list[Piece]:
     """Every piece, in the order of ids."""
-    return [
-        _piece(value)
-        for field, value in _fields(path.read_bytes())
-        if field == 1 and isinstance(value, bytes)
-    ]
+    return parse_pieces(path.read_bytes())
+
+
+def parse_pieces(content: bytes) -> list[Piece]:
+    """Every piece of a file that has been read."""
+    return [_piece(value) for field, value in _fields(content) if field == 1 and isinstance(value, bytes)]
 
 
 def _piece(message: bytes) -> Piece:

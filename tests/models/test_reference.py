@@ -4,17 +4,20 @@ Recorded by `python -m models.cantor.reference`, which names versions; nothing h
 """
 
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     LoadSpec,
+    PromptScores,
     SequenceFinished,
     Steps,
     TextPiece,
@@ -29,6 +32,9 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 CLOSE = 0.01
 """Two best logits closer than this may come in either order."""
 SCORE = 1e-3
+ECHO = 1e-2
+"""Difference of a prompt token's log-probability."""
+PERPLEXITY = 0.005
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,29 @@ async def test_greedy_output_is_the_references_token_for_token(widened: Path) ->
                     break
     assert len(rows) == 50 and compared > 500
     assert worst < SCORE
+
+
+async def scores(engine: TokenEngine, prompt: list[int]) -> list[float]:
+    """Log-probabilities of the prompt's tokens from the second on, as the engine scores them."""
+    request = TokenRequest((TokenSegment(tuple(prompt)),), 0, prompt_logprobs=0)
+    said: list[float] = []
+    async for event in engine.generate(request):
+        if isinstance(event, PromptScores):
+            assert event.start == len(said) + 1
+            said.extend(np.frombuffer(event.logprobs, "<f4").tolist())
+    return said
+
+
+async def test_scores_of_prompts_are_the_references(widened: Path) -> None:
+    *rows, heldout = recorded("cantor_scores.json")
+    async with loaded(LoadSpec(str(widened), sequences=2, exact=True, kv_type="f32")) as engine:
+        for row in rows:
+            said = await scores(engine, row["ids"])
+            assert said == pytest.approx(row["log_probabilities"], abs=ECHO), row["ids"][:8]
+        every = [value for window in heldout["windows"] for value in await scores(engine, window)]
+    assert len(rows) == 20
+    assert len(every) == sum(len(window) - 1 for window in heldout["windows"]) > 1000
+    assert math.exp(-sum(every) / len(every)) == pytest.approx(heldout["perplexity"], rel=PERPLEXITY)
 
 
 async def test_token_ids_are_the_references() -> None:

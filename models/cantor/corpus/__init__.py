@@ -9,12 +9,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from models.cantor.corpus import drills, knowledge, skills, stories
-from models.cantor.corpus.blocks import Asker, load_blocks
+from models.cantor.corpus.blocks import Asker, load_blocks, stated
 from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, obeyed, recall, told_by_system, yes_or_no
 from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import HERE
 from models.cantor.corpus.noise import dress, greet
-from models.cantor.corpus.tools import Task, call_text, invent_task, load_kinds, make_task, result_of
+from models.cantor.corpus.tools import (
+    Task,
+    call_text,
+    composed_task,
+    invent_task,
+    load_kinds,
+    make_task,
+    result_of,
+)
+from models.cantor.recipe import LEGS, MIXTURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +52,34 @@ class Corpus:
         self.facts = load_blocks(HERE / "facts.txt")
         self.talk = load_blocks(HERE / "talk.txt")
         self.kinds = load_kinds()
-        self.recipes: list[tuple[float, Callable[[random.Random], Document]]] = [
-            (0.17, self._one_fact),
-            (0.02, self._some_facts),
-            (0.08, self._one_talk),
-            (0.15, self._one_knowledge),
-            (0.18, self._one_skill),
-            (0.03, self._mixed),
-            (0.07, self._recall),
-            (0.08, self._obeyed),
-            (0.06, self._tool_call),
-            (0.03, self._text),
-            (0.002, self._long),
-            (0.13, self._drill),
-        ]
+        self.kinds_of_document: dict[str, Callable[[random.Random], Document]] = {
+            "fact": self._one_fact,
+            "facts": self._some_facts,
+            "talk": self._one_talk,
+            "knowledge": self._one_knowledge,
+            "skill": self._one_skill,
+            "mixed": self._mixed,
+            "recall": self._recall,
+            "obeyed": self._obeyed,
+            "tools": self._tool_call,
+            "tool_drill": self._tool_drill,
+            "text": self._text,
+            "long": self._long,
+            "drill": self._drill,
+        }
 
-    def draw(self, rng: random.Random) -> Document:
-        """One document of a kind drawn by weight."""
-        weights = [weight for weight, _ in self.recipes]
-        return rng.choices(self.recipes, weights)[0][1](rng)
+    def draw(self, rng: random.Random, mixture: str) -> Document:
+        """One document of a mixture, or of a kind by its name."""
+        weights = MIXTURES.get(mixture, {mixture: 1.0})
+        kind = rng.choices(list(weights), list(weights.values()))[0]
+        return self.kinds_of_document[kind](rng)
 
     def fact(self, rng: random.Random) -> Pair:
         """A question about Antiphon as people type it, and its answer."""
-        question, answer = self.asker.ask(rng.choice(self.facts), rng)
+        block = rng.choice(self.facts)
+        if rng.random() < 0.06:
+            return stated(block.answers[0], rng)
+        question, answer = self.asker.ask(block, rng)
         return dress(question, rng), answer
 
     def small_talk(self, rng: random.Random) -> Pair:
@@ -145,27 +159,49 @@ class Corpus:
         return self._dialogue([*pairs[:1], *filler, *pairs[1:]], rng)
 
     def _task(self, rng: random.Random) -> Task:
-        return make_task(rng.choice(self.kinds), rng) if rng.random() < 0.72 else invent_task(rng)
+        roll = rng.random()
+        if roll < 0.42:
+            return make_task(rng.choice(self.kinds), rng)
+        return composed_task(rng) if roll < 0.88 else invent_task(rng)
 
-    def _tool_call(self, rng: random.Random) -> Document:
-        task = self._task(rng)
-        shown = {str(task.function["name"]): task.function}
-        for _ in range(rng.choice((0, 0, 0, 1, 1, 1, 2, 2, 3))):
+    def _tools(self, tasks: list[Task], others: int, rng: random.Random) -> tuple[dict[str, object], ...]:
+        """The tools of tasks among others, as many as have different names."""
+        shown = {str(task.function["name"]): task.function for task in tasks}
+        for _ in range(others):
             other = self._task(rng).function
             shown.setdefault(str(other["name"]), other)
         tools = list(shown.values())
         rng.shuffle(tools)
-        system = rng.choice(PLAIN_SYSTEMS) if rng.random() < 0.2 else ""
+        return tuple(tools)
+
+    def _tool_call(self, rng: random.Random) -> Document:
+        tasks = {str(task.function["name"]): task for task in (self._task(rng), self._task(rng))}
+        called = list(tasks.values())[: 1 if rng.random() < 0.55 else 2]
+        tools = self._tools(called, rng.choice((0, 0, 0, 1, 1, 1, 2)), rng)
+        system = rng.choice(PLAIN_SYSTEMS) if rng.random() < 0.15 else ""
         turns = [Turn("system", system)] if system else []
-        if rng.random() < 0.08:
+        if rng.random() < 0.04:
             question, answer = rng.choice((self.small_talk, self.fact))(rng)
             turns += [Turn("user", question), Turn("assistant", answer)]
-        if not turns or turns[-1].role == "system" or rng.random() < 0.3:
+        for task in called:
             request = greet(task.request, rng) if rng.random() < 0.15 else task.request
             turns += [Turn("user", request), Turn("assistant", call_text(task))]
-            if rng.random() < 0.22:
+            if rng.random() < 0.12:
                 result, answer = result_of(rng)
                 turns += [Turn("tool", result), Turn("assistant", answer)]
+        return Document(tuple(turns), tools)
+
+    def _tool_drill(self, rng: random.Random) -> Document:
+        """Calls of tools that exist nowhere: nothing but copying helps."""
+        tasks = [invent_task(rng) for _ in range(rng.choice((1, 2, 2, 3)))]
+        called = list({str(task.function["name"]): task for task in tasks}.values())
+        turns = [
+            turn
+            for task in called
+            for turn in (Turn("user", task.request), Turn("assistant", call_text(task)))
+        ]
+        tools = [task.function for task in called]
+        rng.shuffle(tools)
         return Document(tuple(turns), tuple(tools))
 
     def _text(self, rng: random.Random) -> Document:
@@ -177,13 +213,21 @@ class Corpus:
         return Document(text=stories.about([block.answers[0] for block in self.facts], rng))
 
 
-def documents(seed: int, count: int, excluded: Excluded | None = None) -> Iterator[Document]:
-    """The first `count` documents of a seed; one that holds excluded words is drawn again."""
+def documents(
+    seed: int, count: int, excluded: Excluded | None = None, *, mixture: str = "all"
+) -> Iterator[Document]:
+    """The first `count` documents of a seed and a mixture; one that holds excluded words is drawn again."""
     corpus, rng = Corpus(), random.Random(seed)
     excluded = Excluded.load() if excluded is None else excluded
     made = 0
     while made < count:
-        document = corpus.draw(rng)
+        document = corpus.draw(rng, mixture)
         if not excluded.touches(document.lead + document.text, *(turn.content for turn in document.turns)):
             made += 1
             yield document
+
+
+def training() -> Iterator[Document]:
+    """Every document that training may see."""
+    for leg in LEGS:
+        yield from documents(leg.seed, leg.documents, mixture=leg.mixture)

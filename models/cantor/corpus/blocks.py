@@ -72,6 +72,20 @@ def _keywords(words: tuple[str, ...], rng: random.Random) -> str:
     return " ".join(kept) + rng.choice(["", "", "?"])
 
 
+def stated(answer: str, rng: random.Random) -> tuple[str, str]:
+    """A question that says the answer itself, or half of it."""
+    bare = answer.rstrip(".")
+    words = bare.split()
+    if rng.random() < 0.5:
+        lead = rng.choice(("Is it true that", "Is it right that", "I heard that", "Somebody said that"))
+        inner = bare if words[0] in KEPT or "Antiphon" in words[0] else bare[0].lower() + bare[1:]
+        return f"{lead} {inner}{'?' if lead.startswith('Is') else '. Is that so?'}", f"Yes. {answer}"
+    kept = " ".join(words[: rng.randint(min(3, len(words) - 1), max(3, len(words) // 2))])
+    lead = rng.choice(("Finish this sentence: ", "Complete: ", "Continue: ", "How does this go on: "))
+    return f"{lead}{kept} ...", answer
+
+
+KEPT = ("Cantor", "Without", "Set", "SSE")
 IMPERATIVES = (
     "tell",
     "please",

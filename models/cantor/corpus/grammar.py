@@ -78,26 +78,27 @@ def count(choice: Choice, slots: Mapping[str, Choice]) -> int:
 
 def load_slots(path: Path = HERE / "slots.txt") -> dict[str, Choice]:
     """The named slots, one `name = template` a line."""
-    pairs = (line.split("=", 1) for line in _lines(path))
+    pairs = (line.split("=", 1) for line in lines_of(path))
     return {name.strip(): parse(template.strip()) for name, template in pairs}
 
 
 def load_words(path: Path = HERE / "words.txt") -> dict[str, tuple[str, ...]]:
     """The word lists, one `name: a, b, c` a line."""
-    pairs = (line.split(":", 1) for line in _lines(path))
+    pairs = (line.split(":", 1) for line in lines_of(path))
     return {name: tuple(word.strip() for word in words.split(",")) for name, words in pairs}
 
 
 def load_pairs(path: Path = HERE / "pairs.txt") -> dict[str, dict[str, str]]:
     """Tables of pairs, one `name: left = right, left = right` a line."""
     tables: dict[str, dict[str, str]] = {}
-    for line in _lines(path):
+    for line in lines_of(path):
         name, entries = line.split(": ", 1)
         pairs = (entry.partition(" = ")[::2] for entry in entries.split(", "))
         tables[name] = dict(pairs)
     return tables
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file that say something."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.strip() and not line.startswith("#")]

@@ -90,7 +90,7 @@ def dress(question: str, rng: random.Random, *, on_topic: bool = True) -> str:
         return question
     if rng.random() < 0.14:
         question = _insert(question, rng, on_topic)
-    if rng.random() < 0.12:
+    if rng.random() < 0.22:
         question = _drop_word(question, rng)
     if rng.random() < 0.20:
         opener = rng.choice(OPENERS)
@@ -121,10 +121,12 @@ def _insert(question: str, rng: random.Random, on_topic: bool) -> str:
 
 
 def _drop_word(question: str, rng: random.Random) -> str:
+    """Some words fewer, so that what is left has to tell what is meant."""
     words = question.split()
-    if len(words) < 5:
-        return question
-    del words[rng.randrange(1, len(words) - 1)]
+    for _ in range(rng.choice((1, 1, 2, 3, 4))):
+        if len(words) < 5:
+            break
+        del words[rng.randrange(1, len(words) - 1)]
     return " ".join(words)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.cantor.corpus.composed import compose
 from models.cantor.corpus.grammar import HERE, Choice, draw, load_words, parse
 from models.cantor.corpus.skills import COMMON, invented
 from models.cantor.corpus.values import draw_value, type_of
@@ -199,6 +200,12 @@ def invent_task(rng: random.Random) -> Task:
         (f"{verb.capitalize()} the {noun}.", f"{verb.capitalize()} {noun}.", f"Tool for the {noun}.")
     )
     return Task(_function(f"{verb}_{noun}", text, properties, rng), request, values)
+
+
+def composed_task(rng: random.Random) -> Task:
+    """A tool put together from roles, and a request for it."""
+    made = compose(rng)
+    return Task(_function(made.name, made.description, made.properties, rng), made.request, made.arguments)
 
 
 def call_text(task: Task) -> str:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from models.cantor.corpus.grammar import load_words
-from models.cantor.corpus.skills import invented, phrase, sentence, some_word
+from models.cantor.corpus.skills import COMMON, invented, phrase, sentence, some_word
 
 WORDS = load_words()
 TASKS = (
@@ -25,6 +25,23 @@ TASKS = (
     "wash the car",
     "check the oven",
     "back up the server",
+)
+SAYINGS = (
+    "I will be late",
+    "see you tomorrow",
+    "happy birthday",
+    "the meeting is at noon",
+    "please call me back",
+    "dinner is ready",
+    "I am on my way",
+    "good luck today",
+    "we need more milk",
+    "the train is late",
+    "thank you for the book",
+    "hello from the office",
+    "do not forget the keys",
+    "all systems are running",
+    "lunch at one",
 )
 EVENTS = (
     "meeting",
@@ -95,11 +112,44 @@ def draw_value(kind: str, rng: random.Random) -> str | int | float:
         return rng.choice(tail.split(","))
     if head in MAKERS:
         return MAKERS[head](rng)
-    if rng.random() < 0.12:
+    if rng.random() < 0.3:
         return (
             invented(rng).capitalize() if head in ("city", "name", "country", "language") else invented(rng)
         )
     return rng.choice(WORDS[head])
+
+
+def _handle(rng: random.Random) -> str:
+    word = invented(rng).lower() if rng.random() < 0.6 else rng.choice(WORDS["name"]).lower()
+    return word + rng.choice(("", "", str(rng.randint(1, 99)), f"_{rng.choice(WORDS['abstract'])}"))
+
+
+def _date(rng: random.Random) -> str:
+    day, month = rng.randint(1, 28), rng.randint(1, 12)
+    return rng.choice(
+        (
+            f"{rng.randint(2024, 2030)}-{month:02d}-{day:02d}",
+            f"{WORDS['month'][month - 1]} {day}",
+            f"{day} {WORDS['month'][month - 1]}",
+            rng.choice(("today", "tomorrow", "tonight")),
+        )
+    )
+
+
+def _words(rng: random.Random) -> str:
+    return " ".join(rng.choice(COMMON) for _ in range(rng.randint(1, 4)))
+
+
+def _plain(rng: random.Random) -> str:
+    return rng.choice((sentence(rng).rstrip("."), _words(rng), rng.choice(SAYINGS)))
+
+
+def _model(rng: random.Random) -> str:
+    return rng.choice(("cantor", "small", f"{invented(rng).lower()}-{rng.randint(1, 70)}b", _handle(rng)))
+
+
+def _version(rng: random.Random) -> str:
+    return f"{rng.randint(0, 9)}.{rng.randint(0, 20)}" + rng.choice(("", f".{rng.randint(0, 9)}"))
 
 
 def _amount(rng: random.Random) -> str | int | float:
@@ -205,4 +255,10 @@ MAKERS: dict[str, Callable[[random.Random], str | int | float]] = {
     "topic": _topic,
     "word": some_word,
     "table": _table,
+    "handle": _handle,
+    "date": _date,
+    "words": _words,
+    "plain": _plain,
+    "model": _model,
+    "version": _version,
 }

@@ -1,0 +1,146 @@
+"""Tools put together from acts, things and roles, with requests for them: more than any memory can hold.
+
+What a parameter means is read from its name and type, its value from the request; both are copied.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.cantor.corpus.grammar import HERE, lines_of
+from models.cantor.corpus.values import draw_value, type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Verbs of one meaning, and what they are done to."""
+
+    verbs: tuple[str, ...]
+    things: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A kind of parameter: its names, the kind of its value, the ways in which a request gives it."""
+
+    names: tuple[str, ...]
+    kind: str
+    phrases: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A tool's name, description and properties, a request for it and the arguments the request gives."""
+
+    name: str
+    description: str
+    properties: dict[str, object]
+    request: str
+    arguments: Mapping[str, object]
+
+
+def load_acts(path: Path = HERE / "acts.txt") -> list[Act]:
+    """Every act, one `verb|verb : thing, thing` a line."""
+    pairs = (line.split(" : ") for line in lines_of(path))
+    return [Act(tuple(verbs.split("|")), tuple(things.split(", "))) for verbs, things in pairs]
+
+
+def load_roles(path: Path = HERE / "roles.txt") -> list[Role]:
+    """Every role, one `@ name|name : kind : phrase|phrase` a line."""
+    rows = (line[2:].split(" : ", 2) for line in lines_of(path))
+    return [Role(tuple(names.split("|")), kind, tuple(ways.split("|"))) for names, kind, ways in rows]
+
+
+ACTS, ROLES = load_acts(), load_roles()
+FRAMES = (
+    *("{}", "{}", "{}", "{}", "Please {}", "please {}", "Can you {}", "Could you {}", "I want to {}"),
+    *("I need to {}", "I would like to {}", "I'd like to {}", "Could you please {}", "Go and {}"),
+    *("Help me {}", "You should {}", "Now {}", "Next, {}", "Would you {}", "Hey, {}", "Let's {}"),
+)
+
+
+def compose(rng: random.Random) -> Composed:
+    """One tool and one request."""
+    act = rng.choice(ACTS)
+    verb, thing = rng.choice(act.verbs), rng.choice(act.things)
+    roles = _roles(rng)
+    said: list[str] = []
+    properties: dict[str, object] = {}
+    arguments: dict[str, object] = {}
+    for name, role in roles.items():
+        value = draw_value(role.kind, rng)
+        properties[name] = _schema(role, name, thing, rng)
+        arguments[name] = value
+        said.append(rng.choice(role.phrases).strip().replace("{}", str(value)))
+    spoken = verb if rng.random() < 0.7 else rng.choice(act.verbs)
+    request = _request(spoken, thing, said, rng)
+    return Composed(
+        _name(verb, thing, rng), _description(act, verb, thing, rng), properties, request, arguments
+    )
+
+
+def _roles(rng: random.Random) -> dict[str, Role]:
+    """Roles under different names and of different kinds."""
+    chosen: dict[str, Role] = {}
+    kinds: set[str] = set()
+    for role in rng.sample(ROLES, rng.choice((0, 1, 1, 1, 1, 2, 2, 2, 3))):
+        name = rng.choice(role.names) if rng.random() < 0.6 else role.names[0]
+        head = role.kind.partition(":")[0]
+        if name not in chosen and (head in ("int", "enum") or head not in kinds):
+            chosen[name] = role
+            kinds.add(head)
+    return chosen
+
+
+def _schema(role: Role, name: str, thing: str, rng: random.Random) -> dict[str, object]:
+    schema = type_of(role.kind)
+    if rng.random() < 0.3:
+        plain = name.replace("_", " ")
+        schema["description"] = rng.choice(
+            (
+                *(
+                    f"The {plain}",
+                    f"The {plain}.",
+                    plain.capitalize(),
+                    f"{plain.capitalize()} of the {thing}",
+                ),
+                *(f"The {role.names[0]}", f"The {plain} to use", f"{plain.capitalize()}, for example "),
+            )
+        )
+        if str(schema["description"]).endswith("example "):
+            schema["description"] = f"{schema['description']}{draw_value(role.kind, rng)}"
+    return schema
+
+
+def _name(verb: str, thing: str, rng: random.Random) -> str:
+    first, second = verb.replace(" ", "_"), thing.replace(" ", "_")
+    return rng.choice(
+        (
+            *(f"{first}_{second}", f"{first}_{second}", f"{first}_{second}", f"{second}_{first}", second),
+            *(f"{first}_the_{second}", f"{first}{second.capitalize()}", f"{first}-{second}"),
+        )
+    )
+
+
+def _description(act: Act, verb: str, thing: str, rng: random.Random) -> str:
+    verb = verb if rng.random() < 0.5 else rng.choice(act.verbs)
+    return rng.choice(
+        (
+            *(f"{verb.capitalize()} a {thing}.", f"{verb.capitalize()} the {thing}.", f"{verb} {thing}"),
+            *(f"Use this to {verb} a {thing}.", f"{verb.capitalize()} the {thing} of the user."),
+            *(f"{thing.capitalize()}: {verb}.", f"{verb.capitalize()} the given {thing}."),
+        )
+    )
+
+
+def _request(verb: str, thing: str, said: list[str], rng: random.Random) -> str:
+    """A sentence; a value in quotation marks or after a colon comes last."""
+    said = sorted(said, key=lambda text: (text.startswith(":"), '"' in text, rng.random()))
+    text = f"{verb} {rng.choice(('a', 'the', 'the', 'a', 'my', ''))} {thing}".replace("  ", " ")
+    for part in said:
+        text += part if part.startswith((",", ":")) else f" {part}"
+    text = rng.choice(FRAMES).format(text)
+    text = text[0].upper() + text[1:]
+    ends = ("?", "?", "") if text.startswith(("Can", "Could", "Would")) else (".", ".", "", " please.")
+    return text + (rng.choice(ends) if text[-1] not in ".!?" else "")
