@@ -16,13 +16,15 @@ LOCKED := --no-deps --require-hashes --requirement
 BENCH := $(filter-out make_model,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve install test check soak bench docs lock clean system
+.PHONY: help serve native install test check soak bench score docs lock clean system
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 serve: system .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, ARGS="--model PATH.gguf")
 	@exec $(BIN)/antiphon serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
 
 install: .venv/test.stamp ## Make .venv with the runtime and the test tools
 
@@ -42,12 +44,17 @@ soak: .venv/test.stamp ## Run the tests that take minutes
 bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="--rounds 5")
 	@for each in $(BENCH); do $(BIN)/python benchmarks/$$each.py $(ARGS) || exit 1; done
 
+score: .venv/test.stamp ## Score the demo model on its held-out set, as `antiphon serve` serves it
+	@$(BIN)/python -m models.cantor.score --serve
+
 docs: .venv/serve.stamp ## Write the pages that are made from code again
 	@$(BIN)/python scripts/generate_docs.py
 
 lock: .venv/lock.stamp ## Resolve the locks again from pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(LOCK) --group lock --output-file requirements/lock.txt
 	@$(LOCK) pyproject.toml --group build --output-file requirements/serve.txt
+	@$(LOCK) --group native-build --output-file requirements/native-build.txt
+	@$(LOCK) --group native --no-deps --output-file requirements/native.txt
 	@$(LOCK) pyproject.toml --group build --group test --constraint requirements/serve.txt \
 		--output-file requirements/test.txt
 
@@ -74,6 +81,11 @@ system:
 	@echo "Installing the runtime"
 	@$(INSTALL) $(LOCKED) requirements/serve.txt
 	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The compiler and CMake are the system's: without them this says what to install.
+.venv/native.stamp: requirements/native.txt requirements/native-build.txt scripts/build-native | .venv/serve.stamp
+	@scripts/build-native .venv
 	@touch $@
 
 .venv/test.stamp: .venv/serve.stamp requirements/test.txt

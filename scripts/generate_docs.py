@@ -12,7 +12,10 @@ import msgspec
 
 from antiphon.dialects.openai.fields import FIELDS, Field, Place, Standing
 from antiphon.errors import AntiphonError, StartupError, classes_by_code
-from antiphon.settings import SECTIONS, ModelSettings, Settings, declared
+from antiphon.settings import SECTIONS, Settings, declared
+from antiphon.settings_model import ModelSettings
+from antiphon.telemetry import engines
+from antiphon.telemetry import metrics as gateway
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by scripts/generate_docs.py from the code; edit the code and run `make docs`. -->\n"
@@ -80,7 +83,8 @@ def api() -> str:
     lines = ["# API: request fields", "", NOTE]
     lines += [
         "A field is supported, accepted and ignored (the header `x-antiphon-ignored` then names it), or",
-        "refused with status 400 and its name. A field that is not listed is refused too. null means absent.",
+        "refused with status 400 and its name. A field that is not listed is refused too, unless the",
+        'operator set `unknown_fields = "report"`: then the header names it. null means absent.',
     ]
     for place in Place:
         lines += ["", f"## `{place}`", "", "| field | | |", "|---|---|---|"]
@@ -88,6 +92,25 @@ def api() -> str:
         lines += [
             f"| `{row.name}` | {row.standing} | {_said(row)} |" for row in sorted(rows, key=_by_standing)
         ]
+    return "\n".join(lines) + "\n"
+
+
+def metrics() -> str:
+    """Every name that /metrics shows."""
+    lines = [
+        "# Metrics",
+        "",
+        NOTE,
+        "`GET /metrics` answers in Prometheus' text format and asks for the key as every route does. Times",
+        "are in seconds; rates and percentiles are the reader's to compute, as",
+        "[operations.md](operations.md) shows. Labels are names of the settings and the code, and adapters'",
+        "digests: never a prompt, a key, a caller, or a name that a caller made up.",
+    ]
+    for title, families in (("The server", gateway.FAMILIES), ("Each engine", engines.FAMILIES)):
+        lines += ["", f"## {title}", "", "| name | kind | labels | |", "|---|---|---|---|"]
+        for each in families:
+            labels = ", ".join(f"`{label}`" for label in each.labels)
+            lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.says} |")
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +127,7 @@ def _shown(value: object) -> str:
     return "none" if value is None or value == () else f"`{value}`"
 
 
-PAGES = {"configuration.md": configuration, "errors.md": errors, "api.md": api}
+PAGES = {"configuration.md": configuration, "errors.md": errors, "api.md": api, "metrics.md": metrics}
 
 
 def main() -> int:

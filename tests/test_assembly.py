@@ -8,12 +8,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from antiphon.assembly import models_over
+from antiphon.domain.context import Context
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.engines.host.frames import from_line, to_line
-from antiphon.settings import Settings, encode
+from antiphon.settings import EngineSettings, Settings, encode
+from antiphon.testing import FakeClock, ScriptedTokenEngine
 
 PATIENCE = 30.0
 """Seconds; what is waited for takes one or two."""
@@ -44,6 +50,30 @@ def started(runtime: Path, sockets: dict[str, str]) -> Iterator[int]:
             process.wait()
             process.stdin.close()
             os.close(reading)
+
+
+class Hosted(ScriptedTokenEngine):
+    """As if it were in a process of its own."""
+
+    generation = 1
+
+    def state(self) -> EngineState:
+        return EngineState.READY
+
+
+@pytest.mark.parametrize(("sharing", "shared"), [("project", False), ("server", True)])
+async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shared: bool) -> None:
+    host = Hosted()
+    hosts: Any = {"m": host}
+    engine = (
+        models_over(hosts, FakeClock(), Settings(engine=EngineSettings(prefix_sharing=sharing)))
+        .get("m")
+        .engine
+    )
+    request = GenerationRequest("m", (RawPrompt("Hello"),), output=Output(max_tokens=1))
+    async with engine.stream(request, Context("r")) as events:
+        assert [event async for event in events]
+    assert (host.requests[0].cache_salt == "") is shared
 
 
 @pytest.mark.timeout(PATIENCE + 10)

@@ -80,7 +80,7 @@ def test_an_empty_variable_is_silence():
     ],
 )
 def test_a_value_out_of_range_is_refused(variable, value):
-    with pytest.raises(SettingsError, match="invalid settings"):
+    with pytest.raises(SettingsError, match=f"{variable} must be .*, not {value!r}"):
         loaded(environ={variable: value})
 
 
@@ -136,3 +136,56 @@ def test_every_setting_has_a_variable_of_its_own_and_a_sentence():
     rows = [row for section in SECTIONS for row in declared(section)]
     assert len({env for _, env, _, _ in rows}) == len(rows)
     assert all(doc.endswith(".") for _, _, doc, _ in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('[server]\nport = "http"', "server.port in FILE must be an integer, not 'http'"),
+        ("[server]\nport = 70000", "server.port in FILE must be an integer of at most 65535, not 70000"),
+        ("[server]\nsend_timeout = 0", "server.send_timeout in FILE must be a number above 0, not 0"),
+        (
+            "[log]\nlevel = 'loud'",
+            "log.level in FILE must be debug, info, warning or error, not 'loud'",
+        ),
+        (
+            "[hub]\nendpoint = 'nohub'",
+            "hub.endpoint in FILE must be like https://hub.example.org, not 'nohub'",
+        ),
+        (
+            "[server]\ncors_origins = ['https://a.example', 3]",
+            "server.cors_origins[1] in FILE must be a text, not 3",
+        ),
+        ("server = 3", "server in FILE must be a table, not 3"),
+        ("[serv]", "there is no setting serv in FILE; did you mean server?"),
+        ("[models]", "models in FILE must be a list of tables, each below [[models]], not a table"),
+        ("[[models]]\nname = 'x'", "path of the model x is missing"),
+        ("[[models]]\npath = 'y'", "name of the model number 1 is missing"),
+        (
+            "[[models]]\nname = 'x'\npath = 'y'\nsequences = 0",
+            "sequences of the model x must be an integer of at least 1, not 0",
+        ),
+        ("[[models]]\nname = 'x'\npth = 'y'", "there is no setting pth of the model x; did you mean path?"),
+    ],
+)
+def test_a_refusal_names_the_key_what_is_taken_and_what_came(tmp_path, text, sentence):
+    file = written(tmp_path, text)
+    with pytest.raises(SettingsError) as refused:
+        loaded(file=file)
+    assert refused.value.message == sentence.replace("FILE", str(file))
+
+
+def test_a_refusal_spells_the_key_as_its_strongest_source_does(tmp_path):
+    file = written(tmp_path, "[log]\nlevel = 'loud'\n")
+    sources = [
+        ({"log": {"level": "LOUD"}}, {"ANTIPHON_LOG_LEVEL": "Loud"}, "--log-level .* 'LOUD'"),
+        ({}, {"ANTIPHON_LOG_LEVEL": "Loud"}, "ANTIPHON_LOG_LEVEL .* 'Loud'"),
+    ]
+    for flags, environ, sentence in sources:
+        with pytest.raises(SettingsError, match=sentence):
+            loaded(flags, environ, file)
+
+
+def test_a_key_of_the_wrong_kind_is_not_repeated(tmp_path):
+    with pytest.raises(SettingsError, match=r"server\.api_key .* must be a text, not a number$"):
+        loaded(file=written(tmp_path, "[server]\napi_key = 12345678901234567890\n"))

@@ -23,7 +23,9 @@ import pytest
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
-from antiphon.supervisor import Programs, bind, host_environment, http_environment, url_of
+from antiphon.settings import model
+from antiphon.settings_model import ModelSettings
+from antiphon.supervisor import Programs, bind, host_environment, http_environment, load_spec, url_of
 from tests.engines.host.linked import short_directory
 from tests.engines.host.processes import PATIENCE, alive, descendants, environment, until
 from tests.engines.host.scripted import SPEC, asking
@@ -400,3 +402,21 @@ def test_the_programs_of_the_product_are_there() -> None:
     module, _, attribute = Programs().engine.partition(":")
     assert callable(getattr(importlib.import_module(module), attribute))
     assert importlib.util.find_spec(Programs().http) is not None
+
+
+def test_every_setting_of_a_model_reaches_its_engine():
+    said = {"path": "m.gguf", "sequences": 3, "context_length": 100, "threads": 2, "exact": True} | {
+        "kv_type": "f32",
+        "layout": "streams",
+        "cells": 500,
+        "queue": 7,
+        "queue_per_actor": 5,
+        "step_latency": 0.5,
+        "keep_prefixes": False,
+    }
+    spec = load_spec(model({"name": "m", **said}), "lib.so")
+    assert {name: getattr(spec, name) for name in said if name != "path"} == {
+        name: value for name, value in said.items() if name != "path"
+    }
+    assert (spec.model, spec.library) == ("m.gguf", "lib.so")
+    assert {*said, "name"} == {*ModelSettings.__struct_fields__}

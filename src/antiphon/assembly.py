@@ -9,6 +9,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -34,17 +35,27 @@ from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure
 from antiphon.telemetry.metrics import Metrics
 
+THREADS = 1
+"""Threads for what would hold the event loop up: large bodies, large conversations. They all compute, and
+several would only take the interpreter from the loop in turn, and keep as many bodies in memory at once."""
+
+TURN = 0.001
+"""Seconds that such a thread computes before the event loop gets its turn. Python's own 5 ms are added to a
+request several times, once for each of its system calls."""
+
 
 def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
     """Everything between the socket and the engines."""
     key = settings.server.api_key
+    metrics = Metrics()
     return Edge(
-        pipeline=Pipeline(models, Metrics(), settings.engine.restart_patience),
+        pipeline=Pipeline(models, metrics, settings.engine.restart_patience),
         models=models,
-        dialect=OpenAI(),
+        dialect=OpenAI(report_unknown=settings.server.unknown_fields == "report"),
         settings=settings.server,
         verifiers=(ServiceKey(key),) if key else (),
         clock=clock,
+        metrics=metrics,
     )
 
 
@@ -57,23 +68,27 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
         }
 
 
-def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock) -> Models:
+def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
-    return Models(tuple(Model(name, _rendered(host), created) for name, host in hosts.items()))
+    projects_share = settings.engine.prefix_sharing == "server"
+    return Models(
+        tuple(Model(name, _rendered(host, projects_share), created) for name, host in hosts.items())
+    )
 
 
-def _rendered(host: HostTokenEngine) -> Renderer:
-    return Renderer(host, state=host.state, generation=lambda: host.generation)
+def _rendered(host: HostTokenEngine, projects_share: bool) -> Renderer:
+    return Renderer(host, state=host.state, generation=lambda: host.generation, projects_share=projects_share)
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:
     """Serves until told to stop, by a signal or by the end of the supervisor."""
     clock = SystemClock()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
     async with engines(config.sockets) as hosts:
-        models = models_over(hosts, clock)
+        models = models_over(hosts, clock, settings)
         edge = edge_of(settings, models, clock)
 
         def told(line: bytes) -> None:
@@ -158,6 +173,7 @@ def main() -> None:
     except EOFError:
         sys.exit(1)
     configure(settings.log.level, settings.log.format)
+    sys.setswitchinterval(TURN)
     uvloop.run(run(settings, config, lifeline))
 
 

@@ -20,10 +20,12 @@
     │   ├── HeadersTooLarge                431     headers_too_large
     │   └── Overloaded                     429     overloaded                   yes
     ├── EngineError                        500     engine_error
+    │   ├── EngineBusy                     503     engine_busy                  yes
     │   ├── EngineUnavailable              503     engine_unavailable           yes
     │   │   └── EngineLost                 503     engine_lost                  yes, once
     │   ├── EngineDied                     503     engine_died
     │   └── DeadlineExceeded               504     deadline_exceeded
+    ├── ServerBusy                         503     server_busy                  yes
     ├── InternalError                      500     internal_error
     └── StartupError                       (the process ends with a non-zero status and one line)
         ├── SettingsError                          invalid_settings
@@ -175,7 +177,7 @@ class HeadersTooLarge(RequestError):
 
 
 class Overloaded(RequestError):
-    """More is waiting than the server is willing to queue."""
+    """This caller has more waiting than the server is willing to queue for one."""
 
     status = 429
     code = "overloaded"
@@ -187,6 +189,15 @@ class EngineError(AntiphonError):
 
     status = 500
     code = "engine_error"
+
+
+class EngineBusy(EngineError):
+    """The engine's queue is full; nothing of the request was begun. `retry_after` is an estimate of when it
+    is not."""
+
+    status = 503
+    code = "engine_busy"
+    retryable = True
 
 
 class EngineUnavailable(EngineError):
@@ -217,6 +228,14 @@ class DeadlineExceeded(EngineError):
 
     status = 504
     code = "deadline_exceeded"
+
+
+class ServerBusy(AntiphonError):
+    """The server holds as many bytes of requests as it may; nothing of this one was begun."""
+
+    status = 503
+    code = "server_busy"
+    retryable = True
 
 
 class InternalError(AntiphonError):

@@ -5,13 +5,12 @@ nearest known one.
 This module reads what it is handed; it opens no file by itself except the one whose path it is given.
 """
 
-import difflib
 import ipaddress
 import os
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -19,6 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.errors import SettingsError
+from antiphon.settings_errors import explained, nearest
+from antiphon.settings_model import ModelSettings
+from antiphon.settings_said import SourceKind, of_model, spelling
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
@@ -28,9 +30,9 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-def said(env: str, doc: str) -> Meta:
-    """What a setting is called in the environment, and its line in the documentation."""
-    return Meta(description=doc, extra={"env": env})
+def said(env: str, doc: str, example: str = "") -> Meta:
+    """What a setting is called in the environment, its line in the documentation, and a value of its form."""
+    return Meta(description=doc, extra={"env": env}, examples=[example] if example else None)
 
 
 LONGEST = 31_536_000
@@ -60,6 +62,23 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
         Meta(ge=KIB),
     ] = 8 * MIB
+    max_bodies_bytes: Annotated[
+        int,
+        said(
+            "ANTIPHON_MAX_BODIES_BYTES",
+            "Bytes of all running requests' bodies together, at least one whole body; beyond them a request "
+            "is a 503.",
+        ),
+        Meta(ge=KIB),
+    ] = 64 * MIB
+    unknown_fields: Annotated[
+        Literal["refuse", "report"],
+        said(
+            "ANTIPHON_UNKNOWN_FIELDS",
+            "What becomes of a generation's unknown fields: refused with 400, or ignored and named in the "
+            "header x-antiphon-ignored.",
+        ),
+    ] = "refuse"
     receive_timeout: Annotated[
         float,
         said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
@@ -118,6 +137,13 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         said("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places."),
     ] = None
+    user: Annotated[
+        str | None,
+        said(
+            "ANTIPHON_ENGINE_USER",
+            "User whose rights engine hosts take when root starts the server; none keeps the server's.",
+        ),
+    ] = None
     wait_policy: Annotated[
         Literal["passive", "active"],
         said(
@@ -133,26 +159,13 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
         AT_LEAST_ZERO,
     ] = 15.0
-
-
-class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One local model. Several are given as a list of tables in the file, or by repeating `--model`."""
-
-    name: Annotated[str, Meta(description="Name that callers use.", min_length=1, max_length=200)]
-    path: Annotated[str, Meta(description="The GGUF file, or hf:OWNER/REPO:FILE on the hub.", min_length=1)]
-    sequences: Annotated[int, Meta(description="Choices that run at once; more wait.", ge=1, le=256)] = 8
-    context_length: Annotated[
-        Annotated[int, Meta(ge=16)] | None,
-        Meta(description="Tokens of one sequence; none fits the model's own to the memory."),
-    ] = None
-    threads: Annotated[
-        Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="CPU threads; none chooses for the machine."),
-    ] = None
-    exact: Annotated[
-        bool, Meta(description="Bit-equal results alone and in a batch, at some cost in speed.")
-    ] = False
-    kv_type: Annotated[Literal["f16", "f32"], Meta(description="Number format of the KV cache.")] = "f16"
+    prefix_sharing: Annotated[
+        Literal["project", "server"],
+        said(
+            "ANTIPHON_ENGINE_PREFIX_SHARING",
+            "Who shares what is kept of a prompt: each project for itself, or all that send no salt.",
+        ),
+    ] = "project"
 
 
 class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,7 +181,11 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     endpoint: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
-        said("ANTIPHON_HUB_ENDPOINT", "Address of the hub; none means `HF_ENDPOINT`, or the public hub."),
+        said(
+            "ANTIPHON_HUB_ENDPOINT",
+            "Address of the hub; none means `HF_ENDPOINT`, or the public hub.",
+            example="https://hub.example.org",
+        ),
     ] = None
     offline: Annotated[
         bool,
@@ -202,15 +219,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "log")
 
 
-class SourceKind(StrEnum):
-    """Where a value can come from, weakest first."""
-
-    DEFAULT = "default"
-    FILE = "file"
-    VARIABLE = "variable"
-    FLAG = "flag"
-
-
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
     """(name, environment variable, doc line, default) of each setting of a section, in order."""
     cls = get_type_hints(Settings)[section]
@@ -231,14 +239,16 @@ def load(
     Raises SettingsError with one sentence that names the key, where it was said, and the nearest known one.
     """
     tree: dict[str, Any] = {}
-    for _, layer in layers(flags, environ, file):
+    said_by = layers(flags, environ, file)
+    for _, layer in said_by:
         _merge(tree, layer)
     if models:
         tree["models"] = models
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:
-        raise SettingsError(_explained(str(problem))) from None
+        spelled = spelling(said_by, tree, file, {place: env for env, place in _variables().items()})
+        raise SettingsError(explained(str(problem), tree, Settings, spelled)) from None
     _refuse_open_door(settings.server)
     _refuse_double_names(settings.models)
     return settings
@@ -265,7 +275,8 @@ def model(values: Mapping[str, object]) -> ModelSettings:
     try:
         return msgspec.convert(values, ModelSettings)
     except msgspec.ValidationError as problem:
-        raise SettingsError(_explained(str(problem))) from None
+        spelled = partial(of_model, values)
+        raise SettingsError(explained(str(problem), values, ModelSettings, spelled)) from None
 
 
 def changed(model: ModelSettings, **values: object) -> ModelSettings:
@@ -310,17 +321,22 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    places = {env: (section, name) for section in SECTIONS for name, env, _, _ in declared(section)}
+    places = _variables()
     tree: dict[str, Any] = {}
     for variable, value in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(FOREIGN_PREFIX):
             continue
         if variable not in places:
-            raise SettingsError(f"unknown environment variable {variable}{_nearest(variable, places)}")
+            raise SettingsError(f"unknown environment variable {variable}{nearest(variable, places)}")
         section, name = places[variable]
         if value:
             tree.setdefault(section, {})[name] = _parsed(section, name, value)
     return tree
+
+
+def _variables() -> dict[str, tuple[str, str]]:
+    """Section and name of the setting that each variable is."""
+    return {env: (section, name) for section in SECTIONS for name, env, _, _ in declared(section)}
 
 
 def _parsed(section: str, name: str, value: str) -> object:
@@ -339,24 +355,6 @@ def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
             held.update(values)
         else:
             tree[section] = values if held == {} else held
-
-
-def _nearest(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _explained(problem: str) -> str:
-    """msgspec's sentence, with the nearest key added for an unknown one."""
-    parts = problem.split("`")
-    if "unknown field" not in problem or len(parts) < 2:
-        return f"invalid settings: {problem}"
-    names = tuple(
-        field.name
-        for cls in (Settings, ServerSettings, EngineSettings, HubSettings, LogSettings, ModelSettings)
-        for field in msgspec.structs.fields(cls)
-    )
-    return f"invalid settings: {problem}{_nearest(parts[1], names)}"
 
 
 def _refuse_open_door(server: ServerSettings) -> None:

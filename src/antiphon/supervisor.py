@@ -21,14 +21,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
+from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
+from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.control import EngineNews, HostConfig, HttpConfig
 from antiphon.engines.host.frames import to_line
 from antiphon.engines.host.runtime import runtime_directory, socket_path
 from antiphon.errors import AddressUnavailable, AntiphonError, StartupError
 from antiphon.sandbox import INTERPRETER_VARIABLES
-from antiphon.settings import ModelSettings, Settings, encode, interpreter
+from antiphon.settings import Settings, encode, interpreter
+from antiphon.settings_model import ModelSettings
 from antiphon.telemetry.logs import record
 
 BACKLOG = 2048
@@ -77,6 +79,8 @@ def supervise(settings: Settings, serving: Callable[[Serving], None], programs: 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
     """
     _no_core_dumps()
+    if settings.engine.user is not None:
+        other_user(settings.engine.user)  # refused before anything is started
     with bind(settings.server.host, settings.server.port) as listener, runtime_directory() as runtime:
         return asyncio.run(_Supervisor(settings, listener, runtime, programs).run(serving))
 
@@ -235,6 +239,7 @@ class _Supervisor:
                     status_fd=status_fd,
                     log_level=settings.log.level,
                     log_format=settings.log.format,
+                    user=settings.engine.user,
                 )
             )
 
@@ -288,4 +293,10 @@ def load_spec(model: ModelSettings, library: str | None) -> LoadSpec:
         exact=model.exact,
         kv_type=model.kv_type,
         library=library,
+        layout=KVLayout(model.layout),
+        cells=model.cells,
+        step_latency=model.step_latency,
+        queue=model.queue,
+        queue_per_actor=model.queue_per_actor,
+        keep_prefixes=model.keep_prefixes,
     )

@@ -10,8 +10,12 @@ from tests.architecture.source import Module, covers, expect_none, imports, modu
 LAYERS = {
     "antiphon": 0,
     "antiphon.errors": 0,
+    "antiphon.complaints": 0,
     "antiphon.domain": 1,
     "antiphon.settings": 1,
+    "antiphon.settings_errors": 1,
+    "antiphon.settings_model": 1,
+    "antiphon.settings_said": 1,
     "antiphon.sandbox": 1,
     "antiphon.engines.base": 2,
     "antiphon.engines.registry": 2,
@@ -44,7 +48,9 @@ IMPLEMENTATIONS = 3
 BORDERS = {
     # The binding is a few files named for the library; what lies beside them gets numpy views and integers.
     "ctypes": (
+        "antiphon.engines.host.confine",  # prctl, which the standard library lacks
         "antiphon.engines.llama.libllama",
+        "antiphon.engines.llama.libllama_adapter",
         "antiphon.engines.llama.libllama_context",
         "antiphon.engines.llama.libllama_find",
         "antiphon.engines.llama.libllama_layouts",
@@ -74,12 +80,16 @@ BORDERS = {
     "jinja2": ("antiphon.rendering", "antiphon.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",
+        "antiphon.settings_model",
         "antiphon.dialects",
         "antiphon.http",
         "antiphon.engines.upstream",
         "antiphon.engines.host.frames",
     ),
-    "numpy": ("antiphon.engines", "antiphon.retrieval"),
+    "llguidance": ("antiphon.constraints", "antiphon.engines.llama.masks"),
+    "gguf": ("antiphon.weights.convert",),
+    "numpy": ("antiphon.engines", "antiphon.retrieval", "antiphon.weights.convert"),
+    "safetensors": ("antiphon.weights.convert",),
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),

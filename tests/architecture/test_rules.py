@@ -20,6 +20,7 @@ WIRE = (
     "antiphon.http",
     "antiphon.engines.upstream",
     "antiphon.engines.host.frames",
+    "antiphon.weights.convert",  # JSON and tensors that others wrote
 )
 # Where the contracts are: every public name in them is explained.
 SEAMS = (

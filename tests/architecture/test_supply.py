@@ -70,7 +70,10 @@ def test_the_locks_hold_what_the_project_asks_for():
     expect_none(unmet(runtime, _lock("serve")))
     expect_none(unmet(runtime + groups["test"], _lock("test")))
     expect_none(unmet(groups["lock"], _lock("lock")))
+    expect_none(unmet(groups["native"], _lock("native")))
+    expect_none(unmet(groups["native-build"], _lock("native-build")))
     assert groups["build"] == project["build-system"]["requires"]
+    assert groups["native"] == project["project"]["optional-dependencies"]["native"]
 
 
 def test_the_runtime_is_tested_in_the_versions_it_is_served_with():

@@ -6,6 +6,7 @@ import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -66,18 +67,25 @@ class Screen:
 
 
 @contextmanager
-def screen(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Iterator[Screen]:
+def screen(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, size: tuple[int, int] = (24, 80)
+) -> Iterator[Screen]:
     """`antiphon` with these arguments in a terminal; killed when it is still there at the end."""
     keyboard, line = pty.openpty()
+    termios.tcsetwinsize(line, size)
     # The first terminal that the leader of a new session opens becomes its own: Ctrl-C is a signal there.
     command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(line), sys.executable, "-m", "antiphon"]
-    environ = bare_environment() | {"TERM": "xterm"} | (env or {})
+    # A test run may carry its own terminal's size in these, which would win over this one's.
+    height, width = size
+    environ = (
+        bare_environment() | {"TERM": "xterm", "LINES": str(height), "COLUMNS": str(width)} | (env or {})
+    )
     process = subprocess.Popen([*command, *arguments], start_new_session=True, cwd=cwd, env=environ)
-    os.close(line)
     try:
         yield Screen(process, keyboard)
     finally:
         if process.poll() is None:
             process.kill()
         process.wait()
+        os.close(line)  # not before: a terminal that nobody holds open forgets its size
         os.close(keyboard)

@@ -20,6 +20,8 @@ class Standin:
     asked: list[dict[str, object]] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)
     """A client went away while the endless answer ran."""
+    page: Callable[[], str | None] = str
+    """Makes what /metrics answers with; an empty one is a 404, None ends the connection."""
 
 
 @contextmanager
@@ -50,8 +52,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
     def do_GET(self) -> None:
-        if self._known():
+        if not self._known():
+            return
+        if self.path != "/metrics":
             self._json(200, {"object": "list", "data": [{"id": name} for name in MODELS]})
+        elif page := self.standin.page():
+            self._send(200, page.encode())
+        elif page is not None:
+            self._json(404, {"error": {"message": "no such path"}})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -77,7 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _json(self, status: int, value: object) -> None:
-        body = json.dumps(value).encode()
+        self._send(status, json.dumps(value).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -27,7 +27,9 @@ from antiphon.cli.engine_checks import check_loading, check_processor, check_thr
 from antiphon.cli.findings import REMEDIES, Finding, Standing
 from antiphon.cli.inspection import Inspection, Refusal, read
 from antiphon.cli.processor import processor_features
-from antiphon.settings import EngineSettings, HubSettings, ModelSettings, ServerSettings, Settings, model
+from antiphon.engines.llama.libllama_find import discovered
+from antiphon.settings import EngineSettings, HubSettings, ServerSettings, Settings, model
+from antiphon.settings_model import ModelSettings
 from tests.cli import setups
 from tests.cli.conftest import Run
 
@@ -87,7 +89,7 @@ def test_a_set_up_that_works_has_nothing_broken_and_tries_the_model(antiphon: Ru
     assert (done.returncode, done.stderr, shown["broken"]) == (0, "", 0)
     said = {finding["id"]: finding["said"] for finding in shown["findings"]}
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in said["python"]
-    assert "llama.cpp b" in said["library"] and str(setups.wheel()) in said["library"]
+    assert "llama.cpp " in said["library"] and str(next(discovered()).path) in said["library"]
     assert "the first that was found" in said["library"]
     assert "16 x 2048 tokens" in said["model"]
     assert said["loading"] == "cantor.gguf loads"
@@ -142,7 +144,7 @@ def test_a_library_without_the_processors_features(examined: Examine, place: Pat
     advice = findings["cpu-features-unused"]
     assert advice.standing is Standing.ADVICE
     assert re.search(r"not .*\bAVX2\b", advice.said) and "several times slower" in advice.said
-    assert "GGML_NATIVE=ON" in advice.remedy
+    assert "make native" in advice.remedy and "antiphon[native]" in advice.remedy
 
 
 def test_a_model_that_is_cut_short(tmp_path: Path):
@@ -183,7 +185,7 @@ def test_a_cache_that_cannot_be_read(tmp_path: Path):
     [
         ("[server\n", "not valid TOML", "docs/configuration.md"),
         ("[server]\nprot = 1\n", "prot", "Did you mean port?"),
-        ("server = 3\n", "invalid settings", "docs/configuration.md"),
+        ("server = 3\n", "must be a table", "docs/configuration.md"),
     ],
 )
 def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):
@@ -261,6 +263,14 @@ def test_a_model_that_kills_its_loader_is_told():
 def test_a_library_that_uses_all_is_well():
     (finding,) = check_processor(Inspection(version="x", features=("AVX", "AVX2", "OPENMP")), ["AVX", "AVX2"])
     assert finding.standing is Standing.OK and finding.said == "the library uses AVX AVX2"
+
+
+def test_what_a_native_build_gains_is_said_where_it_was_measured():
+    (advice,) = check_processor(Inspection(version="x", features=("AVX",)), ["AVX", "AVX512", "AVX512_VNNI"])
+    assert advice.id == "cpu-features-unused" and "not AVX512 AVX512_VNNI" in advice.said
+    assert re.search(r"was \d\.\d+ times as fast", advice.said)
+    (advice,) = check_processor(Inspection(version="x", features=("NEON",)), ["NEON", "SVE"])
+    assert "times as fast" not in advice.said, "what was not measured is not promised"
 
 
 def test_features_are_read_from_either_kind_of_processor(tmp_path: Path):

@@ -20,10 +20,12 @@ def test_help_lists_every_command_within_its_time(antiphon: Run):
     done = antiphon("--help")
     assert time.monotonic() - began < HELP_DEADLINE
     assert done.returncode == 0
-    assert {"serve", "chat", "config", "doctor", "bench", "version"} <= set(done.stdout.split())
+    assert {"serve", "chat", "config", "doctor", "bench", "top", "version"} <= set(done.stdout.split())
 
 
-@pytest.mark.parametrize("arguments", [(), ("serve",), ("chat",), ("doctor",), ("bench",), ("config",)])
+@pytest.mark.parametrize(
+    "arguments", [(), ("serve",), ("chat",), ("doctor",), ("bench",), ("top",), ("config",)]
+)
 def test_help_imports_no_work(arguments: tuple[str, ...]):
     shown = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "antiphon", *arguments, "--help"],

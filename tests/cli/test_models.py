@@ -19,6 +19,7 @@ from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub import Progress, Stage
 from benchmarks.make_model import SIZES, write_model
 from tests.cli.conftest import Run, bare_environment
+from tests.cli.test_chat import free_port
 from tests.e2e.server import serving
 from tests.weights.hub_server import TOKEN, HubServer, Repository, running
 
@@ -118,6 +119,18 @@ def test_a_model_of_the_hub_is_served_and_next_time_without_the_hub(env: dict[st
     with serving("--model", MODEL, env=env) as started, started.client() as client:
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny-q8_0"]
     assert asked == len(server.asked) == 2
+
+
+def test_a_chat_shows_how_far_its_model_is_before_it_starts_a_server(
+    antiphon: Run, env: dict[str, str], server: HubServer
+):
+    elsewhere = env | {"ANTIPHON_PORT": free_port()}
+    done = antiphon("chat", "--model", MODEL, stdin="/quit\n", env=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert f"antiphon: fetching {FILE} (" in done.stderr
+    server.repositories["ada/tiny-GGUF"].is_gated = True
+    refused = antiphon("chat", "--model", "hf:ada/tiny-GGUF:b.gguf", stdin="", env=elsewhere)
+    assert refused.returncode == 1 and refused.stderr.startswith("antiphon: ada/tiny-GGUF is gated")
 
 
 def test_a_settings_file_may_name_a_model_of_the_hub(

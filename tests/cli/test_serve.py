@@ -1,6 +1,8 @@
 """`antiphon serve` before it starts anything: which settings it arrives at, and what the panel shows."""
 
 import dataclasses
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from antiphon.cli.asked import Asked
 from antiphon.cli.serve import panel, settled
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings
+from antiphon.settings import Settings, model, with_models
 from antiphon.supervisor import Serving
 from antiphon.testing import scripted_info
 
@@ -54,7 +56,7 @@ def test_flags_for_models_beat_what_the_file_says_of_them(bare: Path):
 
 
 def test_a_flag_for_models_is_checked_like_the_file():
-    with pytest.raises(SettingsError, match="<= 256"):
+    with pytest.raises(SettingsError, match="at most 256"):
         arrived(sequences=1000)
 
 
@@ -82,3 +84,13 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
     text = panel(settings, Serving("http://127.0.0.1:1", {"cantor": info}))
     assert "$ANTIPHON_API_KEY" in text and "0123456789abcdef" not in text
     assert "llama.cpp test" in text and "AVX2" in text and "http://127.0.0.1:1/v1/chat/completions" in text
+
+
+def test_a_name_with_control_characters_commands_no_terminal_and_stays_that_name():
+    name = "a'\x1b]0;b\x07\u202e\nc"
+    settings = with_models(Settings(), [model({"name": name, "path": "x"})])
+    text = panel(settings, Serving("http://127.0.0.1:1", {name: scripted_info()}))
+    assert all(each.isprintable() for each in text.split("\n"))
+    assert r"a'\x1b]0;b\x07\u202e\nc" in text
+    words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))
+    assert json.loads(words[words.index("-d") + 1])["model"] == name

@@ -8,7 +8,7 @@ import pytest
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Output, RawPrompt
-from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.sampling import AskedSampling, Mirostat
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -128,8 +128,18 @@ OUT_OF_RANGE = [
     ("n", 0, "must be an integer of at least 1; got 0"),
     ("n", 129, "must be an integer of at most 128; got 129"),
     ("n", True, "must be an integer; got true"),
-    ("max_tokens", 0, "must be an integer of at least 1; got 0"),
-    ("max_tokens", -5, "must be an integer of at least 1; got -5"),
+    ("presence_penalty", -2.1, "must be a number of at least -2; got -2.1"),
+    ("frequency_penalty", 2.5, "must be a number of at most 2; got 2.5"),
+    ("repetition_penalty", 0, "must be a number above 0; got 0"),
+    ("repetition_penalty", 2.01, "must be a number of at most 2; got 2.01"),
+    ("typical_p", 1.5, "must be a number of at most 1; got 1.5"),
+    ("mirostat_target", 0, "must be a number above 0; got 0"),
+    ("mirostat_lr", 1.1, "must be a number of at most 1; got 1.1"),
+    ("min_tokens", -1, "must be an integer of at least 0; got -1"),
+    ("ignore_eos", 1, "must be true or false; got 1"),
+    ("allowed_token_ids", [], "must be a list that is not empty; got an empty list"),
+    ("logit_bias", [], "must be an object; got an empty list"),
+    ("cache_salt", "", "must be a text that is not empty; got an empty string"),
     ("max_tokens", 2**31, "must be an integer of at most 2147483647; got 2147483648"),
     ("max_tokens", 10**100, "must be an integer of at most 2147483647; got a number of many digits"),
     ("max_tokens", 1.5, "must be an integer; got 1.5"),
@@ -287,9 +297,96 @@ def test_prompts_times_choices_are_bounded():
 
 
 def test_best_of_may_not_be_less_than_n():
-    assert text(best_of=1).request.output.choices == 1
-    assert refusal(text, best_of=1, n=2).param == "best_of"
-    assert refusal(text, best_of=2).code == "unsupported_parameter"
+    assert text(best_of=1).request.output == text().request.output
+    assert text(best_of=8, n=2).request.output == Output(16, 2, best_of=8)
+    error = refusal(text, best_of=1, n=2)
+    assert (error.param, error.message) == ("best_of", "best_of must be at least n, which is 2; got 1")
+    assert refusal(text, best_of=21).param == "best_of"
+
+
+def test_best_of_is_not_streamed():
+    error = refusal(text, best_of=2, stream=True)
+    assert error.param == "best_of" and "cannot be streamed" in error.message
+    assert text(best_of=1, stream=True).stream
+
+
+def test_the_candidates_of_all_prompts_are_bounded():
+    assert refusal(text, prompt=["a"] * 13, best_of=20).message == "prompts times best_of must be at most 256"
+
+
+def test_no_tokens_are_asked_for_only_with_echo():
+    assert text(max_tokens=0, echo=True).request.output == Output(0, echo=True)
+    for decode in (chat, text):
+        error = refusal(decode, max_tokens=0)
+        assert error.param == "max_tokens" and "at least 1" in error.message
+    assert refusal(text, max_tokens=-5, echo=True).param == "max_tokens"
+
+
+def test_a_text_asks_for_log_probabilities_by_number_and_a_chat_by_two_fields():
+    assert [text(logprobs=count).request.output.logprobs for count in (None, 0, 5, 20)] == [None, 0, 5, 20]
+    assert refusal(text, logprobs=21).param == refusal(text, logprobs=True).param == "logprobs"
+    for fields, wanted in (
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+    ):
+        assert chat(**fields).request.output.logprobs == wanted
+    error = refusal(chat, top_logprobs=3)
+    assert (error.param, error.message) == (
+        "top_logprobs",
+        "top_logprobs is taken only together with logprobs: true",
+    )
+    assert refusal(chat, logprobs=True, top_logprobs=21).param == "top_logprobs"
+
+
+@pytest.mark.parametrize("decode", [chat, text])
+def test_every_field_of_sampling_arrives(decode):
+    sampling = decode(
+        presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1, typical_p=0.5, min_tokens=3,
+        logit_bias={"7": -100, "0": 1.5}, ignore_eos=True, allowed_token_ids=[7, 9], max_tokens=3,
+    ).request.sampling  # fmt: skip
+    assert sampling == AskedSampling(
+        presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1, typical_p=0.5, min_tokens=3,
+        logit_bias=((7, -100), (0, 1.5)), ignore_eos=True, allowed_token_ids=(7, 9),
+    )  # fmt: skip
+    assert decode(cache_salt="s").request.cache_salt == "s"
+
+
+def test_either_field_turns_mirostat_on():
+    assert text().request.sampling.mirostat is None
+    assert text(mirostat_target=3).request.sampling.mirostat == Mirostat(3, 0.1)
+    assert text(mirostat_lr=0.2).request.sampling.mirostat == Mirostat(1.5, 0.2)
+
+
+@pytest.mark.parametrize("key", ["", "a", "-1", "01", "1.0", " 1", "٣", "1" * 11])
+def test_a_bias_is_of_a_token_id_in_its_one_spelling(key):
+    error = refusal(text, logit_bias={key: 1})
+    assert (error.param or "").startswith("logit_bias.") and "token ids" in error.message
+
+
+def test_a_bias_is_bounded():
+    error = refusal(text, logit_bias={"7": 100.5})
+    assert (error.param, error.message) == (
+        "logit_bias.7",
+        "logit_bias.7 must be a number of -100 to 100; got 100.5",
+    )
+    assert refusal(text, logit_bias={str(token): 1 for token in range(1025)}).param == "logit_bias"
+
+
+@pytest.mark.parametrize("value", [True, None, "1", [1]])
+def test_a_bias_that_is_no_number_is_refused_by_its_field(value):
+    error = refusal(text, logit_bias={"7": 1, "8": value})
+    assert (error.param, error.message) == ("logit_bias", "logit_bias must have a number at each key")
+
+
+def test_no_more_tokens_are_required_than_allowed():
+    error = refusal(text, min_tokens=4, max_tokens=3)
+    assert (error.param, error.message) == (
+        "min_tokens",
+        "min_tokens must be at most max_tokens, which is 3; got 4",
+    )
+    assert text(min_tokens=16).request.sampling.min_tokens == 16
+    assert refusal(text, min_tokens=17).param == "min_tokens"
 
 
 def test_no_refusal_repeats_what_was_written():

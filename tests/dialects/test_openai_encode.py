@@ -1,6 +1,8 @@
 """Answers and chunks on the wire: OpenAI's shapes, and the fast bytes equal to the wire type's own."""
 
 import json
+import math
+from array import array
 from typing import Any
 
 import msgspec
@@ -14,8 +16,9 @@ from antiphon.dialects.base import Call, Head
 from antiphon.dialects.openai import wire
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.collect import Choice, Generation
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.scores import PackedScores, TokenScore
 from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
@@ -42,7 +45,7 @@ def lines(data: bytes) -> list[Any]:
 
 
 def test_a_buffered_chat_has_openais_shape():
-    answer = json.loads(CHAT.answer(HEAD, GENERATION))
+    answer = json.loads(CHAT.answer(HEAD, call(), GENERATION))
     assert answer == {
         "id": "chatcmpl-f00d",
         "object": "chat.completion",
@@ -68,7 +71,7 @@ def test_a_buffered_chat_has_openais_shape():
 
 
 def test_a_buffered_text_has_openais_shape():
-    answer = json.loads(TEXT.answer(HEAD, GENERATION))
+    answer = json.loads(TEXT.answer(HEAD, call(), GENERATION))
     assert answer == {
         "id": "cmpl-f00d",
         "object": "text_completion",
@@ -160,6 +163,109 @@ def test_a_models_name_cannot_confuse_a_chunk(name):
     chunks = CHAT.chunks(Head("f00d", 1, name), call())
     (chunk,) = lines(chunks.encode(TextDelta(0, "text")))
     assert (chunk["model"], chunk["choices"][0]["delta"]) == (name, {"content": "text"})
+
+
+# --- log-probabilities ---
+
+HALF = TokenScore(7, b"\xe2\x98", -0.5, ((7, b"\xe2\x98", -0.5), (9, b"a", -math.inf)), 1)
+SCORES = (
+    TokenScore(1, b"<s>", None),
+    TokenScore(5, b" a", -1.5, ((6, b" b", -0.25), (8, b" b", -3.0)), 0),
+    HALF,
+)
+CHAT_ENTRIES = [
+    {
+        "token": " a",
+        "logprob": -1.5,
+        "bytes": [32, 97],
+        "top_logprobs": [
+            {"token": " b", "logprob": -0.25, "bytes": [32, 98]},
+            {"token": " b", "logprob": -3.0, "bytes": [32, 98]},
+        ],
+    },
+    {
+        "token": "bytes:\\xe2\\x98",
+        "logprob": -0.5,
+        "bytes": [0xE2, 0x98],
+        "top_logprobs": [
+            {"token": "bytes:\\xe2\\x98", "logprob": -0.5, "bytes": [0xE2, 0x98]},
+            {"token": "a", "logprob": -9999.0, "bytes": [97]},
+        ],
+    },
+]
+TEXT_COLUMNS = {
+    "tokens": ["<s>", " a", "bytes:\\xe2\\x98"],
+    "token_logprobs": [None, -1.5, -0.5],
+    "top_logprobs": [
+        None,
+        {" b": -0.25, " a": -1.5},
+        {"bytes:\\xe2\\x98": -0.5, "a": -9999.0},
+    ],
+    "text_offset": [0, 0, 1],
+}
+
+
+def scored(scores):
+    return Generation((Choice(0, " a☃", FinishReason.STOP, scores),), USAGE)
+
+
+def asked(logprobs):
+    return Call(GenerationRequest("m", (RawPrompt("p"),), output=Output(logprobs=logprobs)))
+
+
+def test_a_chats_log_probabilities_are_entries():
+    answer = json.loads(CHAT.answer(HEAD, asked(2), scored(SCORES[1:])))
+    assert answer["choices"][0]["logprobs"] == {"content": CHAT_ENTRIES, "refusal": None}
+    ChatCompletion.model_validate(answer, strict=True)
+
+
+def test_a_texts_log_probabilities_are_arrays():
+    answer = json.loads(TEXT.answer(HEAD, asked(2), scored(SCORES)))
+    assert answer["choices"][0]["logprobs"] == TEXT_COLUMNS
+    plain = json.loads(TEXT.answer(HEAD, asked(0), scored(SCORES)))["choices"][0]["logprobs"]
+    assert plain == TEXT_COLUMNS | {"top_logprobs": None}
+
+
+def test_a_choice_without_a_token_has_empty_log_probabilities():
+    (choice,) = json.loads(CHAT.answer(HEAD, asked(0), scored(())))["choices"]
+    assert choice["logprobs"] == {"content": [], "refusal": None}
+    (choice,) = json.loads(TEXT.answer(HEAD, asked(1), scored(())))["choices"]
+    assert choice["logprobs"] == {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def test_streamed_entries_are_the_buffered_ones():
+    events: list[Event] = [
+        TextDelta(0, " a", 1, SCORES[:2]),
+        TextDelta(0, "☃", 2, SCORES[2:]),
+        Finished(0, FinishReason.STOP),
+    ]
+    parts = [
+        chunk["choices"][0]["logprobs"]
+        for event in events
+        for chunk in lines(TEXT.chunks(HEAD, asked(2)).encode(event))
+    ]
+    assert parts[2] is None
+    assert {name: parts[0][name] + parts[1][name] for name in TEXT_COLUMNS} == TEXT_COLUMNS
+    chunks = CHAT.chunks(HEAD, asked(2))
+    (text,) = lines(chunks.encode(TextDelta(0, " a☃", 3, SCORES[1:])))
+    (end,) = lines(chunks.encode(Finished(0, FinishReason.STOP, 1, SCORES[1:])))
+    for chunk in (text, end):
+        assert chunk["choices"][0]["logprobs"]["content"] == CHAT_ENTRIES
+        ChatCompletionChunk.model_validate(chunk)
+    assert chunks.encode(Drafted(3)) == b""
+
+
+def test_many_packed_scores_are_written_like_the_same_one_by_one():
+    count, pieces = 1000, tuple(bytes((value,)) for value in range(256))
+    values = array("f", [math.nan, *(-place / 8 for place in range(1, count))])
+    wide = array("f", [-place / 16 for place in range(2 * count)])
+    ids = array("i", [place % 256 for place in range(2 * count)])
+    packed = PackedScores([place % 256 for place in range(count)], range(count), values, pieces, 2, ids, wide)
+    assert len(packed) == count and packed[-1] == tuple(packed)[-1] and packed[0].alternatives == ()
+    for operation in (CHAT, TEXT):
+        assert operation.answer(HEAD, asked(2), scored(packed)) == operation.answer(
+            HEAD, asked(2), scored(tuple(packed))
+        )
 
 
 @pytest.mark.parametrize(

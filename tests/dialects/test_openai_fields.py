@@ -77,14 +77,13 @@ def test_what_is_not_built_is_refused_by_name_but_for_its_own_default(place, fie
 
 def test_true_is_not_one_and_zero_is_zero():
     for name, value in (
-        ("repetition_penalty", True),
-        ("frequency_penalty", False),
+        ("length_penalty", True),
+        ("priority", False),
         ("store", 0),
-        ("logprobs", 0),
     ):
         with pytest.raises(UnsupportedParameter):
             sift({name: value}, Place.CHAT)
-    assert sift({"frequency_penalty": 0.0, "repetition_penalty": 1.0}, Place.CHAT) == ({}, ())
+    assert sift({"priority": 0.0, "length_penalty": 1.0}, Place.CHAT) == ({}, ())
 
 
 def test_null_means_absent():

@@ -1,6 +1,7 @@
 """Whatever a body holds, decoding ends in a call or in a refusal that the envelope can carry."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ MESSAGES = st.lists(
     ),
     max_size=3,
 )
-DECODERS = {
+DECODERS: dict[Place, Callable[[bytes], object]] = {
     Place.CHAT: decode_chat,
     Place.TEXT: decode_text,
     Place.TOKENIZE: VLLMTokens().decode_tokenize,

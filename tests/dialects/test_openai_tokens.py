@@ -45,6 +45,11 @@ def detokenize(**body):
             {"prompt": "a", "return_token_strs": False, "tools": None},
             TokenizeCall(None, RawPrompt("a"), True),
         ),
+        ({"prompt": "a", "return_token_strs": True}, TokenizeCall(None, RawPrompt("a"), True, texts=True)),
+        (
+            {"messages": MESSAGES, "return_token_strs": True},
+            TokenizeCall(None, Conversation(TURNS), True, True),
+        ),
     ],
 )
 def test_what_shall_be_tokenized(body, call):
@@ -59,7 +64,7 @@ def test_what_shall_be_tokenized(body, call):
         ({"prompt": ["a"]}, "invalid_value", "prompt"),
         ({"messages": []}, "invalid_value", "messages"),
         ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
-        ({"prompt": "a", "return_token_strs": True}, "unsupported_parameter", "return_token_strs"),
+        ({"prompt": "a", "return_token_strs": 1}, "invalid_value", "return_token_strs"),
         ({"messages": MESSAGES, "chat_template": "{{x}}"}, "unsupported_parameter", "chat_template"),
         ({"messages": MESSAGES, "add_special_tokens": True}, "unsupported_parameter", "add_special_tokens"),
         ({"prompt": "a", "add_generation_prompt": True}, "invalid_value", "add_generation_prompt"),
@@ -83,6 +88,10 @@ def test_token_ids_are_whole_and_not_negative():
 
 def test_answers_have_vllms_shape():
     assert json.loads(TOKENS.tokenized((5, 6), 2048)) == {"count": 2, "max_model_len": 2048, "tokens": [5, 6]}
+    assert json.loads(TOKENS.tokenized((5, 6), 8, (b" a", b"\xe2\x98")))["token_strs"] == [
+        " a",
+        "bytes:\\xe2\\x98",
+    ]
     assert json.loads(TOKENS.detokenized("a b")) == {"prompt": "a b"}
 
 

@@ -71,6 +71,29 @@ def test_a_key_that_stands_twice_is_refused_by_name(body, param):
 @pytest.mark.parametrize(
     ("body", "param"),
     [
+        (b'{"a":NaN}', "a"),
+        (b'{"b":"NaN","c":[0,{"d":-Infinity}]}', "c[1].d"),
+        (b'{"b":"\\"Infinity","a":Infinity}', "a"),
+        (b'{"a":' + b"1" * 5000 + b"}", "a"),
+        (b'{"temperature":hot,"b":1}', "temperature"),
+        (b'{"a":{"b":[1,2,]}}', "a.b[2]"),
+        (b'{"a":"x\ny"}', "a"),
+        (b'{"a":{},"b":"never ends', "b"),
+        (b'{"a":1 "b":2}', "a"),
+        (b'{"a\x00":1x}', None),
+        (b'{"a":1,}', None),
+        (b"{'a':1}", None),
+        (b'{"a":1} x', None),
+        (b'{"a":[' + b"1," * LONG + b"]}", None),
+    ],
+)
+def test_what_is_no_json_is_refused_with_its_place_where_it_has_one(body, param):
+    assert refusal(body).param == param
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
         (b'{"a":"\\ud800"}', "a"),
         (b'{"a":[1,{"b":"x\\udfff"}]}', "a[1].b"),
         (b'{"a":{"b\\ud83d":1}}', "a.b\\ud83d"),

@@ -17,7 +17,8 @@ from pathlib import Path
 import httpx2
 import psutil
 
-from antiphon.engines.base import Load, LoadSpec
+from antiphon.domain.load import Load
+from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.client import host_engine
 
 START_DEADLINE = 60.0

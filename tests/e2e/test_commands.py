@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from antiphon.cli.checks import check_port
+from antiphon.cli.findings import Standing
+from antiphon.settings import ServerSettings
 from tests.cli.conftest import bare_environment
 from tests.cli.pty_screen import CTRL_C, screen
 from tests.e2e.server import Server, wait_for
@@ -20,6 +23,12 @@ def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> No
         shown.expect("Ctrl-C again or Ctrl-D leaves")
         wait_for(lambda: busy.load().running == 0, 10, "the sequence is free again")
         assert busy.load().decoded_tokens - before < 2000, "the generation was cut short"
+
+
+def test_doctor_tells_a_running_antiphon_from_strangers(server: Server) -> None:
+    found = check_port(ServerSettings(port=int(server.url.rpartition(":")[2])))
+    assert (found.id, found.standing) == ("port-taken", Standing.ADVICE)
+    assert "Antiphon runs already" in found.said
 
 
 def test_bench_counts_as_the_engine_does(server: Server) -> None:

@@ -45,8 +45,3 @@ def test_its_make_targets_and_options_exist() -> None:
     )
     options = set(re.findall(r"`(--[a-z-]+)", README))
     assert options and all(option in shown.stdout for option in options)
-
-
-def test_the_pages_that_it_names_are_there() -> None:
-    for page in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / page).exists(), page

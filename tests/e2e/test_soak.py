@@ -1,4 +1,4 @@
-"""Hundreds of requests of all kinds, half of them abandoned: nothing stays behind."""
+"""Thousands of requests of all kinds, half of them abandoned: nothing stays behind."""
 
 import asyncio
 import contextlib
@@ -9,23 +9,33 @@ import pytest
 
 from tests.e2e.server import Server, wait_for
 
-REQUESTS = 1000
+REQUESTS = 2000
 AT_ONCE = 24
 
 
+KINDS: tuple[dict[str, object], ...] = (
+    {"prompt": "Once upon a time"},
+    {"prompt": "The hen saw the fox near the old mill. " * 20 + "Then", "max_tokens": 16},  # a prefix to keep
+    {"prompt": ["One", "Two words"], "n": 3, "temperature": 1, "presence_penalty": 1},
+    {"prompt": "The fox and the hen", "echo": True, "logprobs": 3, "max_tokens": 8},
+    {"prompt": "A", "repetition_penalty": 1.3, "mirostat_target": 2, "logit_bias": {"300": -100}},
+    {"prompt": "Say", "guided_regex": "[a-z]{3,40}"},
+    {"prompt": "The end", "best_of": 4, "n": 2, "temperature": 1},
+    {"prompt": "Score this, please", "echo": True, "logprobs": 0, "max_tokens": 0},
+)
+
+
 async def one(client: httpx2.AsyncClient, number: int) -> None:
-    """Buffered or streamed, to its end or left early, by turns."""
+    """One of each kind by turns, buffered or streamed, to its end or left early."""
     stream, left = number % 2 == 0, number % 4 >= 2
-    body = {
-        "model": "cantor",
-        "prompt": "Once upon a time",
-        "max_tokens": 64,
-        "seed": number,
-        "stream": stream,
-    }
+    kind = KINDS[number // 4 % len(KINDS)]
+    body = {"model": "cantor", "max_tokens": 64, "seed": number, "stream": stream} | kind
+    if "best_of" in kind:
+        body["stream"] = False
     with contextlib.suppress(httpx2.TimeoutException):
         timeout = 0.02 + number % 10 / 50 if left and not stream else 60
         async with client.stream("POST", "/v1/completions", json=body, timeout=timeout) as answer:
+            assert answer.status_code == 200, await answer.aread()
             async for _ in answer.aiter_bytes():
                 if left:
                     break
@@ -33,7 +43,9 @@ async def one(client: httpx2.AsyncClient, number: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_a_thousand_requests_leave_no_sequence_no_descriptor_and_no_memory(server: Server) -> None:
+async def test_thousands_of_mixed_requests_leave_no_sequence_no_cell_no_descriptor_and_no_memory(
+    server: Server,
+) -> None:
     processes = [*server.children("assembly"), *server.children("engines.host")]
     slots = asyncio.Semaphore(AT_ONCE)
 
@@ -46,7 +58,7 @@ async def test_a_thousand_requests_leave_no_sequence_no_descriptor_and_no_memory
             for number in range(count):
                 group.create_task(limited(client, number))
 
-    await many(100)  # what is made once is made by now
+    await many(300)  # what is made once is made by now
     before = [held(process) for process in processes]
     await many(REQUESTS)
     await asyncio.to_thread(wait_for, lambda: idle(server), 30, "every sequence is free")

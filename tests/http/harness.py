@@ -183,7 +183,7 @@ async def serving(
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = Edge(pipeline, models, OpenAI(), chosen, verifiers)
+    edge = Edge(pipeline, models, OpenAI(chosen.unknown_fields == "report"), chosen, verifiers)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
 

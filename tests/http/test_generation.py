@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS
-from antiphon.errors import ContextLengthExceeded, EngineDied, EngineUnavailable, Overloaded
+from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied, EngineUnavailable, Overloaded
 from antiphon.testing import Answer
 from antiphon.testing.engine import Ending
 from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
@@ -15,6 +15,7 @@ REQUESTS = {
     "chat, cut": (CHAT, HELLO | {"max_tokens": 2}),
     "text": (TEXT, PROMPT),
     "text, two prompts, two choices": (TEXT, PROMPT | {"prompt": ["a", "bb"], "n": 2}),
+    "text, echoed": (TEXT, PROMPT | {"prompt": ["a", "bb"], "echo": True, "n": 2}),
     "text, token ids": (TEXT, PROMPT | {"prompt": [[1, 2], [3]]}),
 }
 
@@ -83,8 +84,19 @@ async def test_ignored_fields_are_named_in_a_header(served):
     assert "x-antiphon-ignored" not in (await served.ask(CHAT, HELLO)).headers
 
 
+async def test_unknown_fields_are_named_in_the_header_where_the_operator_wants_no_refusal():
+    odd = HELLO | {"temprature": 1}
+    async with serving() as server:
+        assert (await server.ask(CHAT, odd)).error["code"] == "unknown_parameter"
+    async with serving(unknown_fields="report") as server:
+        for body in (odd, odd | {"stream": True}):
+            reply = await server.ask(CHAT, body)
+            assert (reply.status, reply.headers["x-antiphon-ignored"]) == (200, "temprature")
+
+
 ERRORS = [
     (Overloaded("the queue is full", retry_after=2.4), 429, "3"),
+    (EngineBusy("the queue of m is full", retry_after=1.1), 503, "2"),
     (EngineUnavailable("m is restarting", retry_after=0.2), 503, "1"),
     (EngineDied("the engine's process ended"), 503, "1"),
     (ContextLengthExceeded("the prompt has 3000 tokens", param="messages"), 400, None),

@@ -272,3 +272,79 @@ async def test_a_connection_that_never_speaks_is_closed(monkeypatch):
     async with serving() as server, server.line() as line:
         assert await line.rest() == b""
         await gone(server.connections)
+
+
+async def test_a_refused_body_in_chunks_is_read_no_longer_than_it_takes_to_read_why(monkeypatch):
+    """Also when there was much time left for the request to arrive."""
+    monkeypatch.setattr("antiphon.http.protocol.LINGER", 0.2)
+    async with serving(max_body_bytes=MIB, receive_timeout=600) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, b"", headers=CHUNKED))
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(line.reply())
+            while not reading.done():
+                await line.send(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+                await asyncio.sleep(0)
+        assert reading.result().status == 413
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionError):
+                await endless(line)
+        await gone(server.connections)
+
+
+async def test_all_bodies_together_are_bounded_and_the_next_is_told_to_come_again():
+    """Two running requests hold what is allowed; a third is refused unread, and taken afterwards."""
+    gate = asyncio.Event()
+    padded = HELLO | {"messages": [{"role": "user", "content": "x" * 900}]}
+    async with serving(Answer(gate=gate), max_body_bytes=1100, max_bodies_bytes=2200) as server:
+        async with asyncio.TaskGroup() as group:
+            held = [group.create_task(server.ask(CHAT, padded)) for _ in range(2)]
+            async with asyncio.timeout(10):
+                while len(server.edge.ongoing) < 2:
+                    await asyncio.sleep(0.002)
+            assert 1800 < server.edge.bodies.held < 2200
+            async with server.line() as line:
+                await line.send(request_bytes(CHAT, b"", headers={"content-length": "1000"}))
+                announced = await line.reply()
+            chunk = json.dumps(padded).encode()
+            async with server.line() as line:
+                await line.send(request_bytes(CHAT, b"", headers=CHUNKED))
+                await line.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(chunk), chunk))
+                unannounced = await line.reply()
+            for reply in (announced, unannounced):
+                assert (reply.status, reply.error["code"]) == (503, "server_busy")
+                assert (reply.headers["retry-after"], reply.headers["x-should-retry"]) == ("1", "true")
+            assert (await server.ask(TEXT, {"model": "zzz", "prompt": "x"})).status == 404, "small ones fit"
+            gate.set()
+        assert [task.result().status for task in held] == [200, 200]
+        assert server.edge.bodies.held == 0
+        assert (await server.ask(CHAT, padded)).status == 200
+
+
+async def test_a_promised_body_takes_no_room_until_it_comes():
+    async with (
+        serving(max_body_bytes=1100, max_bodies_bytes=1100) as server,
+        server.line() as one,
+        server.line() as other,
+    ):
+        for line in (one, other):
+            await line.send(request_bytes(CHAT, b"", headers={"content-length": "1000"}))
+        assert (await server.ask(CHAT, HELLO)).status == 200
+
+
+async def test_one_whole_body_fits_whatever_all_together_may_hold():
+    async with serving(max_body_bytes=100_000, max_bodies_bytes=1024) as server:
+        assert (await server.ask(TEXT, {"model": "m", "prompt": "x" * 2000})).status == 200
+
+
+@pytest.mark.parametrize("body", [HELLO, HELLO | {"stream": True}, HELLO | {"model": "zzz"}], ids=str)
+async def test_a_client_of_http_1_0_gets_no_chunks(served, body):
+    newer = await served.ask(CHAT, body)
+    async with served.line() as line:
+        await line.send(request_bytes(CHAT, body).replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", 1))
+        head = (await line.until(b"\r\n\r\n")).lower()
+        said = await line.rest()
+    assert b"transfer-encoding" not in head and b"connection: close" in head
+    assert (b"content-length" in head) is not bool(body.get("stream"))
+    assert len(said) == len(newer.body)
+    if body.get("stream"):
+        assert said.endswith(b"data: [DONE]\n\n") and b"world" in said

@@ -83,6 +83,8 @@ async def test_an_unknown_model_is_a_404_that_names_those_there_are(two):
 
 async def test_tokens_go_there_and_back(served):
     there = (await served.ask("/tokenize", {"model": "m", "prompt": "hé"})).json()
+    spelt = await served.ask("/tokenize", {"model": "m", "prompt": "hé", "return_token_strs": True})
+    assert spelt.json() == there | {"token_strs": ["h", "bytes:\\xc3", "bytes:\\xa9"]}
     assert there == {"count": 3, "max_model_len": 2048, "tokens": [104, 195, 169]}
     assert (await served.ask("/detokenize", {"tokens": there["tokens"]})).json() == {"prompt": "hé"}
     messages = {"messages": HELLO["messages"]}

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
+from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, Models
@@ -40,6 +42,17 @@ class Bench:
 @pytest.fixture
 def bench(caplog):
     return lambda *args, **kwargs: Bench(caplog, *args, **kwargs)
+
+
+async def test_what_candidates_made_is_counted_also_when_the_caller_leaves(bench):
+    at = bench(Answer(endless=True))
+    request = replace(REQUEST, output=Output(best_of=5))
+    async with at.run(request) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                break
+    (line,) = at.logged()
+    assert (line["status"], line["completion_tokens"]) == ("cancelled", 5)
 
 
 async def test_a_generation_passes_through_and_is_logged_once(bench):
@@ -105,6 +118,17 @@ async def test_a_cancelled_task_ends_the_engine_and_is_logged_as_cancelled(bench
         task.cancel()
     assert at.engine.streams[0].ending is Ending.LEFT
     assert [line["status"] for line in at.logged()] == ["cancelled"]
+
+
+async def test_what_is_ended_at_its_deadline_is_logged_as_late_and_not_as_left_by_its_caller(bench):
+    at, clock = bench(Answer(endless=True)), FakeClock()
+    context = Context("req-1", deadline=clock.monotonic() + 5, clock=clock)
+    async with at.pipeline.run(REQUEST, context) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                clock.advance(5)
+                break
+    assert [line["status"] for line in at.logged()] == ["deadline_exceeded"]
 
 
 async def test_an_engine_that_comes_back_in_time_costs_a_queued_request_nothing_but_time(bench):

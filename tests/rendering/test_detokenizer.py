@@ -17,7 +17,7 @@ def vocabulary_of(pieces):
 
 
 def streamed(vocabulary, tokens):
-    detokenizer = Detokenizer(Pieces(vocabulary))
+    detokenizer = Detokenizer(Pieces(vocabulary.pieces))
     return [detokenizer.add(token) for token in tokens], detokenizer.end()
 
 
@@ -34,7 +34,7 @@ def test_any_split_of_any_bytes_is_the_whole(data, cuts):
     vocabulary = vocabulary_of(cut(data, cuts))
     tokens = range(len(vocabulary.pieces))
     parts, rest = streamed(vocabulary, tokens)
-    assert "".join(parts) + rest == data.decode(errors="replace") == Pieces(vocabulary).text(tokens)
+    assert "".join(parts) + rest == data.decode(errors="replace") == Pieces(vocabulary.pieces).text(tokens)
 
 
 @given(text=st.text(max_size=30), cuts=st.lists(st.integers(0, 100), max_size=20))
@@ -62,7 +62,7 @@ def test_bytes_cut_at_the_end_become_one_replacement(last):
     vocabulary = vocabulary_of([b"a", *(bytes((byte,)) for byte in last)])
     tokens = range(len(vocabulary.pieces))
     parts, rest = streamed(vocabulary, tokens)
-    assert "".join(parts) + rest == Pieces(vocabulary).text(tokens) == "a\ufffd"
+    assert "".join(parts) + rest == Pieces(vocabulary.pieces).text(tokens) == "a\ufffd"
 
 
 def test_control_tokens_show_as_nothing_even_within_a_character():

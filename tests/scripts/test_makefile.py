@@ -39,6 +39,14 @@ def test_serve_looks_at_the_machine_before_it_installs():
     assert steps == sorted(steps)
 
 
+def test_a_native_build_without_a_compiler_says_what_to_install(tmp_path):
+    env = {"PATH": os.environ["PATH"], "CXX": "no-such-compiler"}
+    command = [ROOT / "scripts" / "build-native", tmp_path]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and list(tmp_path.iterdir()) == []
+    assert "apt-get install --yes g++" in done.stderr
+
+
 def test_the_gate_runs_the_check_and_then_the_tests_with_skips_forbidden():
     lines = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
     assert lines[-3:] == ["export ANTIPHON_TEST_REQUIRE=all", "make check", "make test"]

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.engines.base import (
+    LoadSpec,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -45,8 +46,9 @@ async def test_it_keeps_the_contract(sequences: int, space_prefix: bool) -> None
         Script(prefill=0.001),
         info=scripted_info(context_length=256, sequences=sequences),
         vocabulary=build_vocabulary(space_prefix=space_prefix),
+        spec=LoadSpec("scripted", queue=24, queue_per_actor=16, prefill_chunk=5),
     )
-    await check_token_engine(engine)
+    await check_token_engine(engine, queue=24, queue_per_actor=16)
 
 
 async def test_a_script_is_said_and_then_the_turn_ends() -> None:

@@ -21,6 +21,9 @@ def model(tmp_path: Path) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(512)
     writer.add_block_count(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_float32("llama.logit_scale", 2.0)
     writer.add_name("näme")
     writer.add_array("tokenizer.ggml.tokens", ["a", "bb", "ü"])
     writer.add_array("tokenizer.ggml.scores", [0.5, 1.5, 2.5])
@@ -168,7 +171,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path):
         read_header(tmp_path)
 
 
-@pytest.mark.parametrize("number", [float("inf"), float("nan"), 512.0])
+@pytest.mark.parametrize("number", [512.5, float("inf")])
 def test_a_length_that_is_no_whole_number_is_none(model: Path, number: float):
     change = replaced(
         string("llama.context_length") + struct.pack("<II", 4, 512),
@@ -183,3 +186,60 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path):
     os.mkfifo(path)
     with pytest.raises(ModelFileError, match="not a regular file"):
         read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wrong"),
+    [
+        ("attention.layer_norm_rms_epsilon", 1e-5, "nan"),
+        ("attention.layer_norm_rms_epsilon", 1e-5, "inf"),
+        ("attention.layer_norm_rms_epsilon", 1e-5, "-1e-05"),
+        ("rope.freq_base", 10000.0, "0"),
+        ("logit_scale", 2.0, "nan"),
+    ],
+)
+def test_a_number_that_would_end_the_library_is_refused(model: Path, key: str, value: float, wrong: str):
+    old, new = (string(f"llama.{key}") + struct.pack("<If", 6, number) for number in (value, float(wrong)))
+    model.write_bytes(replaced(old, new)(model.read_bytes()))
+    with pytest.raises(ModelFileError, match=rf"m\.gguf gives llama\.{key} as {wrong}, which must be a"):
+        read_header(model)
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    """The first of three parts."""
+    writer = gguf.GGUFWriter(tmp_path / "big.gguf", "llama", split_max_tensors=2)
+    writer.add_block_count(1)
+    for name in "abcde":
+        writer.add_tensor(f"{name}.weight", np.ones((4, 32), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return tmp_path / "big-00001-of-00003.gguf"
+
+
+def test_a_split_model_is_read_whole_by_its_first_part(split: Path):
+    header = read_header(split)
+    parts = sorted(split.parent.iterdir())
+    assert len(parts) == 3 and header.size == sum(part.stat().st_size for part in parts)
+    assert (header.tensors, header.parameters) == (5, 5 * 4 * 32)
+
+
+def test_a_split_model_is_refused_by_another_part_and_without_one(split: Path):
+    second, third = (split.with_name(f"big-0000{number}-of-00003.gguf") for number in (2, 3))
+    with pytest.raises(ModelFileError, match=r"part 2 of 3 .* name the first, big-00001-of-00003\.gguf"):
+        read_header(second)
+    whole = third.read_bytes()
+    third.write_bytes(whole[:-40])
+    with pytest.raises(ModelFileError, match=r"big-00003-of-00003\.gguf ends before its weights"):
+        read_header(split)
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(ModelFileError, match="do not belong together"):
+        read_header(split)
+    third.unlink()
+    with pytest.raises(ModelFileError, match=r"big-00003-of-00003\.gguf is not beside it"):
+        read_header(split)
+    renamed = split.rename(split.with_name("big.gguf"))
+    with pytest.raises(ModelFileError, match="the names that they had"):
+        read_header(renamed)

@@ -53,7 +53,10 @@ def test_a_file_outside_the_repository_is_refused(file: str):
         ("hf:ada/tiny", "names no file"),
         ("hf:ada/tiny:", "names no file"),
         ("hf:ada/tiny:model.safetensors", "not a GGUF file"),
-        ("hf:ada/tiny:big-00001-of-00003.gguf", "one of 3 parts"),
+        (
+            "hf:ada/tiny@v1:q8/big-00002-of-00003.gguf",
+            r"hf download ada/tiny --revision v1 --include 'q8/big-\*' .* models/q8/big-00001",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(text: str, why: str):

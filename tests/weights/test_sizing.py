@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import LoadError
 from antiphon.weights.gguf import Header
-from antiphon.weights.sizing import LONGEST_DEFAULT, available_memory, fitting_context, kv_bytes_per_cell
+from antiphon.weights.sizing import LONGEST_DEFAULT, Asked, Size, available_memory, fitting, kv_bytes_per_cell
 
 
 def header(
@@ -35,26 +35,46 @@ def test_explicit_head_widths_and_missing_groups_count():
     assert wide.key_width == 1024
 
 
-def test_plenty_of_memory_gives_the_models_own_context_up_to_the_default_most():
-    assert fitting_context(header(context=2048), 8, "f16", free=10**12) == 2048
-    assert fitting_context(header(context=131072), 8, "f16", free=10**12) == LONGEST_DEFAULT
+def test_plenty_of_memory_gives_every_sequence_the_models_own_context_up_to_the_default_most():
+    for pool in (True, False):
+        asked = Asked(8, pool=pool)
+        assert fitting(header(context=2048), asked, free=10**12) == Size(2048, 8 * 2048)
+        assert fitting(header(context=131072), asked, free=10**12) == Size(
+            LONGEST_DEFAULT, 8 * LONGEST_DEFAULT
+        )
 
 
-def test_the_caches_of_all_sequences_fit_half_of_what_is_free():
+def test_cells_fit_half_of_what_is_free_and_a_pool_shrinks_before_the_context():
     at = header()
-    length = fitting_context(at, 8, "f16", free=200_000_000)
-    assert length % 256 == 0
-    assert length * 8 * kv_bytes_per_cell(at, "f16") <= (200_000_000 - at.size) / 2
-    assert (length + 256) * 8 * kv_bytes_per_cell(at, "f16") > (200_000_000 - at.size) / 2
+    room = (200_000_000 - at.size) / 2 / kv_bytes_per_cell(at, "f16")
+    shared = fitting(at, Asked(8), free=200_000_000)
+    assert shared.context_length == LONGEST_DEFAULT
+    assert shared.cells <= room < shared.cells + 256
+    apart = fitting(at, Asked(8, pool=False), free=200_000_000)
+    assert apart.cells == 8 * apart.context_length and apart.context_length % 256 == 0
+    assert apart.cells <= room < apart.cells + 8 * 256
+    scarce = fitting(at, Asked(8), free=20_000_000)
+    assert scarce.cells == scarce.context_length < LONGEST_DEFAULT
+
+
+def test_what_was_said_stands():
+    at = header()
+    assert fitting(at, Asked(8, context_length=30_000), free=20_000_000) == Size(30_000, 30_000)
+    assert fitting(at, Asked(8, context_length=1000), free=10**12) == Size(1000, 8000)
+    assert fitting(at, Asked(8, cells=1000), free=20) == Size(1000, 1000)
+    assert fitting(at, Asked(8, 500, 1000), free=20) == Size(500, 1000)
+    assert fitting(at, Asked(8, cells=1000, pool=False), free=20) == Size(125, 1000)
 
 
 def test_too_little_memory_is_refused_with_what_to_do():
-    with pytest.raises(LoadError, match="fewer --sequences"):
-        fitting_context(header(), 8, "f16", free=2_000_000)
+    with pytest.raises(LoadError, match=r"smaller quantization$"):
+        fitting(header(), Asked(8), free=2_000_000)
+    with pytest.raises(LoadError, match=r"8 x 256 tokens.*fewer --sequences"):
+        fitting(header(), Asked(8, pool=False), free=2_000_000)
 
 
 def test_a_header_without_figures_gets_the_default_context():
-    assert fitting_context(header(context=0, layers=0), 8, "f16", free=10**9) == LONGEST_DEFAULT
+    assert fitting(header(context=0, layers=0), Asked(8), free=10**9).context_length == LONGEST_DEFAULT
 
 
 def test_the_machine_has_some_memory():
@@ -63,4 +83,4 @@ def test_the_machine_has_some_memory():
 
 def test_a_model_for_fewer_tokens_than_can_be_served_is_refused():
     with pytest.raises(LoadError, match="made for 1 tokens; 16 are the least"):
-        fitting_context(header(context=1), 1, "f16", free=10**9)
+        fitting(header(context=1), Asked(1), free=10**9)

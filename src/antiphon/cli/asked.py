@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.settings import ModelSettings, Settings, load, model, values_of, with_models
+from antiphon.settings import Settings, load, model, values_of, with_models
+from antiphon.settings_model import ModelSettings
+from antiphon.weights.parts import without_part
 from antiphon.weights.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
@@ -67,7 +69,7 @@ def named_model(text: str) -> dict[str, object]:
         return {"name": name, "path": path}
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
-    return {"name": Path(text).stem, "path": text}
+    return {"name": without_part(Path(text).name), "path": text}
 
 
 def given(**values: object | None) -> dict[str, object]:

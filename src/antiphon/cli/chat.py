@@ -12,10 +12,11 @@ from pathlib import Path
 
 from antiphon.cli.client import CallFailed, Client, NobodyThere, Usage
 from antiphon.cli.conversation import Conversation
+from antiphon.cli.fetching import here
 from antiphon.cli.own_server import own_server
 from antiphon.cli.terminal import Terminal
 from antiphon.cli.where import KEY_VARIABLE, where
-from antiphon.errors import SettingsError
+from antiphon.errors import AntiphonError
 
 HELP = """\
 /system TEXT   give the model instructions; without TEXT, take them back
@@ -47,7 +48,7 @@ def run(url: str | None, model: str | None, system: str | None) -> int:
         except CallFailed as problem:
             terminal.complain(_advised(problem))
             return 1
-        except SettingsError as problem:
+        except AntiphonError as problem:
             terminal.complain(problem.message)
             return 1
         except KeyboardInterrupt:
@@ -58,7 +59,7 @@ def _reached(
     url: str | None, model: str | None, terminal: Terminal, stack: ExitStack
 ) -> tuple[Client, str | None]:
     """A server that answers, and the name to ask for: the server at the address, or one that lives as long as
-    the stack and was told the model. Raises CallFailed and SettingsError."""
+    the stack and was told the model, which is fetched before. Raises CallFailed and AntiphonError."""
     address, key = where(url)
     client = Client(address, key)
     try:
@@ -69,6 +70,8 @@ def _reached(
     else:
         return client, model
     terminal.note(f"nothing answers at {client.url}: starting a server for this chat")
+    if model:
+        here(model)
     return Client(stack.enter_context(own_server(["--model", model] if model else [])), key), None
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,18 +18,12 @@ from antiphon.cli.asked import DEMO_MODEL, Asked
 from antiphon.cli.fetching import cache_of
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
 from antiphon.cli.inspection import ended
-from antiphon.cli.serve import sized
+from antiphon.cli.serve import room_of, sized
+from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, SettingsError
-from antiphon.settings import (
-    ModelSettings,
-    ServerSettings,
-    Settings,
-    changed,
-    interpreter,
-    model,
-    with_models,
-)
+from antiphon.settings import ServerSettings, Settings, changed, interpreter, model, with_models
+from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import bind
 from antiphon.weights.gguf import read_header
 from antiphon.weights.reference import is_reference, parse
@@ -111,7 +106,7 @@ def _local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
 def _sized(each: ModelSettings) -> Sized:
     known = sized(each)
     header = read_header(Path(known.path))
-    cells = (known.context_length or 0) * known.sequences
+    cells = known.cells or (known.context_length or 0) * known.sequences
     return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
 
 
@@ -123,10 +118,7 @@ def _bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
 
 def _described(one: Sized) -> str:
     known = one.model
-    return (
-        f"{known.name}, {known.path}: {known.sequences} x {known.context_length} tokens in "
-        f"{one.bytes / GIGABYTE:.2f} GB"
-    )
+    return f"{known.name}, {known.path}: {room_of(known)} in {one.bytes / GIGABYTE:.2f} GB"
 
 
 def check_memory(models: list[Sized]) -> list[Finding]:
@@ -152,9 +144,12 @@ def check_port(server: ServerSettings) -> Finding:
     except AddressUnavailable as error:
         if " is taken" not in error.message:
             return refused("address-unavailable", error)
-        said = f"port {server.port} of {server.host} is taken"
-        return found("port-taken", f"{said}: Antiphon runs there" if _is_antiphon(server) else said)
-    return fine("port", f"port {server.port} of {server.host} is free")
+        if _is_antiphon(server):
+            said = f"Antiphon runs already on port {server.port} of {server.host}"
+            return found("port-taken", said, Standing.ADVICE)
+        return found("port-taken", f"port {server.port} of {server.host} is taken")
+    which = f"port {server.port}" if server.port else "some port"
+    return fine("port", f"{which} of {server.host} is free")
 
 
 def _is_antiphon(server: ServerSettings) -> bool:
@@ -182,6 +177,21 @@ def check_cache(settings: Settings) -> Finding:
     if not os.access(place, os.W_OK | os.X_OK):
         return found("cache-unusable", f"cannot write to the model cache {place}")
     return fine("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
+
+
+def check_confinement(settings: Settings) -> Finding:
+    """What engine hosts give up, and whose rights they keep."""
+    user = settings.engine.user
+    try:
+        entry = other_user(user) if user else None
+    except SettingsError as error:
+        return refused("engine-user-unusable", error)
+    if entry is None and os.geteuid() == 0:
+        return found("engine-as-root", "engines run with the rights of root", Standing.ADVICE)
+    whose = f"engines run as {entry.pw_name if entry else 'the user of the server'}, with limits"
+    if sys.platform != "linux":
+        return found("confinement-partial", f"{whose}, and may gain privileges", Standing.ADVICE)
+    return fine("confinement", f"{whose} and without new privileges")
 
 
 def check_sockets() -> Iterator[Finding]:

@@ -60,7 +60,9 @@ class Piece:
 class Client:
     """Speaks to one address, as one caller."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, patience: float = READ_TIMEOUT) -> None:
+        """`patience`: seconds without a byte after which a connection has failed."""
+        self._patience = patience
         parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
             self._host, self._port = parts.hostname or "", parts.port
@@ -84,6 +86,11 @@ class Client:
         if not isinstance(rows, list):
             raise CallFailed(f"{self.url} does not answer like an OpenAI-compatible server")
         return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+
+    def metrics(self) -> str:
+        """The page of the server's numbers, as it stands. Raises CallFailed."""
+        with self._called("GET", "/metrics") as response:
+            return response.read(LARGEST_ANSWER).decode("utf-8", "replace")
 
     def chat(self, body: dict[str, object]) -> Generator[Piece]:
         """The pieces of a streamed chat completion, until its end.
@@ -121,8 +128,11 @@ class Client:
             connection.connect()
         except OSError as problem:
             connection.close()
-            raise NobodyThere(f"nothing answers at {self.url} ({_reason(problem)})") from None
-        connection.sock.settimeout(READ_TIMEOUT)
+            raise NobodyThere(
+                f"nothing answers at {self.url} ({_reason(problem)}); start a server there with antiphon "
+                "serve, or name another with --url"
+            ) from None
+        connection.sock.settimeout(self._patience)
         return connection
 
 

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from antiphon.cli.asked import DEMO_MODEL, Asked
-from antiphon.cli.sources import DEFAULT, Source, flag, models_in, sources
+from antiphon.cli.asked import DEMO_MODEL, SETTINGS_FILE, Asked
+from antiphon.cli.sources import DEFAULT, Source, models_in, sources
 from antiphon.errors import AntiphonError
-from antiphon.settings import SECTIONS, ModelSettings, Settings, SourceKind, declared
+from antiphon.settings import SECTIONS, Settings, declared
+from antiphon.settings_model import ModelSettings
+from antiphon.settings_said import SourceKind, flag
 
 SECRET_SETTINGS = frozenset({"api_key"})
 MASK = "***"
@@ -32,8 +34,18 @@ def run(asked: Asked, as_json: bool) -> int:
     except AntiphonError as error:
         print(f"antiphon: {error.message}", file=sys.stderr)
         return 1
-    print(as_object(rows) if as_json else as_table(rows))
+    print(as_object(rows) if as_json else f"{as_table(rows)}\n\n{_file(asked)}")
     return 0
+
+
+def _file(asked: Asked) -> str:
+    """Which settings file was read, or where one would be."""
+    file = asked.file()
+    return (
+        f"settings file: {file.absolute()}"
+        if file
+        else f"settings file: none; {SETTINGS_FILE} here would be read"
+    )
 
 
 def section_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
@@ -57,7 +69,7 @@ def model_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
             said = dict.fromkeys(("name", "path"), Source(SourceKind.FLAG, "--model"))
         elif not in_file:
             said = dict.fromkeys(DEMO_MODEL, Source(SourceKind.DEFAULT, "the demo model"))
-        said |= {name: Source(SourceKind.FLAG, flag(name)) for name in asked.shared}
+        said |= {name: Source(SourceKind.FLAG, flag("models", name)) for name in asked.shared}
         for name in ModelSettings.__struct_fields__:
             yield Row(f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT))
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from antiphon.cli.asked import Asked
 from antiphon.cli.checks import (
     check_cache,
+    check_confinement,
     check_models,
     check_port,
     check_python,
@@ -56,6 +57,7 @@ def examine(asked: Asked, load: bool) -> Iterator[Finding]:
     yield check_port(settings.server)
     yield check_cache(settings)
     yield from check_sockets()
+    yield check_confinement(settings)
 
 
 def as_object(findings: list[Finding], broken: int) -> str:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from antiphon.settings import HubSettings, ModelSettings, changed
+from antiphon.cli.asked import Asked, named_model
+from antiphon.settings import HubSettings, changed
+from antiphon.settings_model import ModelSettings
 from antiphon.weights.cache import Cache, default_directory
 from antiphon.weights.hub import Hub, Progress, Stage, Tell
 from antiphon.weights.reference import is_reference, parse
@@ -35,6 +37,16 @@ def fetched(model: ModelSettings, settings: HubSettings) -> ModelSettings:
     reference = parse(model.path)
     with shown(sys.stderr) as tell:
         return changed(model, path=str(hub_of(settings).local(reference, tell).path))
+
+
+def here(text: str) -> None:
+    """Fetches what `--model TEXT` names on the hub, if it is not here, and shows how far that is: a server
+    that is started then finds it. Raises StartupError."""
+    if not is_reference(str(named_model(text)["path"])):
+        return
+    settings = Asked(models=[text]).settings()
+    for model in settings.models:
+        fetched(model, settings.hub)
 
 
 @contextmanager

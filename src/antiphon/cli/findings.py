@@ -43,8 +43,9 @@ REMEDIES = {
     "library-crashes": "It is damaged, or was built for another processor: install it again, or name "
     "another with ANTIPHON_ENGINE_LIBRARY.",
     "library-passed-over": "Remove it, or install a version that Antiphon knows.",
-    "cpu-features-unused": "Build a library for this processor, which Antiphon then prefers: "
-    "CMAKE_ARGS=-DGGML_NATIVE=ON pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36",
+    "cpu-features-unused": "Build a library for this processor, which Antiphon then takes: make native, or "
+    "in another environment: pip install 'antiphon[native]'. It needs a C++ compiler and CMake; "
+    "docs/native-build.md",
     "model-invalid": "Name a whole GGUF file with --model.",
     "model-not-fetched": "Fetch it now with `antiphon models pull`, or let `antiphon serve` do it.",
     "model-not-loadable": "Try another quantization of it, or another model.",
@@ -54,6 +55,10 @@ REMEDIES = {
     "address-unavailable": "Listen on an address of this machine: --host 127.0.0.1",
     "cache-unusable": "Give it back to the user that runs Antiphon, or name another directory with "
     "ANTIPHON_HUB_CACHE.",
+    "engine-as-root": "Name an unprivileged user that can read the model files: ANTIPHON_ENGINE_USER=nobody, "
+    "or start the server as one.",
+    "engine-user-unusable": "Name another user, or unset ANTIPHON_ENGINE_USER.",
+    "confinement-partial": "Nothing has to be done; only Linux can forbid it.",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
 """What helps in general, by the finding's id."""

@@ -71,7 +71,9 @@ def show_config(
     log_format: options.LogFormat = None,
     json: options.Json = False,
 ) -> None:
-    """Print the effective settings and where each came from; takes the options of `serve`."""
+    """Print the settings and where each came from.
+
+    Takes the options of `serve`, and shows what `serve` would do with them."""
     from antiphon.cli import config as command
     from antiphon.cli.asked import Asked, given
 
@@ -89,7 +91,9 @@ def chat(
     ] = None,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
 ) -> None:
-    """Talk with a model in the terminal; starts a server when none answers."""
+    """Talk with a model in the terminal.
+
+    With a running server, or with one of its own where none answers."""
     from antiphon.cli import chat as command
 
     raise typer.Exit(command.run(url, model, system))
@@ -107,7 +111,9 @@ def doctor(
     load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Look for what keeps the server from running well, and say what helps."""
+    """Find what keeps a server from running well.
+
+    Looks at all that `serve` needs, takes its options, and says what helps. Changes nothing."""
     from antiphon.cli import doctor as command
     from antiphon.cli.asked import Asked, given
 
@@ -126,12 +132,25 @@ def bench(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt, about.")] = 128,
     json: options.Json = False,
 ) -> None:
-    """Measure speed and latency of any server that speaks OpenAI's API."""
+    """Measure any server that speaks OpenAI's API."""
     from antiphon.cli import bench as command
     from antiphon.cli.load import Plan
 
     plan = Plan(concurrency, requests, max_tokens, prompt_tokens)
     raise typer.Exit(command.run(url, model, plan, as_json=json))
+
+
+@app.command()
+def top(
+    url: options.ServerUrl = None,
+    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print what is now, after two looks.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Show what a running server does now; Ctrl-C ends it."""
+    from antiphon.cli import top as command
+
+    raise typer.Exit(command.run(url, interval, once=once, as_json=json))
 
 
 def main() -> None:

@@ -4,17 +4,22 @@ panel.
 Everything that can be refused without starting a process is refused here, in one line.
 """
 
+import json
+import shlex
 import sys
 from pathlib import Path
 
 from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import fetched
+from antiphon.cli.terminal import shown
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import ModelSettings, Settings, changed, with_models
+from antiphon.settings import Settings, changed, with_models
+from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
-from antiphon.weights.sizing import fitting_context
+from antiphon.weights.sizing import Asked as CacheAsked
+from antiphon.weights.sizing import fitting
 
 
 def run(asked: Asked) -> int:
@@ -24,7 +29,7 @@ def run(asked: Asked) -> int:
         configure(settings.log.level, settings.log.format)
         return supervise(settings, lambda serving: print(panel(settings, serving), flush=True))
     except AntiphonError as error:
-        print(f"antiphon: {error.message}", file=sys.stderr)
+        print(f"antiphon: {shown(error.message)}", file=sys.stderr)
         return 1
 
 
@@ -43,8 +48,23 @@ def sized(model: ModelSettings) -> ModelSettings:
             f"the context length {model.context_length} of {model.name} is more than the "
             f"{header.context_length} that its weights were made for; leave it out or lower it"
         )
-    length = model.context_length or fitting_context(header, model.sequences, model.kv_type)
-    return changed(model, path=str(path), context_length=length)
+    size = fitting(header, asked_of(model))
+    whole = size.cells >= size.context_length * model.sequences
+    return changed(
+        model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
+    )
+
+
+def asked_of(model: ModelSettings) -> CacheAsked:
+    """What the settings say of the model's KV cache."""
+    pool = model.layout == "pool" and not model.exact
+    return CacheAsked(model.sequences, model.context_length, model.cells, model.kv_type, pool)
+
+
+def room_of(model: ModelSettings) -> str:
+    """How many tokens a sized model holds, for people."""
+    said = f"{model.sequences} x {model.context_length} tokens"
+    return f"{said}, {model.cells} in all" if model.cells else said
 
 
 def panel(settings: Settings, serving: Serving) -> str:
@@ -55,11 +75,10 @@ def panel(settings: Settings, serving: Serving) -> str:
         info = serving.engines[model.name]
         size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
         mode = ", exact" if info.exact else ""
-        lines.append(
-            f"  model    {model.name}: {size}, {info.sequences} x {info.context_length} tokens{mode}"
-        )
+        lines.append(f"  model    {shown(model.name)}: {size}, {room_of(model)}{mode}")
     info = serving.engines[first]
     lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
+    body = {"model": first, "messages": [{"role": "user", "content": "What is Antiphon?"}]}
     key = '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n' if settings.server.api_key else ""
     lines += [
         f"  docs     {serving.url}/docs",
@@ -68,7 +87,7 @@ def panel(settings: Settings, serving: Serving) -> str:
         "",
         f"curl -s {serving.url}/v1/chat/completions \\",
         f"{key}  -H 'Content-Type: application/json' \\",
-        f'  -d \'{{"model": "{first}", "messages": [{{"role": "user", "content": "What is Antiphon?"}}]}}\'',
+        f"  -d {shlex.quote(json.dumps(body))}",
         "",
     ]
     return "\n".join(lines)

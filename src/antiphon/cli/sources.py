@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.settings import SECTIONS, SourceKind, declared, layers
+from antiphon.settings import SECTIONS, declared, layers
+from antiphon.settings_said import SourceKind, flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def sources(
                 case SourceKind.VARIABLE:
                     place = variables[section, name]
                 case _:
-                    place = flag(name)
+                    place = flag(section, name)
             found[section, name] = Source(kind, place)
     return found
 
@@ -53,11 +54,6 @@ def models_in(
     """The names of what the file says of each of its models, in order."""
     found = layers(flags, environ, file)[0][1].get("models", [])
     return [list(model) for model in found]
-
-
-def flag(name: str) -> str:
-    """The flag of a setting, as it is typed."""
-    return f"--{name.replace('_', '-')}"
 
 
 def _said_in(layer: Mapping[str, object]) -> Iterator[tuple[str, str]]:

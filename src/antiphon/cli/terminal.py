@@ -13,6 +13,11 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
+def shown(text: str) -> str:
+    """A text on one line that commands no terminal: what is not printable is escaped, as in `\\x1b`."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 class Terminal:
     """Standard input, output and error of this process."""
 

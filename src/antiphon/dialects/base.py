@@ -63,7 +63,7 @@ class Operation(Protocol):
     def decode(self, body: bytes) -> Call:
         """Raises a RequestError that names the field at fault."""
 
-    def answer(self, head: Head, generation: Generation) -> bytes:
+    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
         """The buffered answer."""
 
     def chunks(self, head: Head, call: Call) -> Chunks:
@@ -79,6 +79,8 @@ class TokenizeCall:
     prompt: Prompt
     add_special: bool
     """Whether the prompt begins as it would when generating from it."""
+    texts: bool = False
+    """Whether each token's text is asked for too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,10 @@ class TokenOperations(Protocol):
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
         """Raises a RequestError that names the field at fault."""
 
-    def tokenized(self, tokens: tuple[int, ...], context_length: int) -> bytes:
-        """The answer to tokenize."""
+    def tokenized(
+        self, tokens: tuple[int, ...], context_length: int, pieces: tuple[bytes, ...] | None = None
+    ) -> bytes:
+        """The answer to tokenize; `pieces`: each token's bytes or name, when its text was asked for."""
 
     def detokenized(self, text: str) -> bytes:
         """The answer to detokenize."""

@@ -7,9 +7,11 @@ long, and what would for the number of its objects, lists and keys is refused by
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+from antiphon.dialects.json_place import outside_strings, place
 from antiphon.errors import MalformedBody
 
 DENSE_BODY = 1 << 16
@@ -94,12 +96,21 @@ def _parsed(text: str, decoder: json.JSONDecoder) -> object:
         key = str(problem)
         raise MalformedBody(f"the key {key!r} stands twice in one object; send it once", param=key) from None
     except _ConstantError as problem:
-        raise MalformedBody(f"{problem} is not a JSON number") from None
+        param = _named(text, rf"(?<!\w){problem}")
+        raise MalformedBody(f"{problem} is not a JSON number", param=param) from None
     except json.JSONDecodeError as problem:
         where = f"line {problem.lineno} column {problem.colno}"
-        raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {where}") from None
+        param = place(text, problem.pos) if len(text) <= DENSE_BODY else None
+        raise MalformedBody(f"the body is not valid JSON: {problem.msg} at {where}", param=param) from None
     except ValueError:
-        raise MalformedBody("the body holds a number of too many digits") from None
+        param = _named(text, rf"\d{{{sys.get_int_max_str_digits() or 1}}}")
+        raise MalformedBody("the body holds a number of too many digits", param=param) from None
+
+
+def _named(text: str, wanted: str) -> str | None:
+    """The field of what no JSON text holds; None in a large one, which would take long to search."""
+    found = outside_strings(text, wanted) if len(text) <= DENSE_BODY else None
+    return None if found is None else place(text, found)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
+from antiphon.domain.scores import Scores, joined
 from antiphon.domain.usage import Usage
 
 
@@ -14,6 +15,8 @@ class Choice:
     index: int
     text: str
     reason: FinishReason
+    scores: Scores | None = None
+    """None when they were not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +30,26 @@ class Generation:
 async def collect(events: AsyncIterator[Event]) -> Generation:
     """Folds a whole stream. Raises what the stream raises; ValueError when it breaks the order of events."""
     texts: dict[int, list[str]] = {}
-    reasons: dict[int, FinishReason] = {}
+    scores: dict[int, list[Scores]] = {}
+    ends: dict[int, Finished] = {}
     usage: Usage | None = None
     async for event in events:
         if isinstance(event, TextDelta):
             texts.setdefault(event.choice, []).append(event.text)
+            if event.scores:
+                scores.setdefault(event.choice, []).append(event.scores)
         elif isinstance(event, Finished):
-            reasons[event.choice] = event.reason
+            ends[event.choice] = event
         elif isinstance(event, Usage):
             usage = event
     if usage is None:
         raise ValueError("the stream ended without usage")
-    choices = (Choice(index, "".join(texts.get(index, ())), reasons[index]) for index in sorted(reasons))
+    choices = (
+        Choice(index, "".join(texts.get(index, ())), end.reason, _all_scores(scores.get(index, []), end))
+        for index, end in sorted(ends.items())
+    )
     return Generation(tuple(choices), usage)
+
+
+def _all_scores(parts: list[Scores], end: Finished) -> Scores | None:
+    return None if end.scores is None else joined([*parts, end.scores])

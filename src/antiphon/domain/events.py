@@ -1,13 +1,14 @@
 """What happens while generating. A stream is one Started, deltas and one Finished for each choice, and
 Usage last.
 
-Started comes with the first token, not before, so a failure before it is still an ordinary error. Errors
-are raised, not yielded.
+Started comes with the first token, not before, so a failure before it is still an ordinary error; where no
+token is made (`max_tokens` 0) it comes when the first choice is complete. Errors are raised, not yielded.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.scores import Scores
 from antiphon.domain.usage import Usage
 
 
@@ -31,7 +32,8 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text of one choice; never empty, never half a character."""
+    """More text of one choice; never empty, never half a character. With `echo` the first of a choice is its
+    prompt; with `logprobs` too, a long one comes in several."""
 
     choice: int
     text: str
@@ -39,6 +41,9 @@ class TextDelta:
     """Completion tokens since this choice's last event. Summed over its events they are its part of the
     usage, so that a
     stream which is cut can be billed for what was made."""
+    scores: Scores = ()
+    """Of the tokens whose text begins in this delta, and of those before them that show none, when they were
+    asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,17 @@ class Finished:
     reason: FinishReason
     tokens: int = 0
     """Completion tokens since this choice's last delta: those that showed no text."""
+    scores: Scores | None = None
+    """Of the tokens since this choice's last delta that showed no text, but for the one that ended it; None
+    when they were not asked for."""
 
 
-Event = Started | TextDelta | Finished | Usage
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """Tokens of candidates were made, of which some choose the best. They are part of the usage, and not
+    told again by the deltas of those that are given."""
+
+    tokens: int
+
+
+Event = Started | TextDelta | Finished | Drafted | Usage

@@ -20,6 +20,8 @@ class Actor:
     kind: ActorKind
     id: str
     """Stable and public: safe to log, never the credential or a part of it."""
+    project: str = "default"
+    """Whose prompts may share what the engines keep of them."""
 
 
 LOCAL_ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")

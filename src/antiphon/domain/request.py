@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message
 from antiphon.domain.sampling import AskedSampling
 
@@ -31,13 +32,23 @@ class Output:
     """What comes back, and when it ends."""
 
     max_tokens: int | None = None
-    """Cap on completion tokens of each choice; None is what is left of the context."""
+    """Cap on completion tokens of each choice; None is what is left of the context; 0 only with `echo`."""
     choices: int = 1
     """Completions of each prompt (`n`)."""
     stop: tuple[str, ...] = ()
     """Texts that end a choice; cut from its text."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a choice, besides the model's own."""
+    best_of: int | None = None
+    """Candidates of each prompt, of which the `choices` with the highest mean log-probability are given;
+    None makes no more than `choices`."""
+    echo: bool = False
+    """Whether a choice's text begins with the prompt."""
+    constraint: Constraint | None = None
+    """What each choice must look like; kept, or refused before a token is made."""
+    logprobs: int | None = None
+    """None: none. 0: of the tokens that are given, with `echo` the prompt's too. k: and of the k likeliest
+    alternatives of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +59,5 @@ class GenerationRequest:
     prompts: tuple[Prompt, ...]
     sampling: AskedSampling = field(default_factory=AskedSampling)
     output: Output = field(default_factory=Output)
+    cache_salt: str = ""
+    """Prompts share what is kept of them only under an equal salt, within the caller's project."""

@@ -1,10 +1,24 @@
 """How the next token is drawn: what the caller asked for, and what the engine gets.
 
-Order and meaning are decided in ARCHITECTURE.md ("Semantics"): temperature, then min-p, top-k, top-p;
-temperature 0 is greedy. Each draw depends on hash(seed, choice, position) alone.
+Order and meaning are decided in ARCHITECTURE.md ("Semantics"): masks (allowed tokens, minimum length), logit
+bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat in the place of these
+four. Temperature 0 is greedy over the penalised logits. Each draw depends on hash(seed, choice, position)
+alone.
 """
 
 from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Mirostat:
+    """Sampling that steers the surprise of each token towards a target (Basu and others, 2020)."""
+
+    target: float = 1.5
+    """Surprise to hold, in bits (the paper's tau)."""
+    rate: float = 0.1
+    """How fast the threshold follows (the paper's eta)."""
+    version: int = 2
+    """2 cuts by surprise; 1 estimates a top-k from Zipf's law."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +35,24 @@ class Sampling:
     """Tokens at least this fraction as likely as the likeliest; 0 keeps all."""
     seed: int = 0
     """Any 64-bit integer; equal seeds give equal draws."""
+    typical_p: float = 1.0
+    """The most typical tokens whose probability reaches this (Meister and others, 2022); 1 keeps all."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output; 1 does nothing."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of each token in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit for each time it is in the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Added to the logits of these tokens."""
+    mirostat: Mirostat | None = None
+    """Replaces min-p, top-k, top-p and typical-p."""
+    min_tokens: int = 0
+    """Tokens before which no end-of-generation and no stop token may be drawn."""
+    ignore_eos: bool = False
+    """The model's end tokens are drawn like any other and do not end the sequence."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Only these can be drawn; None allows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +64,15 @@ class AskedSampling:
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+    mirostat: Mirostat | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
 
     def settle(self, defaults: "AskedSampling", seed: int) -> Sampling:
         """The caller's value, else the profile's, else the dialect-independent default; `seed` when nobody

@@ -1,8 +1,10 @@
 """The two seams that engines implement.
 
 `Engine`: a generation request in, events out. The contract, checked by `antiphon.testing.check_engine`:
-  - one Started first, with the first token and not before; then TextDelta and Finished of the choices in any
-    interleaving, exactly one Finished for each choice and nothing of that choice after it; Usage last, once;
+  - one Started first, with the first token and not before (of a request that makes none, when its first
+  choice is
+    complete); then TextDelta and Finished of the choices in any interleaving, exactly one Finished for each
+    choice and nothing of that choice after it, and Drafted between them; Usage last, once;
   - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
   - leaving the context ends the work at once, wherever it stands; no retry inside.
 
@@ -11,7 +13,10 @@ The
 contract, checked by `antiphon.testing.check_token_engine`:
   - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch (before that it is
   queued: if the
-    engine goes away then, EngineUnavailable; after that, EngineDied), then Steps, then one SequenceFinished;
+    engine goes away then, EngineUnavailable; after that, EngineDied), then PromptScores when asked for, then
+    Steps, then one SequenceFinished;
+  - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of one that is
+    there never are;
   - closing the generator ends that sequence and no other, also while queued and in prefill;
   - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it;
   each may be
@@ -26,8 +31,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
+from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Prompt
 from antiphon.domain.sampling import AskedSampling, Sampling
@@ -71,8 +78,28 @@ class Tokenizing(Protocol):
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without the space that the tokenizer's prefix added."""
 
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        """What each token adds to a text, perhaps part of a character; of a control token the name."""
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """An engine that can say how busy it is; what /metrics shows of it."""
+
+    async def observe(self) -> Load:
+        """What it does now and did so far. Raises EngineUnavailable while it is not there."""
+
 
 # --- the token engine ---------------------------------------------------------------------------------------
+
+
+class KVLayout(StrEnum):
+    """How cells are given to sequences."""
+
+    POOL = "pool"
+    """One pool: prefixes are shared without copying, and long prompts run beside short ones."""
+    STREAMS = "streams"
+    """A part of its own for each sequence: faster with many short sequences; a shared prefix is copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +122,19 @@ class LoadSpec:
     """Explicit path of the engine library; None searches the designed order."""
     prefill_chunk: int = 512
     """Prompt tokens that one step may compute, all sequences together."""
+    layout: KVLayout = KVLayout.POOL
+    """How the KV cache is laid out; `exact` implies STREAMS."""
+    cells: int | None = None
+    """Cells of the pool; None is `context_length` for each of the sequences. With fewer, sequences wait or
+    are computed again when cells run out."""
+    step_latency: float = 0.1
+    """Seconds of one step that prompts may take while other sequences wait for their next token."""
+    queue: int = 512
+    """Sequences that may wait; more are refused with EngineBusy."""
+    queue_per_actor: int = 256
+    """Of these, sequences of one actor; more are refused with Overloaded."""
+    keep_prefixes: bool = True
+    """Whether computed prefixes stay in free cells for later requests."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
 
@@ -133,7 +173,7 @@ class TokenRequest:
 
     segments: tuple[Segment, ...]
     max_tokens: int
-    """At least 1."""
+    """At least 1; 0 only scores the prompt, and needs `prompt_logprobs`."""
     sampling: Sampling = field(default_factory=Sampling)
     stop_token_ids: tuple[int, ...] = ()
     """End the sequence like the model's own end-of-generation tokens."""
@@ -143,6 +183,18 @@ class TokenRequest:
     """Siblings with equal segments carry the same group."""
     choice: int = 0
     """Index within the group; enters the hash of every random draw."""
+    prompt_logprobs: int | None = None
+    """None: none. k: PromptScores come, with the k likeliest alternatives of each token; the prompt is then
+    computed anew, whatever is kept of it."""
+    cache_salt: str = ""
+    """Sequences share computed prefixes only under an equal salt."""
+    adapter: str | None = None
+    """Digest of the adapter to generate with; None is the base model. Never shares a prefix with another."""
+    constraint: Constraint | None = None
+    """What the completion must look like. Fails closed: without a mask there is no token, and where the
+    engine cannot follow it any further the sequence ends with an EngineError."""
+    actor: str = ""
+    """Who asks, opaque: actors take turns in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +215,21 @@ class SequenceStarted:
     """Prompt tokens whose KV was shared."""
     queued: float = 0.0
     """Seconds between request and admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Log-probabilities of consecutive prompt tokens, each given all before it. Several come for one prompt,
+    in order, before its first Steps; together they cover it from its second token to its last."""
+
+    start: int
+    """Place in the prompt of the first of them; at least 1."""
+    logprobs: bytes
+    """float32, little-endian, one for each token."""
+    alternative_ids: bytes = b""
+    """int32, little-endian: as many for each token as were asked for, best first."""
+    alternative_logprobs: bytes = b""
+    """float32, little-endian, of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +261,7 @@ class SequenceFinished:
     counts: Counts
 
 
-TokenEvent = SequenceStarted | Steps | SequenceFinished
+TokenEvent = SequenceStarted | PromptScores | Steps | SequenceFinished
 
 
 class TokenKind(StrEnum):
@@ -225,22 +292,6 @@ class Vocabulary:
     """Whether the tokenizer wants a BOS before a raw prompt."""
     space_prefix: bool = False
     """Whether tokenizing text puts a space before it that detokenizing takes away."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Live counters; the free ones return when a sequence ends, the totals only grow."""
-
-    running: int = 0
-    queued: int = 0
-    free_sequences: int = 0
-    cells_used: int = 0
-    prefill_tokens: int = 0
-    """Prompt tokens computed so far."""
-    decoded_tokens: int = 0
-    """Completion tokens made so far."""
-    steps: int = 0
-    """Calls of the library's decode so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,3 +343,24 @@ class TokenEngine(Protocol):
 
     async def aclose(self) -> None:
         """Ends every sequence and frees the model."""
+
+
+@runtime_checkable
+class Adapting(Protocol):
+    """A token engine that computes with adapters, each known by the digest of its content."""
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        """Makes the GGUF adapter at `path` usable, while sequences run. Raises InvalidValue when the library
+        refuses it; one that is there already is no error."""
+
+    async def remove_adapter(self, digest: str) -> None:
+        """Refuses it to new sequences at once and forgets it when the last that runs with it has ended; an
+        unknown one is no error."""
+
+
+@runtime_checkable
+class Constrainable(Protocol):
+    """A token engine that takes constraints; one that is not refuses requests that have one."""
+
+    async def check(self, constraint: Constraint) -> None:
+        """Raises the RequestError that says why a constraint cannot be kept; asked before admission."""

@@ -1,5 +1,7 @@
 """The application: the table of routes, and the middleware every request passes, outermost first."""
 
+from collections.abc import Sequence
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -9,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
-from antiphon.http import health, routes
+from antiphon.http import health, metrics, routes
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
 from antiphon.http.generate import Generate
@@ -21,8 +23,9 @@ EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored")
 
 def create_app(edge: Edge) -> Starlette:
     """The ASGI application over an edge. Starts nothing."""
+    table = route_table(edge)
     app = Starlette(
-        routes=route_table(edge), middleware=middleware(edge), exception_handlers={HTTPException: _unrouted}
+        routes=table, middleware=middleware(edge, table), exception_handlers={HTTPException: _unrouted}
     )
     app.router.redirect_slashes = False  # a redirect is built from the Host header
     app.state.edge = edge
@@ -41,6 +44,7 @@ def route_table(edge: Edge) -> list[BaseRoute]:
         Route(f"{dialect.models.path}/{{model:path}}", routes.show_model),
         Route(dialect.tokens.tokenize_path, routes.tokenize, methods=["POST"], middleware=[gate]),
         Route(dialect.tokens.detokenize_path, routes.detokenize, methods=["POST"], middleware=[gate]),
+        Route("/metrics", metrics.show),
         Route("/openapi.json", routes.openapi),
         Route("/docs", routes.docs),
         Route("/docs/page.css", routes.docs_style),
@@ -50,8 +54,8 @@ def route_table(edge: Edge) -> list[BaseRoute]:
     ]
 
 
-def middleware(edge: Edge) -> list[Middleware]:
-    """What stands before every route."""
+def middleware(edge: Edge, table: Sequence[BaseRoute]) -> list[Middleware]:
+    """What stands before every route of the table."""
     origins = edge.settings.cors_origins
     cors = Middleware(
         CORSMiddleware,
@@ -62,6 +66,7 @@ def middleware(edge: Edge) -> list[Middleware]:
     )
     return [
         Middleware(Stamp, edge),
+        Middleware(metrics.Count, edge, table),
         *([cors] if origins else []),
         Middleware(Border, edge),
         Middleware(Guard, edge),

@@ -15,8 +15,10 @@ from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
+from antiphon.http.bodies import Bodies
 from antiphon.http.work import Ongoing
 from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
 
 EXCHANGE = "antiphon.exchange"
 """Key of the Exchange in the scope."""
@@ -44,6 +46,10 @@ class Edge:
     clock: Clock = field(default_factory=SystemClock)
     ongoing: Ongoing = field(default_factory=Ongoing)
     """The generations that run now; shutdown ends them."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """Shared with the pipeline, which counts generations."""
+    bodies: Bodies = field(default_factory=Bodies)
+    """What all request bodies together hold."""
 
 
 @dataclass(slots=True)

@@ -22,6 +22,10 @@ T = TypeVar("T")
 OFF_LOOP = 1 << 16
 """Bytes of a body from which it is decoded in a thread: reading as many takes a millisecond."""
 
+MANY_SCORES = 512
+"""Scored tokens of an answer from which it is written in a thread: with all alternatives they take some ten
+milliseconds."""
+
 
 class Generate:
     """The ASGI endpoint of one operation of a dialect."""
@@ -52,7 +56,9 @@ class Generate:
         with work.interruptible():
             async with self._edge.pipeline.run(call.request, context) as events:
                 generation = await collect(events)
-        return self._operation.answer(head, generation)
+        if sum(len(choice.scores or ()) for choice in generation.choices) > MANY_SCORES:
+            return await asyncio.to_thread(self._operation.answer, head, call, generation)
+        return self._operation.answer(head, call, generation)
 
     async def _stream(self, call: Call, context: Context, chunks: Chunks, work: Work, outbox: Outbox) -> None:
         try:

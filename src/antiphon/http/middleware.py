@@ -22,6 +22,7 @@ from antiphon.errors import (
     RequestTimedOut,
     UnsupportedMediaType,
 )
+from antiphon.http.bodies import Account
 from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of, gathered
 from antiphon.http.errors import frames, internal, send_error
 from antiphon.http.work import ClientLeft
@@ -189,36 +190,41 @@ class Gate:
     def __init__(self, app: ASGIApp, edge: Edge) -> None:
         self._app = app
         self._limit = edge.settings.max_body_bytes
+        self._bodies = edge.bodies
+        self._most = max(edge.settings.max_bodies_bytes, self._limit)
         self._seconds = edge.settings.receive_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         _require_json(exchange.headers)
-        declared = exchange.headers.get(b"content-length", (b"0",))
-        if int(declared[0]) > self._limit:
+        declared = int(exchange.headers.get(b"content-length", (b"0",))[0])
+        if declared > self._limit:
             raise self._too_large()
-        exchange.body = await self._read(scope, receive)
-        await self._app(scope, receive, send)
+        with self._bodies.account(self._most) as account:
+            account.expect(declared)
+            exchange.body = await self._read(scope, receive, account)
+            await self._app(scope, receive, send)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read(self, scope: Scope, receive: Receive, account: Account) -> bytes:
         arrival = scope["state"].get(ARRIVAL, asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout_at(arrival + self._seconds):
-                return await self._whole(receive)
+                return await self._whole(receive, account)
         except TimeoutError:
             raise RequestTimedOut(f"the request did not arrive within {self._seconds:g} seconds") from None
 
-    async def _whole(self, receive: Receive) -> bytes:
+    async def _whole(self, receive: Receive, account: Account) -> bytes:
         parts: list[bytes] = []
-        size, more = 0, True
+        more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             parts.append(message.get("body", b""))
-            size, more = size + len(parts[-1]), message.get("more_body", False)
-            if size > self._limit:
+            if account.held + len(parts[-1]) > self._limit:
                 raise self._too_large()
+            account.charge(len(parts[-1]))
+            more = message.get("more_body", False)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _too_large(self) -> BodyTooLarge:

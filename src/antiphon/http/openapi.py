@@ -26,12 +26,26 @@ ERRORS: Mapping[str, str] = {
 
 HEALTH = "Health"
 
+METRICS: Mapping[str, Any] = {
+    "get": {
+        "summary": "Numbers of this server and its engines, for Prometheus",
+        "tags": ["metrics"],
+        "responses": {
+            "200": {
+                "description": "The text format, version 0.0.4; docs/metrics.md lists every name",
+                "content": {"text/plain": {"schema": {"type": "string"}}},
+            }
+        },
+    }
+}
+
 
 def document(dialect: Dialect, keyed: bool) -> bytes:
     """The document of a server that does or does not ask for a key."""
     described = dialect.describe()
     paths = {path: _completed(item, described.error_schema) for path, item in described.paths.items()}
     own = {
+        "/metrics": _completed(METRICS, described.error_schema),
         "/health": _health("Whether the process lives"),
         "/health/ready": _health("Whether every engine is ready", 503),
     }

@@ -2,10 +2,9 @@
 headers, errors in the dialect's shape, and a way to drop a connection at once.
 
 A request is told by its first byte. From then on it must arrive within the deadline: late headers are
-answered here, a
-late body by the gate. What still comes of a body after its answer is read and thrown away for as long, so
-that a client
-which is still sending can read the refusal; then the connection is dropped.
+answered here, a late body by the gate. What still comes of a body after its answer is read and thrown away
+for a short while, so that a client which is still sending can read the refusal; then the connection is
+dropped. A client of HTTP/1.0 knows no chunks: what has no length ends for it with the connection.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -29,8 +28,10 @@ MAX_PIPELINED = 8
 """Requests that may wait behind a running one while the connection is still read, so that its end is seen."""
 
 LINGER = 5.0
-"""Seconds that a refused body may still come in after its deadline, and that a closing connection may still
-write."""
+"""Seconds that a body may still come in after its answer, and that a closing connection may still write."""
+
+LARGEST, ENDLESS = 1 << 60, 1 << 61
+"""Bytes that no answer has, and what is left of one without a length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class Protocol(HttpToolsProtocol):
             self._overflow = True
             raise _HeadersOverflowError
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            end_by_closing(self.cycle)
         if 0 < len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
 
@@ -132,6 +135,12 @@ class Protocol(HttpToolsProtocol):
         cycle.disconnected = True
         cycle.message_event.set()
         return cycle.response_started
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._running is self.cycle and self.cycle.more_body and not self.transport.is_closing():
+            self._forget_deadline()
+            self._deadline = self.loop.call_later(LINGER, self.transport.abort)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -191,6 +200,23 @@ class Protocol(HttpToolsProtocol):
         """Closes once all is written, or after a while although the client does not read."""
         self.transport.close()
         self.loop.call_later(LINGER, self.transport.abort)
+
+
+def end_by_closing(cycle: RequestResponseCycle) -> None:
+    """Has an answer without a length written as it is: the end of the connection, which follows, ends it."""
+    write = cycle.send
+
+    async def send(message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            named = [name.lower() for name, _ in message.get("headers", ())]
+            if b"content-length" not in named:
+                cycle.chunked_encoding, cycle.expected_content_length = False, ENDLESS
+        elif message["type"] == "http.response.body" and cycle.expected_content_length > LARGEST:
+            last = not message.get("more_body", False)
+            cycle.expected_content_length = len(message.get("body", b"")) if last else ENDLESS
+        await write(message)
+
+    cycle.send = send  # type: ignore[method-assign]
 
 
 def _too_large() -> HeadersTooLarge:

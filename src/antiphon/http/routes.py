@@ -47,9 +47,11 @@ async def tokenize(request: Request) -> Response:
     edge = edge_of(request)
     call = await decoded(edge.dialect.tokens.decode_tokenize, exchange_of(request.scope))
     model = _chosen(edge, call.model)
-    tokens = await _awaited(request, _tokenizing(model).encode(call.prompt, call.add_special))
+    engine = _tokenizing(model)
+    tokens = await _awaited(request, engine.encode(call.prompt, call.add_special))
+    pieces = await _awaited(request, engine.spell(tokens)) if call.texts else None
     profile = await _awaited(request, model.engine.profile())
-    return _json(edge.dialect.tokens.tokenized(tokens, profile.context_length))
+    return _json(edge.dialect.tokens.tokenized(tokens, profile.context_length, pieces))
 
 
 async def detokenize(request: Request) -> Response:

@@ -11,11 +11,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock, Context
-from antiphon.domain.events import Event, Finished, Started, TextDelta
+from antiphon.domain.events import Drafted, Event, Finished, Started, TextDelta
 from antiphon.domain.request import GenerationRequest
-from antiphon.errors import AntiphonError, InternalError
+from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.metrics import Metrics
+from antiphon.telemetry.metrics import Generation, Metrics
 
 OK = "ok"
 CANCELLED = "cancelled"
@@ -45,6 +45,8 @@ class Tally:
         elif isinstance(event, Started):
             self.first_token = clock.monotonic()
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+        elif isinstance(event, Drafted):
+            self.completion_tokens += event.tokens
         else:
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
@@ -64,23 +66,37 @@ async def metered(
                 tally.add(event, clock)
                 yield event
     finally:
-        status = OK if tally.whole else _ending(sys.exception())
+        status = OK if tally.whole else _ending(sys.exception(), context)
         _settle(tally, status, request, context, metrics)
 
 
-def _ending(error: BaseException | None) -> str:
-    """How a generation ended that is not whole: its error's code, or cancelled when the caller left."""
+def _ending(error: BaseException | None, context: Context) -> str:
+    """How a generation ended that is not whole: its error's code, or cancelled when the caller left. The edge
+    cancels it at the deadline too, where it does not end by itself first."""
     if isinstance(error, AntiphonError):
         return error.code
     left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
-    return CANCELLED if left else InternalError.code
+    if not left:
+        return InternalError.code
+    return DeadlineExceeded.code if context.remaining() == 0 else CANCELLED
 
 
 def _settle(
     tally: Tally, status: str, request: GenerationRequest, context: Context, metrics: Metrics
 ) -> None:
     total = context.clock.monotonic() - tally.began
-    metrics.generation_ended(request.model, status, tally.prompt_tokens, tally.completion_tokens)
+    first = None if tally.first_token is None else tally.first_token - tally.began
+    metrics.generation_ended(
+        Generation(
+            request.model,
+            status,
+            tally.prompt_tokens,
+            tally.completion_tokens,
+            tally.cached_tokens,
+            total,
+            first,
+        )
+    )
     record(
         "generation",
         request_id=context.request_id,
@@ -91,6 +107,6 @@ def _settle(
         completion_tokens=tally.completion_tokens,
         cached_tokens=tally.cached_tokens,
         finish_reasons=tally.finish_reasons,
-        ttft_ms=None if tally.first_token is None else round((tally.first_token - tally.began) * 1000, 1),
+        ttft_ms=None if first is None else round(first * 1000, 1),
         total_ms=round(total * 1000, 1),
     )

@@ -4,9 +4,7 @@ Knows pieces of bytes and UTF-8. Stop strings, spaces at the beginning and end t
 """
 
 import codecs
-from collections.abc import Iterable
-
-from antiphon.engines.base import Vocabulary
+from collections.abc import Iterable, Mapping
 
 REPLACEMENT = "\ufffd"
 """Stands for bytes that are no character."""
@@ -19,10 +17,17 @@ class Pieces:
 
     __slots__ = ("bytes", "texts")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self.bytes = vocabulary.pieces
-        self.texts = tuple(map(_whole, vocabulary.pieces))
+    def __init__(self, pieces: tuple[bytes, ...], texts: tuple[str | None, ...] | None = None) -> None:
+        self.bytes = pieces
+        self.texts = tuple(map(_whole, pieces)) if texts is None else texts
         """The piece as text where it holds whole characters, else None."""
+
+    def named(self, names: Mapping[int, str]) -> "Pieces":
+        """The same, with each of these tokens shown by its name."""
+        pieces, texts = list(self.bytes), list(self.texts)
+        for token, name in names.items():
+            pieces[token], texts[token] = name.encode(), name
+        return Pieces(tuple(pieces), tuple(texts))
 
     def text(self, tokens: Iterable[int]) -> str:
         """All of a text at once."""
@@ -56,6 +61,27 @@ class Detokenizer:
         text = self._decoder.decode(self._bytes[token])
         self._pending = bool(self._decoder.getstate()[0])
         return text
+
+    def go_on(self, held: bytes) -> None:
+        """Begins with the beginning of a character that was held elsewhere."""
+        self._decoder.decode(held)
+        self._pending = bool(held)
+
+    def breaks(self, token: int) -> bool:
+        """Whether a token does not go on with the beginning of a character that is held, so that this becomes
+        one U+FFFD before the token's own text."""
+        piece = self._bytes[token]
+        if not (self._pending and piece):
+            return False
+        try:
+            _utf8("strict").decode(self.held() + piece[:1])
+        except UnicodeDecodeError:
+            return True
+        return False
+
+    def held(self) -> bytes:
+        """The beginning of a character that is not complete."""
+        return self._decoder.getstate()[0] if self._pending else b""
 
     def end(self) -> str:
         """What is left at the end: one U+FFFD for a character that was cut."""

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
+from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
-from antiphon.engines.base import EngineInfo, Load, TokenEngine, Vocabulary
+from antiphon.engines.base import EngineInfo, TokenEngine, Vocabulary
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.detokenizer import Pieces
 from antiphon.rendering.templates import ChatTemplate, Special, proof_of
@@ -32,6 +33,8 @@ class Facts:
     """As it was when it was asked; its load is empty, as that would be old."""
     vocabulary: Vocabulary
     pieces: Pieces
+    spelt: Pieces
+    """The same, with control tokens as their names."""
     ends: frozenset[int]
     """Tokens that end a turn; they show no text."""
     longest_piece: int
@@ -59,11 +62,13 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Fact
     if before is not None and info == before.info:
         return before
     vocabulary = await engine.vocabulary()
+    pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
     template, refusal = await _template(info.chat_template, vocabulary, prove)
     return Facts(
         info=info,
         vocabulary=vocabulary,
-        pieces=await asyncio.to_thread(Pieces, vocabulary),
+        pieces=pieces,
+        spelt=await asyncio.to_thread(pieces.named, vocabulary.names),
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
         profile=_profile(info, template is not None),

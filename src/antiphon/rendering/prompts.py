@@ -3,13 +3,18 @@ nothing."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Clock
-from antiphon.domain.request import Conversation, Output, Prompt, RawPrompt
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
+from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece, TokenEngine
-from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused
+from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.recital import Recital, lay_out
+
+MOST_SCORES = 1 << 23
+"""Log-probabilities of one answer, alternatives included: some 250 megabytes of JSON."""
 
 LARGE_CONVERSATION = 20_000
 """Characters, with 200 for each message, above which a template runs in a thread: about one millisecond."""
@@ -22,6 +27,58 @@ class Fitted:
     tokens: tuple[int, ...]
     max_tokens: int
     """Completion tokens of each choice."""
+    recital: Recital | None = None
+    """What its choices begin with, with `echo`."""
+
+
+async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, clock: Clock) -> list[Fitted]:
+    """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
+    _require_tokens(request, facts)
+    found = []
+    for prompt in request.prompts:
+        tokens = await encode(engine, facts, prompt, clock)
+        found.append(await _echoed(prompt, fit(prompt, tokens, request.output, facts), request, facts))
+    _require_writable(request.output, found)
+    least = request.sampling.min_tokens or 0
+    for prompt, fits in zip(request.prompts, found, strict=True):
+        if least > fits.max_tokens:
+            raise ContextLengthExceeded(
+                f"min_tokens is {least}, and only {fits.max_tokens} tokens may follow this prompt: ask for "
+                "fewer, or shorten it",
+                param=_field(prompt),
+            )
+    return found
+
+
+def _require_writable(output: Output, found: Sequence[Fitted]) -> None:
+    """Refuses scores that would fill the memory, before any of them is made."""
+    if output.logprobs is None:
+        return
+    each = (len(fits.tokens) * output.echo + (output.max_tokens or 0) for fits in found)
+    numbers = sum(each) * (output.best_of or output.choices) * (1 + output.logprobs)
+    if numbers > MOST_SCORES:
+        raise InvalidValue(
+            f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
+            "ask for fewer alternatives, choices or tokens, or send fewer prompts at once",
+            param="logprobs",
+        )
+
+
+def _require_tokens(request: GenerationRequest, facts: Facts) -> None:
+    """Raises InvalidValue where a field names a token that the model does not have."""
+    asked: AskedSampling = request.sampling
+    require_known(request.output.stop_token_ids, facts, "stop_token_ids")
+    require_known(asked.allowed_token_ids or (), facts, "allowed_token_ids")
+    require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
+
+
+async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: Facts) -> Fitted:
+    if not request.output.echo:
+        return fits
+    if not isinstance(prompt, RawPrompt):
+        raise UnsupportedParameter("a conversation is not repeated: leave out echo", param="echo")
+    layout = await lay_out(prompt, fits.tokens, facts)
+    return replace(fits, recital=Recital(layout, fits.tokens, facts, request.output.logprobs))
 
 
 async def encode(
@@ -68,12 +125,12 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
     left = context - count
     if not count:
         raise InvalidValue("the prompt holds no token; send at least one", param=_field(prompt))
-    if wanted is not None and wanted < 1:
-        raise InvalidValue("max_tokens must be at least 1", param="max_tokens")
-    if left < 1:
+    if wanted is not None and wanted < (0 if output.echo else 1):
+        raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
+    if left < (0 if wanted == 0 else 1):
         raise ContextLengthExceeded(
             f"this model's context length is {context} tokens, and the prompt has {count}: shorten it to at "
-            f"most {context - 1}, so that one can be generated",
+            + (f"most {context}" if wanted == 0 else f"most {context - 1}, so that one can be generated"),
             param=_field(prompt),
         )
     if wanted is not None and wanted > left:

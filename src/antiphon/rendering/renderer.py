@@ -1,23 +1,29 @@
 """The renderer: an `Engine` over any token engine. Text goes in and out here, tokens below.
 
 A request becomes one sequence for each choice; what the sequences say is told as one stream of events. How a
-prompt becomes tokens is in `prompts`, how tokens become text in `voice`, how streams become one in `streams`.
+prompt becomes tokens is in `prompts`, how tokens become text in `voice` and `scored`, how the prompt is said
+again in `recital`, which candidates are the best in `candidates`, how streams become one in `streams`.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from antiphon.domain.context import Context, SystemClock
 from antiphon.domain.events import Event, Started
+from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Prompt
 from antiphon.domain.usage import Usage
-from antiphon.engines.base import EngineState, TokenEngine, TokenRequest, TokenSegment
-from antiphon.errors import EngineDied, EngineUnavailable
+from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest, TokenSegment
+from antiphon.errors import EngineDied, EngineUnavailable, UnsupportedParameter
 from antiphon.rendering import prompts
+from antiphon.rendering.candidates import best
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart
+from antiphon.rendering.recital import silence
+from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.stops import StopStrings
 from antiphon.rendering.streams import late, merged, timely
 from antiphon.rendering.voice import Voice
@@ -27,7 +33,7 @@ MANY = 10_000
 
 
 class Renderer:
-    """`Engine` and `Tokenizing` over a token engine, which it owns."""
+    """`Engine`, `Tokenizing` and `Observable` over a token engine, which it owns."""
 
     def __init__(
         self,
@@ -36,13 +42,16 @@ class Renderer:
         state: Callable[[], EngineState] = lambda: EngineState.READY,
         generation: Callable[[], int] = lambda: 0,
         prove: Prove = prove_apart,
+        projects_share: bool = False,
     ) -> None:
         """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
-        other weights."""
+        other weights. `projects_share`: whether a prefix that one project computed serves another, unless a
+        request has a salt."""
         self._engine = engine
         self._state = state
         self._generation = generation
         self._prove = prove
+        self._projects_share = projects_share
         self._facts: Facts | None = None
         self._learnt = 0
         """The generation that the facts are of."""
@@ -64,6 +73,11 @@ class Renderer:
     async def aclose(self) -> None:
         await self._engine.aclose()
 
+    # --- Observable ---
+
+    async def observe(self) -> Load:
+        return (await self._engine.info()).load
+
     # --- Tokenizing ---
 
     async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
@@ -74,17 +88,21 @@ class Renderer:
         text = await asyncio.to_thread(_text, tokens, facts) if len(tokens) > MANY else _text(tokens, facts)
         return text.removeprefix(" ") if facts.vocabulary.space_prefix else text
 
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        facts = await self._known()
+        prompts.require_known(tokens, facts, "tokens")
+        return tuple(facts.spelt.bytes[token] for token in tokens)
+
     # --- one request ---
 
     async def _events(self, request: GenerationRequest, context: Context) -> AsyncGenerator[Event, None]:
         facts, fitted = await self._prepared(request, context)
-        stops = StopStrings(request.output.stop)
-        voices = [Voice(index, facts, stops) for index in range(len(fitted) * request.output.choices)]
+        cast = casting(request, facts, fitted)
         asked = self._asked(request, context, facts, fitted)
-        spoken = [voice.speak(self._engine.generate(each)) for voice, each in zip(voices, asked, strict=True)]
-        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), voices)
+        spoken = [self._speech(voice, *each) for voice, each in zip(cast.voices, asked, strict=True)]
+        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices)
         started = False
-        async with truthful(voices), aclosing(timely(merged(spoken), context)) as events:
+        async with truthful(cast.voices), aclosing(cast.chosen(timely(merged(spoken), context))) as events:
             async for event in events:
                 if not isinstance(event, Started):
                     yield event
@@ -100,37 +118,74 @@ class Renderer:
         try:
             async with asyncio.timeout(context.remaining()):
                 facts = await self._known()
-                prompts.require_known(request.output.stop_token_ids, facts, "stop_token_ids")
-                fitted = [
-                    prompts.fit(
-                        prompt,
-                        await prompts.encode(self._engine, facts, prompt, context.clock),
-                        request.output,
-                        facts,
-                    )
-                    for prompt in request.prompts
-                ]
+                await self._require_constrainable(request)
+                return facts, await prompts.fitted(self._engine, facts, request, context.clock)
         except TimeoutError:
             raise late() from None
-        return facts, fitted
+
+    async def _require_constrainable(self, request: GenerationRequest) -> None:
+        """Raises the RequestError that says why the constraint cannot be kept."""
+        constraint = request.output.constraint
+        if constraint is None:
+            return
+        if not isinstance(self._engine, Constrainable):
+            raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
+        await self._engine.check(constraint)
 
     def _asked(
         self, request: GenerationRequest, context: Context, facts: Facts, fitted: Sequence[prompts.Fitted]
-    ) -> Iterator[TokenRequest]:
+    ) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
         """The sequences of all choices; those of one prompt are siblings."""
-        sampling = request.sampling.settle(facts.profile.sampling, context.clock.seed())
+        output = request.output
+        candidates = output.best_of or output.choices
+        one = TokenRequest(
+            segments=(),
+            max_tokens=0,
+            sampling=request.sampling.settle(facts.profile.sampling, context.clock.seed()),
+            stop_token_ids=output.stop_token_ids,
+            logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
+            cache_salt=self._salt(request, context),
+            constraint=output.constraint,
+            actor=context.actor.id,
+        )
         for prompt in fitted:
             # The caller may have chosen the request's id, so it cannot name the group.
-            group = context.clock.unique() if request.output.choices > 1 else None
-            for choice in range(request.output.choices):
-                yield TokenRequest(
-                    segments=(TokenSegment(prompt.tokens),),
-                    max_tokens=prompt.max_tokens,
-                    sampling=sampling,
-                    stop_token_ids=request.output.stop_token_ids,
-                    group=group,
-                    choice=choice,
+            group = context.clock.unique() if candidates > 1 else None
+            segments = (TokenSegment(prompt.tokens),)
+            scored = prompt.recital.wanted if prompt.recital is not None else None
+            for choice in range(candidates):
+                yield (
+                    prompt,
+                    replace(
+                        one,
+                        segments=segments,
+                        max_tokens=prompt.max_tokens,
+                        group=group,
+                        choice=choice,
+                        prompt_logprobs=scored if choice == 0 else None,
+                    ),
                 )
+
+    def _speech(
+        self, voice: Voice, prompt: prompts.Fitted, asked: TokenRequest
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one choice."""
+        if prompt.recital is None:
+            return voice.speak(self._engine.generate(asked))
+        if asked.prompt_logprobs is not None:
+            return prompt.recital.speak(voice, prompt.recital.overheard(self._engine.generate(asked)))
+        generates = asked.max_tokens > 0
+        return prompt.recital.speak(
+            voice, self._engine.generate(asked) if generates else silence(len(prompt.tokens))
+        )
+
+    def _salt(self, request: GenerationRequest, context: Context) -> str:
+        """Whose prefixes a request may share: its project's under its own salt; everybody's, where that is
+        the setting and it has none."""
+        if self._projects_share and not request.cache_salt:
+            return ""
+        project = context.actor.project
+        return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _known(self) -> Facts:
         """What is known of the model, asked again when the engine has come back."""
@@ -158,6 +213,36 @@ async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
 def _text(tokens: Sequence[int], facts: Facts) -> str:
     prompts.require_known(tokens, facts, "tokens")
     return facts.pieces.text(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who speaks in one request, and which of them are heard."""
+
+    voices: Sequence[Voice]
+    """Of the candidates, those of the first prompt first."""
+    chosen: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
+    """From the events of all candidates to those of the choices."""
+
+
+def casting(request: GenerationRequest, facts: Facts, fitted: Sequence[prompts.Fitted]) -> Cast:
+    """A voice for each candidate; plain ones where nothing is scored."""
+    output = request.output
+    stops, deaf = StopStrings(output.stop), request.sampling.min_tokens or 0
+    if output.logprobs is None and output.best_of is None:
+        plain = [Voice(index, facts, stops, deaf) for index in range(len(fitted) * output.choices)]
+        return Cast(plain, lambda events: events)
+    candidates = output.best_of or output.choices
+    scored: list[ScoredVoice] = []
+    for prompt in fitted:
+        offset = len(prompt.recital.layout.text) if prompt.recital is not None else 0
+        scoring = Scoring(output.logprobs is not None, offset)
+        scored += [
+            ScoredVoice(len(scored) + index, facts, stops, deaf, scoring) for index in range(candidates)
+        ]
+    if output.best_of is None:
+        return Cast(scored, lambda events: events)
+    return Cast(scored, lambda events: best(events, scored, len(fitted), output.choices))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
-from antiphon.engines.base import SequenceStarted, Steps, StopCause, TokenEvent
+from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.stops import StopFilter, StopStrings
@@ -14,6 +14,7 @@ class Voice:
     """What one choice has said so far."""
 
     __slots__ = (
+        "_deaf",
         "_detokenizer",
         "_ends",
         "_filter",
@@ -24,12 +25,14 @@ class Voice:
         "completion_tokens",
     )
 
-    def __init__(self, choice: int, facts: Facts, stops: StopStrings) -> None:
+    def __init__(self, choice: int, facts: Facts, stops: StopStrings, deaf: int = 0) -> None:
+        """`deaf`: tokens in which no stop string is looked for."""
         self.choice = choice
         self.completion_tokens = 0
         """Up to and including the one that completes a stop string."""
         self.cached: int | None = None
         """Prompt tokens that were not computed for it; None before it is admitted."""
+        self._deaf = deaf
         self._ends = facts.ends
         self._detokenizer = Detokenizer(facts.pieces)
         self._filter = StopFilter(stops)
@@ -52,15 +55,22 @@ class Voice:
         """What an event of the sequence means to whoever reads."""
         if isinstance(event, Steps):
             first = not self.completion_tokens
-            text = self._heard(event.tokens)
+            text = self._heard(event)
             if first:
                 yield Started(0)
             if text:
                 yield self._delta(text)
         elif isinstance(event, SequenceStarted):
             self.cached = event.cached_tokens
-        elif event.cause is StopCause.LENGTH:
-            self._reason = FinishReason.LENGTH
+        elif isinstance(event, SequenceFinished):
+            if event.cause is StopCause.LENGTH:
+                self._reason = FinishReason.LENGTH
+            if not self.completion_tokens:
+                yield Started(0)
+
+    def go_on(self, held: bytes) -> None:
+        """Begins with the beginning of a character that the prompt ended with."""
+        self._detokenizer.go_on(held)
 
     def _ending(self) -> Iterator[Event]:
         if not self._filter.stopped:
@@ -68,17 +78,18 @@ class Voice:
             if rest:
                 yield self._delta(rest)
         reason = FinishReason.STOP if self._filter.stopped else self._reason
-        yield Finished(self.choice, reason, self._reported())
+        yield self._finished(reason)
 
-    def _heard(self, tokens: tuple[int, ...]) -> str:
+    def _heard(self, steps: Steps) -> str:
         """The text that these tokens make certain; tokens after a stop string are neither shown nor
         counted."""
         text = ""
-        for token in tokens:
+        for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
             if token not in self._ends:
-                text += self._filter.add(self._detokenizer.add(token))
+                said = self._detokenizer.add(token)
+                text += self._filter.add(said) if self.completion_tokens > self._deaf else said
                 if self._filter.stopped:
                     break
         return text
@@ -90,6 +101,9 @@ class Voice:
 
     def _delta(self, text: str) -> TextDelta:
         return TextDelta(self.choice, text, self._reported())
+
+    def _finished(self, reason: FinishReason) -> Finished:
+        return Finished(self.choice, reason, self._reported())
 
     def _reported(self) -> int:
         tokens, self._unreported = self._unreported, 0

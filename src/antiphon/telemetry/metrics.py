@@ -1,25 +1,164 @@
-"""Counters of this process, by model. They only grow, but for the ones that say how many run now."""
+"""What this process counts and times: requests by route, generations by model. Lives in memory.
 
-from collections import Counter
+Labels are names that the settings and the code hold, so their number is bounded: never what a caller wrote,
+who it was, or what was said.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from antiphon.domain.load import LATENCY_BOUNDS, Histogram
+from antiphon.telemetry.exposition import Family, Kind, Series, Value
+
+MODEL = ("model",)
+
+REQUESTS = Family(
+    "antiphon_http_requests_total",
+    Kind.COUNTER,
+    "Requests by route and status; `left` where the caller did not wait for one.",
+    ("route", "status"),
+)
+REQUEST_SECONDS = Family(
+    "antiphon_http_request_seconds",
+    Kind.HISTOGRAM,
+    "From a request's headers to the end of its answer, streams included.",
+    ("route",),
+)
+BODY_BYTES = Family("antiphon_http_body_bytes", Kind.GAUGE, "Bytes of request bodies that are held now.")
+RUNNING = Family(
+    "antiphon_generations_running",
+    Kind.GAUGE,
+    "Generations begun and not ended, queued ones included.",
+    MODEL,
+)
+ENDED = Family(
+    "antiphon_generations_total",
+    Kind.COUNTER,
+    "Generations ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    ("model", "status"),
+)
+SECONDS = Family(
+    "antiphon_generation_seconds", Kind.HISTOGRAM, "From the start of a generation to its end.", MODEL
+)
+FIRST_TOKEN = Family(
+    "antiphon_generation_first_token_seconds",
+    Kind.HISTOGRAM,
+    "From the start of a generation to its first token, as the HTTP process sees it.",
+    MODEL,
+)
+TOKENS = Family(
+    "antiphon_tokens_total",
+    Kind.COUNTER,
+    "Tokens that usage counted: `input` of prompts, `output` of answers.",
+    ("model", "type"),
+)
+CACHED = Family(
+    "antiphon_cached_tokens_total",
+    Kind.COUNTER,
+    "Of the input tokens, those that were not computed again.",
+    MODEL,
+)
+BUILD = Family("antiphon_build_info", Kind.GAUGE, "Always 1; the label is the release.", ("version",))
+
+FAMILIES = (
+    BUILD,
+    REQUESTS,
+    REQUEST_SECONDS,
+    BODY_BYTES,
+    RUNNING,
+    ENDED,
+    SECONDS,
+    FIRST_TOKEN,
+    TOKENS,
+    CACHED,
+)
+"""What the HTTP process tells of itself, in the order of the page."""
+
+
+class Times:
+    """Seconds by bucket, as they come."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self._total += seconds
+
+    def histogram(self) -> Histogram:
+        """What came so far."""
+        return Histogram(tuple(self._counts), self._total)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One that ended, in numbers; times in seconds."""
+
+    model: str
+    status: str
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    seconds: float
+    first_token: float | None = None
 
 
 @dataclass(slots=True)
 class Metrics:
-    """Plain counters; read by whoever exports them."""
+    """Written by the edge and the pipeline, read by whoever exports them."""
 
     running: Counter[str] = field(default_factory=Counter)
     """Generations begun and not ended, by model."""
-    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    ended: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Generations ended, by model and status."""
     prompt_tokens: Counter[str] = field(default_factory=Counter)
     completion_tokens: Counter[str] = field(default_factory=Counter)
+    cached_tokens: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    first_tokens: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Answers, by route and status."""
+    request_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
 
     def generation_began(self, model: str) -> None:
         self.running[model] += 1
 
-    def generation_ended(self, model: str, status: str, prompt_tokens: int, completion_tokens: int) -> None:
+    def generation_ended(self, generation: Generation) -> None:
+        model = generation.model
         self.running[model] -= 1
-        self.ended[model, status] += 1
-        self.prompt_tokens[model] += prompt_tokens
-        self.completion_tokens[model] += completion_tokens
+        self.ended[model, generation.status] += 1
+        self.prompt_tokens[model] += generation.prompt_tokens
+        self.completion_tokens[model] += generation.completion_tokens
+        self.cached_tokens[model] += generation.cached_tokens
+        self.seconds[model].add(generation.seconds)
+        if generation.first_token is not None:
+            self.first_tokens[model].add(generation.first_token)
+
+    def answered(self, route: str, status: str, seconds: float) -> None:
+        """A request is over."""
+        self.requests[route, status] += 1
+        self.request_seconds[route].add(seconds)
+
+    def series(self) -> Iterator[Series]:
+        """Everything, for the page."""
+        yield REQUESTS, {**self.requests}
+        yield REQUEST_SECONDS, _histograms(self.request_seconds)
+        yield RUNNING, {(model,): count for model, count in self.running.items()}
+        yield ENDED, {**self.ended}
+        yield SECONDS, _histograms(self.seconds)
+        yield FIRST_TOKEN, _histograms(self.first_tokens)
+        yield TOKENS, _by_type(input=self.prompt_tokens, output=self.completion_tokens)
+        yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
+
+
+def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
+    return {(model, name): count for name, counts in counted.items() for model, count in counts.items()}
+
+
+def _histograms(times: dict[str, Times]) -> dict[tuple[str, ...], Value]:
+    return {(label,): each.histogram() for label, each in times.items()}

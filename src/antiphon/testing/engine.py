@@ -1,7 +1,8 @@
 """An engine at the level of events: it answers with the texts it was given, at their pace, or fails as told.
 
-It has no tokens of its own: each delta counts as one token, and `encode` gives UTF-8 bytes. It keeps the
-contract of `Engine`, honours `max_tokens` and `choices`, and records every stream with how it ended.
+It has no tokens of its own: each delta counts as one token, whose log-probability is less by one at each
+place, and `encode` gives UTF-8 bytes. It keeps the contract of `Engine`, honours `max_tokens`, `choices`,
+`echo` and `logprobs`, ranks no candidates, as all are equal, and records every stream with how it ended.
 """
 
 import asyncio
@@ -9,12 +10,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
 from antiphon.domain.profile import Profile
-from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt
+from antiphon.domain.scores import TokenScore
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import EngineState
 from antiphon.errors import (
@@ -23,6 +25,7 @@ from antiphon.errors import (
     DeadlineExceeded,
     EngineUnavailable,
     InvalidValue,
+    UnsupportedParameter,
 )
 
 
@@ -107,6 +110,8 @@ class ScriptedEngine:
     async def stream(
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        if (constraint := request.output.constraint) is not None:
+            raise UnsupportedParameter("a script follows no constraint", param=constraint.field)
         record = Record(request, context)
         self.streams.append(record)
         events = self._events(record)
@@ -140,6 +145,10 @@ class ScriptedEngine:
                     f"token id {token} is outside the vocabulary of {self._profile.vocabulary} tokens"
                 )
         return bytes(tokens).decode(errors="replace")
+
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        self._require_ready()
+        return tuple(bytes((token,)) for token in tokens)
 
     def _require_ready(self) -> None:
         if self.standing is not EngineState.READY:
@@ -179,20 +188,57 @@ class ScriptedEngine:
         return answer, sum(counts)
 
     def _told(self, answer: Answer, request: GenerationRequest, prompt_tokens: int) -> Iterator[Event]:
-        choices = range(len(request.prompts) * request.output.choices)
-        room = request.output.max_tokens or self._profile.context_length - prompt_tokens
+        output = request.output
+        tellers = [_Teller(prompt, output) for prompt in request.prompts for _ in range(output.choices)]
+        candidates = len(request.prompts) * (output.best_of or output.choices)
+        room = output.max_tokens
+        if room is None:
+            room = self._profile.context_length - prompt_tokens
         said = cycle(answer.texts) if answer.endless else iter(answer.texts)
         cut = answer.endless or len(answer.texts) > room
         made = 0
         yield Started(prompt_tokens)
+        yield from (teller.echo(choice) for choice, teller in enumerate(tellers) if output.echo)
         for made, text in enumerate(islice(said, room), start=1):
             if answer.error is not None and answer.error_after == made - 1:
                 raise answer.error
-            yield from (TextDelta(choice, text, tokens=1) for choice in choices)
+            if output.best_of is not None:
+                yield Drafted(candidates)
+            yield from (teller.say(choice, text) for choice, teller in enumerate(tellers))
         if answer.error is not None:
             raise answer.error
-        yield from (Finished(choice, FinishReason.LENGTH if cut else answer.reason) for choice in choices)
-        yield Usage(prompt_tokens, made * len(choices))
+        scores = None if output.logprobs is None else ()
+        reason = FinishReason.LENGTH if cut else answer.reason
+        yield from (Finished(choice, reason, scores=scores) for choice in range(len(tellers)))
+        yield Usage(prompt_tokens, made * candidates)
+
+
+class _Teller:
+    """One choice: how far its text is, and the scores of what it says."""
+
+    def __init__(self, prompt: Prompt, output: Output) -> None:
+        self._prompt = prompt
+        self._output = output
+        self._said = 0
+        self._places = 0
+
+    def echo(self, choice: int) -> TextDelta:
+        text = bytes(_tokens(self._prompt)).decode(errors="replace")
+        scores = tuple(chain.from_iterable(self._scores(character) for character in text))
+        return TextDelta(choice, text, 0, scores)
+
+    def say(self, choice: int, text: str) -> TextDelta:
+        return TextDelta(choice, text, 0 if self._output.best_of else 1, self._scores(text))
+
+    def _scores(self, text: str) -> tuple[TokenScore, ...]:
+        wanted, offset, place = self._output.logprobs, self._said, self._places
+        self._said, self._places = offset + len(text), place + 1
+        if wanted is None:
+            return ()
+        first = self._output.echo and place == 0
+        value, piece = -float(place), text.encode()
+        best = tuple((other, b"%d" % other if other else piece, value - other) for other in range(wanted))
+        return (TokenScore(0, piece, None if first else value, () if first else best, offset),)
 
 
 def _tokens(prompt: Prompt) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Whether an engine keeps the contract written in `antiphon.engines.base`: run `await check_engine(make)`.
 
-Every rule is one function of this module; it gets an `EngineProbe`.
+Every rule is one function; those of this module get an `EngineProbe`, those of `engine_kit_output`, about
+scores, echo and candidates, the engine.
 """
 
 import asyncio
@@ -11,13 +12,15 @@ from dataclasses import dataclass
 from antiphon.domain.collect import Generation, collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.load import Load
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.usage import Usage
-from antiphon.engines.base import Engine, EngineState, Load
+from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.testing.engine_kit_output import OUTPUT_RULES
 from antiphon.testing.rules import (
     PATIENCE,
     beside,
@@ -47,6 +50,9 @@ async def check_engine(
         for rule in RULES:
             await rule(probe)
             await probe.idle(f"a stream that is over leaves nothing behind ({rule.__name__})")
+        for output_rule in OUTPUT_RULES:
+            await output_rule(engine)
+            await probe.idle(f"a stream that is over leaves nothing behind ({output_rule.__name__})")
     finally:
         await require_end(engine.aclose(), "aclose ends all work at once", patience)
 

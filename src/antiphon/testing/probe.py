@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from antiphon.domain.load import Load
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     Counts,
     EngineInfo,
-    Load,
+    PromptScores,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -38,6 +39,7 @@ class Run:
     alternatives: tuple[tuple[tuple[int, float], ...], ...]
     cause: StopCause
     counts: Counts
+    scores: tuple[PromptScores, ...] = ()
 
 
 @dataclass(slots=True)
@@ -52,6 +54,9 @@ class Probe:
     resting: Load
     """The counters while nothing runs."""
     prompts: tuple[tuple[int, ...], ...] = ()
+    queue: int | None = None
+    """Sequences that may wait; None when that is not known."""
+    queue_per_actor: int | None = None
 
     @staticmethod
     async def of(engine: TokenEngine, tolerance: float, patience: float) -> "Probe":
@@ -72,6 +77,7 @@ class Probe:
     async def run(self, request: TokenRequest) -> Run:
         """Runs a sequence to its end."""
         steps: list[Steps] = []
+        scores: list[PromptScores] = []
         started: SequenceStarted | None = None
         finished: SequenceFinished | None = None
         async with aclosing(self.engine.generate(request)) as events:
@@ -84,6 +90,9 @@ class Probe:
                             "there is one SequenceStarted, before the first token",
                         )
                         started = event
+                    case PromptScores():
+                        require(started and not steps, "PromptScores come before the first Steps")
+                        scores.append(event)
                     case Steps():
                         steps.append(event)
                     case SequenceFinished():
@@ -97,6 +106,7 @@ class Probe:
             tuple(row for step in steps for row in step.alternatives),
             finished.cause,
             finished.counts,
+            tuple(scores),
         )
 
     async def runs(self, requests: list[TokenRequest]) -> list[Run]:

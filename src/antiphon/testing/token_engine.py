@@ -1,23 +1,27 @@
 """A token engine that says what a script tells it, without weights, processes or threads.
 
 It keeps the contract of `TokenEngine` and the semantics of sampling, so it passes `check_token_engine`, and
-it can be told to wait, to hold at a token, to fail at a token and to go on without end. Prefix reuse happens
-inside a group only.
+it can be told to wait, to hold at a token, to fail at a token and to go on without end. Its queue is bounded.
+Prefix reuse happens inside a group only. A scripted continuation is said whatever the sampling;
+log-probabilities are the toy model's.
 """
 
 import asyncio
+from array import array
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, repeat
 
 from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.load import Load
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import (
     Counts,
     EngineInfo,
-    Load,
     LoadSpec,
     Prepared,
+    PromptScores,
     Segment,
     SequenceFinished,
     SequenceStarted,
@@ -28,8 +32,17 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.errors import AntiphonError, ContextLengthExceeded, EngineUnavailable, InvalidValue
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    EngineBusy,
+    EngineUnavailable,
+    InvalidValue,
+    Overloaded,
+    UnsupportedParameter,
+)
 from antiphon.testing.toy import ToyModel
+from antiphon.testing.toy_sampler import ToySampler
 from antiphon.testing.vocabulary import Tokenizer, build_vocabulary
 
 CHATML = (
@@ -80,6 +93,7 @@ class Script:
 
 Scripts = Script | Callable[[TokenRequest], Script]
 TOY = Script()
+BOUNDS = LoadSpec("scripted")
 
 
 def scripted_info(
@@ -142,7 +156,9 @@ class ScriptedTokenEngine:
         info: EngineInfo | None = None,
         vocabulary: Vocabulary | None = None,
         clock: Clock | None = None,
+        spec: LoadSpec = BOUNDS,
     ) -> None:
+        """Of `spec` the bounds of the queue and the size of a prefill chunk count."""
         self.script = script
         self.requests: list[TokenRequest] = []
         self.ended = 0
@@ -155,6 +171,8 @@ class ScriptedTokenEngine:
         self._slots = asyncio.Semaphore(self._facts.sequences)
         self._counters = Load(free_sequences=self._facts.sequences)
         self._groups: dict[str, _Group] = {}
+        self._spec = spec
+        self._waiting: Counter[str] = Counter()
 
     # --- the seam ---
 
@@ -178,7 +196,10 @@ class ScriptedTokenEngine:
         self.closed = True
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        if request.constraint is not None:
+            raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
         sequence = self._accept(request)
+        self._require_room(request, sequence.group)
         script, begun = sequence.script, self._clock.monotonic()
         self.requests.append(request)
         sequence.group.members += 1
@@ -188,6 +209,8 @@ class ScriptedTokenEngine:
                 self._admit(sequence)
                 yield SequenceStarted(len(sequence.prompt), sequence.cached, self._clock.monotonic() - begun)
                 await self._prefill(sequence)
+            for scores in self._prompt_scores(sequence):
+                yield scores
             words = self._words(sequence)
             while sequence.cause is None:
                 await self._stand(script, sequence.made)
@@ -220,30 +243,49 @@ class ScriptedTokenEngine:
         room = self._facts.context_length - len(prompt)
         if self.closed:
             raise EngineUnavailable("the scripted engine is closed")
-        if not prompt or request.max_tokens < 1:
-            raise InvalidValue("a sequence needs at least one prompt token and max_tokens of at least 1")
-        if room < 1:
+        least = 1 if request.prompt_logprobs is None else 0
+        if not prompt or request.max_tokens < least:
+            raise InvalidValue("a sequence needs a prompt, and max_tokens of at least 1 unless it is scored")
+        if room < min(1, request.max_tokens):
             raise ContextLengthExceeded(
                 f"{len(prompt)} tokens fill the context of {self._facts.context_length}"
             )
         script = self.script(request) if callable(self.script) else self.script
         group = _Group() if request.group is None else self._groups.setdefault(request.group, _Group())
-        return _Sequence(request, script, prompt, group, min(room, request.max_tokens), past=prompt)
+        room = min(room, request.max_tokens)
+        cause = None if room else StopCause.LENGTH
+        return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
+
+    def _require_room(self, request: TokenRequest, group: _Group) -> None:
+        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is there."""
+        if group.members or not self._slots.locked():
+            return
+        refusal: AntiphonError | None = None
+        if self._counters.queued >= self._spec.queue:
+            refusal = EngineBusy("the queue is full; try again", retry_after=1.0)
+        elif self._waiting[request.actor] >= self._spec.queue_per_actor:
+            refusal = Overloaded("too many of your requests are waiting; try again", retry_after=1.0)
+        if refusal is not None:
+            self._groups.pop(request.group or "", None)
+            raise refusal
 
     async def _queue(self, sequence: _Sequence) -> None:
-        failure = sequence.script.failure
+        failure, actor = sequence.script.failure, sequence.request.actor
         self._count(queued=1)
+        self._waiting[actor] += 1
         try:
             if failure is not None and failure.after is None:
                 raise failure.error
             await self._slots.acquire()
         finally:
             self._count(queued=-1)
+            self._waiting[actor] -= 1
         sequence.running = True
         self._count(running=1, free_sequences=-1)
 
     def _admit(self, sequence: _Sequence) -> None:
-        sequence.cached = len(sequence.prompt) - 1 if sequence.group.computed else 0
+        shared = sequence.group.computed and sequence.request.prompt_logprobs is None
+        sequence.cached = len(sequence.prompt) - 1 if shared else 0
         sequence.cells = len(sequence.prompt)
         self._count(cells_used=sequence.cells)
 
@@ -278,9 +320,28 @@ class ScriptedTokenEngine:
         if said is not None:
             eos = self.table.eos_id if self.table.eos_id is not None else 0
             return cycle(said) if script.endless else chain(said, repeat(eos))
-        return iter(
-            lambda: self._toy.pick(sequence.past, request.sampling, request.choice, sequence.made), -1
-        )
+        ends = frozenset((*self._ends(request), *request.stop_token_ids))
+        sampler = ToySampler(request.sampling, request.choice, sequence.prompt, ends)
+        return iter(lambda: sampler.next(self._toy.logprobs(sequence.past)), -1)
+
+    def _ends(self, request: TokenRequest) -> tuple[int, ...]:
+        return () if request.sampling.ignore_eos else self.table.end_ids
+
+    def _prompt_scores(self, sequence: _Sequence) -> Iterator[PromptScores]:
+        """In chunks as an engine computes them; the first token is scored by nobody."""
+        wanted, prompt = sequence.request.prompt_logprobs, sequence.prompt
+        if wanted is None:
+            return
+        for start in range(1, len(prompt), self._spec.prefill_chunk):
+            places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
+            rows = [self._toy.logprobs(prompt[:place]) for place in places]
+            best = [pair for row in rows for pair in _best(row, wanted)]
+            yield PromptScores(
+                start,
+                array("f", [row[prompt[place]] for row, place in zip(rows, places, strict=True)]).tobytes(),
+                array("i", [token for token, _ in best]).tobytes(),
+                array("f", [value for _, value in best]).tobytes(),
+            )
 
     def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
         script, wanted = sequence.script, sequence.request.logprobs
@@ -301,18 +362,22 @@ class ScriptedTokenEngine:
     def _cause(self, token: int, sequence: _Sequence) -> StopCause | None:
         if token in sequence.request.stop_token_ids:
             return StopCause.STOP_TOKEN
-        if token in self.table.end_ids:
+        if token in self._ends(sequence.request):
             return StopCause.END
         return StopCause.LENGTH if sequence.made >= sequence.room else None
 
     def _scored(self, before: tuple[int, ...], tokens: list[int], wanted: int) -> Steps:
         rows = [self._toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
-        best = (sorted(enumerate(row), key=lambda pair: -pair[1])[:wanted] for row in rows)
-        return Steps(tuple(tokens), chosen, tuple(map(tuple, best)) if wanted else ())
+        return Steps(tuple(tokens), chosen, tuple(_best(row, wanted) for row in rows) if wanted else ())
 
     def _count(self, **changes: int) -> None:
         self._counters = replace(
             self._counters,
             **{name: getattr(self._counters, name) + change for name, change in changes.items()},
         )
+
+
+def _best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens, best first."""
+    return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])

@@ -1,8 +1,9 @@
 """Whether a token engine keeps the contract in `antiphon.engines.base`: `await check_token_engine(engine)`.
 
-Every rule is one function of this module. They are about order, counts, ends and refusals here;
-`token_kit_draws` holds the rules about values (log-probabilities, seeds, groups) and `token_kit_closing` the
-ones about closing.
+Every rule is one function. They are about order, counts, ends and refusals here; `token_kit_draws` holds the
+rules about values (log-probabilities, seeds, groups), `token_kit_closing` the ones about closing,
+`token_kit_sampling` those about what may be drawn, `token_kit_scores` those about scored prompts,
+`token_kit_queue` those about the queue.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ from antiphon.testing.probe import Probe, Run
 from antiphon.testing.rules import PATIENCE, require, require_error
 from antiphon.testing.token_kit_closing import CLOSING_RULES
 from antiphon.testing.token_kit_draws import VALUE_RULES
+from antiphon.testing.token_kit_queue import QUEUE_RULES
+from antiphon.testing.token_kit_sampling import SAMPLING_RULES
+from antiphon.testing.token_kit_scores import SCORE_RULES
 
 SENTENCES = (
     "Once upon a time there was a cat that sat on the mat and thought about the world.",
@@ -37,17 +41,21 @@ async def check_token_engine(
     prompts: Sequence[tuple[int, ...]] | None = None,
     tolerance: float = 0.0,
     patience: float = PATIENCE,
+    queue: int | None = None,
+    queue_per_actor: int | None = None,
 ) -> None:
     """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
     idle.
 
     `prompts`: at least three of different content and at least 16 tokens; by default English sentences.
     `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch; 0 asks for
-    equal tokens, as exact mode promises.
+    equal tokens, as exact mode promises. `queue`, `queue_per_actor`: what the engine was loaded with,
+    at least 16; without them its queue is not tried.
     """
     probe = await Probe.of(engine, tolerance, patience)
     probe.prompts = tuple(prompts or [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
-    for rule in (*ORDER_RULES, *VALUE_RULES, *CLOSING_RULES):
+    probe.queue, probe.queue_per_actor = queue, queue_per_actor
+    for rule in RULES:
         await rule(probe)
         await probe.idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
 
@@ -235,3 +243,4 @@ ORDER_RULES = (
     control_text_needs_leave,
     totals_only_grow,
 )
+RULES = (*ORDER_RULES, *VALUE_RULES, *CLOSING_RULES, *SAMPLING_RULES, *SCORE_RULES, *QUEUE_RULES)

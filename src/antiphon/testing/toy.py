@@ -1,15 +1,14 @@
-"""A toy language model: a distribution made by hashing the last tokens, and a sampler. It has no weights.
+"""A toy language model: a distribution made by hashing the last tokens. It has no weights; drawing is in
+`toy_sampler`.
 
-It says nothing sensible. It has what conformance needs: true log-probabilities, draws that depend on seed,
-choice and position alone, and an end of turn that comes by itself now and then.
+It says nothing sensible. It has what conformance needs: true log-probabilities, and an end of turn that comes
+by itself now and then.
 """
 
 import math
 from functools import lru_cache
 from hashlib import blake2b
-from operator import itemgetter
 
-from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import TokenKind, Vocabulary
 
 MEMORY = 3
@@ -18,14 +17,8 @@ CANDIDATES = 6
 """Tokens that are likely at each place."""
 
 
-def draw(seed: int, choice: int, position: int) -> float:
-    """A number in [0, 1) that depends on nothing else."""
-    key = b"".join((value & (2**64 - 1)).to_bytes(8, "little") for value in (seed, choice, position))
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
-
-
 class ToyModel:
-    """Raw log-probabilities of the next token, and the choice among them."""
+    """Raw log-probabilities of the next token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         kinds = vocabulary.kinds
@@ -48,37 +41,3 @@ class ToyModel:
             logits[self._eos] += 6.0
         total = math.log(math.fsum(map(math.exp, logits)))
         return tuple(logit - total for logit in logits)
-
-    def pick(self, past: tuple[int, ...], sampling: Sampling, choice: int, position: int) -> int:
-        """The next token; `position` counts generated tokens."""
-        raw = self.logprobs(past)
-        if sampling.temperature == 0:
-            return raw.index(max(raw))
-        ranked = sorted(
-            ((value / sampling.temperature, index) for index, value in enumerate(raw)), reverse=True
-        )
-        kept = _truncated(ranked, sampling)
-        target = draw(sampling.seed, choice, position) * sum(weight for weight, _ in kept)
-        for weight, index in kept:
-            target -= weight
-            if target < 0:
-                return index
-        return kept[-1][1]
-
-
-def _truncated(ranked: list[tuple[float, int]], sampling: Sampling) -> list[tuple[float, int]]:
-    """Min-p, top-k, top-p, in this order, over (scaled log-probability, id) from the likeliest; gives
-    weights."""
-    best = ranked[0][0]
-    weights = [(math.exp(value - best), index) for value, index in ranked]
-    weights = [pair for pair in weights if pair[0] >= sampling.min_p]
-    if sampling.top_k > 0:
-        weights = weights[: sampling.top_k]
-    room = sampling.top_p * sum(map(itemgetter(0), weights))
-    kept: list[tuple[float, int]] = []
-    for pair in weights:
-        kept.append(pair)
-        room -= pair[0]
-        if room <= 0:
-            break
-    return kept

@@ -2,20 +2,22 @@
 
 The format: magic, version, counts, then metadata (key, type, value), then tensor descriptions (name,
 dimensions, type, offset), then the tensors' data. Everything that native code would trust is compared with
-the
-file's real size. No weights are read, and no value of an array is kept.
+the file's real size, and so it is for each part of a model that was split over several files. No weights are
+read, and no value of an array is kept.
 """
 
 import math
 import mmap
 import os
+import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.errors import ModelFileError
 from antiphon.weights.gguf_types import TENSOR_TYPES
+from antiphon.weights.parts import other_parts, place_of
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -38,6 +40,9 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 
 STRING, ARRAY = 8, 9
 
+NORMS = re.compile(r"\.(?:attention\.\w*epsilon|rope\.freq_base)$")
+"""Numbers that are divided by: native code ends its process where they are not above 0."""
+
 Value = int | float | bool | str
 
 
@@ -47,13 +52,15 @@ class Header:
 
     path: Path
     size: int
-    """Bytes of the file."""
+    """Bytes of the file, or of all parts."""
     architecture: str
     metadata: dict[str, Value]
     """Scalars and strings; arrays are left out."""
     tensors: int
     parameters: int
     """Number of weights."""
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    """Of each tensor, as ggml counts: the innermost dimension first, so inputs before outputs."""
 
     def number(self, key: str) -> int:
         """An integer under the architecture's prefix; 0 when there is none."""
@@ -69,26 +76,83 @@ class Header:
         return self.number("block_count")
 
     @property
+    def heads(self) -> int:
+        return self.number("attention.head_count")
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values; all of them when the file gives a list or nothing, which is the most it
+        can be."""
+        return self.number("attention.head_count_kv") or self.heads
+
+    @property
     def key_width(self) -> int:
         """Numbers that the keys of one token take in one layer."""
-        return self._heads() * (self.number("attention.key_length") or self._head_width())
+        return self.key_heads * (self.number("attention.key_length") or self._head_width())
 
     @property
     def value_width(self) -> int:
         """Numbers that the values of one token take in one layer."""
-        return self._heads() * (self.number("attention.value_length") or self._head_width())
-
-    def _heads(self) -> int:
-        """Heads of keys and values; all of them when the file gives a list or nothing, which is the most it
-        can be."""
-        return self.number("attention.head_count_kv") or self.number("attention.head_count")
+        return self.key_heads * (self.number("attention.value_length") or self._head_width())
 
     def _head_width(self) -> int:
-        return self.number("embedding_length") // max(1, self.number("attention.head_count"))
+        return self.number("embedding_length") // max(1, self.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where one tensor lies in the data, and what it is."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    weights: int
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file holds."""
+
+    size: int
+    metadata: dict[str, Value]
+    extents: list[Extent]
 
 
 def read_header(path: Path) -> Header:
-    """Reads and checks it. Raises ModelFileError with the file's name and what is wrong."""
+    """Reads and checks a model's. Raises ModelFileError with the file's name and what is wrong."""
+    header = read_any(path)
+    if header.metadata.get("general.type") == "adapter":
+        raise ModelFileError(
+            f"{path.name} is a LoRA adapter; serve the model that it was made for, and add it to that"
+        )
+    if header.metadata.get(f"{header.architecture}.block_count", 1) == 0:
+        raise ModelFileError(f"{path.name} has no layers")
+    for key, value in header.metadata.items():
+        if key.startswith(f"{header.architecture}.") and isinstance(value, float):
+            _check_number(path, key, value)
+    return header
+
+
+def read_any(path: Path) -> Header:
+    """The same of any GGUF file, an adapter's too, with all its parts if it is the first of several."""
+    first = _read(path)
+    files = [first, *(_read(part) for part in other_parts(path, first.metadata))]
+    for number, file in enumerate(files):
+        if place_of(file.metadata) != (number, len(files)):
+            raise ModelFileError(f"the parts of {path.name} do not belong together; fetch all of them again")
+    architecture = first.metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise ModelFileError(f"{path.name} names no architecture, so it is no model")
+    extents = [extent for file in files for extent in file.extents]
+    shapes = {extent.name: extent.shape for extent in extents}
+    parameters = sum(extent.weights for extent in extents)
+    size = sum(file.size for file in files)
+    return Header(path, size, architecture, first.metadata, len(extents), parameters, shapes)
+
+
+def _read(path: Path) -> _File:
     try:
         if path.exists() and not path.is_file():
             what = "a directory; name the GGUF file in it" if path.is_dir() else "not a regular file"
@@ -98,11 +162,21 @@ def read_header(path: Path) -> Header:
             if size < len(MAGIC):
                 raise ModelFileError(f"{path.name} is empty or cut short ({size} bytes); fetch it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Reader(data, path).header()
+                return _Reader(data, path).file()
     except FileNotFoundError:
         raise ModelFileError(f"there is no file {path}; check the path given to --model") from None
     except OSError as problem:
         raise ModelFileError(f"cannot read {path}: {os.strerror(problem.errno or 0)}") from None
+
+
+def _check_number(path: Path, key: str, value: float) -> None:
+    divides = NORMS.search(key)
+    if math.isnan(value) or (divides and not 0 < value < math.inf):
+        wanted = "a finite number above 0" if divides else "a number"
+        raise ModelFileError(
+            f"{path.name} gives {key} as {value:g}, which must be {wanted}; convert the model again, or "
+            "fetch another edition of it"
+        )
 
 
 class _Reader:
@@ -114,7 +188,7 @@ class _Reader:
         self._path = path
         self._at = 0
 
-    def header(self) -> Header:
+    def file(self) -> _File:
         self._preamble()
         tensors, entries = self._count("tensors"), self._count("metadata keys")
         metadata: dict[str, Value] = {}
@@ -125,15 +199,7 @@ class _Reader:
                 metadata[key] = value
         extents = [self._tensor() for _ in range(tensors)]
         self._check_extents(extents, metadata)
-        architecture = metadata.get("general.architecture")
-        if not isinstance(architecture, str):
-            raise self._broken("names no architecture, so it is no model")
-        if metadata.get(f"{architecture}.block_count", 1) == 0:
-            raise self._broken("has no layers")
-        if metadata.get("general.type") == "adapter":
-            raise self._broken("is a LoRA adapter; serve the model that it was made for")
-        parameters = sum(weights for _, weights, _ in extents)
-        return Header(self._path, self._size, architecture, metadata, tensors, parameters)
+        return _File(self._size, metadata, extents)
 
     def _preamble(self) -> None:
         if self._data[: len(MAGIC)] != MAGIC:
@@ -202,30 +268,31 @@ class _Reader:
         for _ in range(count):
             self._advance(length_of(self._data, self._advance(8))[0])
 
-    def _tensor(self) -> tuple[int, int, int]:
-        """Offset in the data, weights, and bytes."""
+    def _tensor(self) -> Extent:
         name = self._string(LONGEST_NAME)
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
             raise self._broken(f"gives the tensor {name[:80]!r} {dimensions} dimensions")
-        shape = [self._scalar("Q") for _ in range(dimensions)]
+        shape = tuple(self._scalar("Q") for _ in range(dimensions))
         kind, offset = self._scalar("I"), self._scalar("Q")
         known = TENSOR_TYPES.get(kind)
         if known is None:
             raise self._broken(f"holds weights of the unknown type {kind}; use another quantization")
         weights = math.prod(shape)
         if not 0 < weights <= MOST_WEIGHTS or shape[0] % known.block:
-            raise self._broken(f"gives the {known.name} tensor {name[:80]!r} the impossible shape {shape}")
-        return offset, weights, weights // known.block * known.size
+            raise self._broken(
+                f"gives the {known.name} tensor {name[:80]!r} the impossible shape {list(shape)}"
+            )
+        return Extent(name, shape, offset, weights, weights // known.block * known.size)
 
-    def _check_extents(self, extents: list[tuple[int, int, int]], metadata: dict[str, Value]) -> None:
+    def _check_extents(self, extents: list[Extent], metadata: dict[str, Value]) -> None:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._broken(f"has the alignment {alignment}, which is no power of two")
-        if any(offset % alignment for offset, _, _ in extents):
+        if any(extent.offset % alignment for extent in extents):
             raise self._broken(f"has a tensor that does not lie at a multiple of {alignment}")
         start = -(-self._at // alignment) * alignment
-        end = max((start + offset + size for offset, _, size in extents), default=0)
+        end = max((start + extent.offset + extent.size for extent in extents), default=0)
         if end > self._size:
             raise self._broken(
                 f"ends before its weights do ({self._size} of {end} bytes); it was cut short, fetch it again"

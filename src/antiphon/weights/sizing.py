@@ -1,6 +1,7 @@
 """How much context fits the memory: the KV cache's size from the header's figures. Reads no weights."""
 
 import os
+from dataclasses import dataclass
 
 from antiphon.errors import LoadError
 from antiphon.weights.gguf import Header
@@ -26,24 +27,68 @@ def kv_bytes_per_cell(header: Header, kv_type: str) -> int:
     return header.layers * (header.key_width + header.value_width) * BYTES[kv_type]
 
 
-def fitting_context(header: Header, sequences: int, kv_type: str, free: int | None = None) -> int:
-    """The longest context, at most the model's own, whose KV cache for all sequences fits. Raises
-    LoadError."""
-    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
-    per_token = kv_bytes_per_cell(header, kv_type) * sequences
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was said of a model's KV cache; None is silence."""
+
+    sequences: int
+    context_length: int | None = None
+    cells: int | None = None
+    kv_type: str = "f16"
+    pool: bool = True
+    """Whether the sequences share the cells; otherwise each has its own part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A KV cache."""
+
+    context_length: int
+    """Tokens that one sequence may have."""
+    cells: int
+    """Tokens of all sequences together."""
+
+
+def fitting(header: Header, asked: Asked, free: int | None = None) -> Size:
+    """The longest context, at most the model's own, and the cells for it.
+
+    When memory is short a pool shrinks first, down to one sequence of full length, and then the context;
+    without a pool the context of every sequence does. What was said stands. Raises LoadError.
+    """
     own = header.context_length or LONGEST_DEFAULT
-    fits = int(room // per_token) if per_token else own
-    length = min(own, LONGEST_DEFAULT, fits // SHORTEST_USEFUL * SHORTEST_USEFUL if fits < own else own)
     if own < SHORTEST_SERVED:
         raise LoadError(f"{header.path.name} was made for {own} tokens; {SHORTEST_SERVED} are the least")
-    if length < min(own, SHORTEST_USEFUL):
+    shares = 1 if asked.pool else asked.sequences
+    """Sequences that must have cells for a whole context."""
+    fits = asked.cells or _fitting_cells(header, asked.kv_type, free, own * asked.sequences)
+    length = asked.context_length or _length(header, asked, min(own, LONGEST_DEFAULT), fits // shares)
+    if asked.cells is not None:
+        return Size(min(length, asked.cells // shares), asked.cells)
+    wanted = length * asked.sequences
+    return Size(length, max(length, min(wanted, fits)) if asked.pool else wanted)
+
+
+def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:
+    """Cells that fit beside the weights, in steps of SHORTEST_USEFUL where they are the limit."""
+    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
+    per_cell = kv_bytes_per_cell(header, kv_type)
+    fits = int(room // per_cell) if per_cell else most
+    return max(0, most if fits >= most else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
+
+
+def _length(header: Header, asked: Asked, most: int, fits: int) -> int:
+    """The context of one sequence that may have so many cells."""
+    if fits >= most or asked.cells is not None:
+        return min(most, fits)
+    if fits < SHORTEST_USEFUL:
+        full = 1 if asked.pool else asked.sequences
+        needed = kv_bytes_per_cell(header, asked.kv_type) * SHORTEST_USEFUL * full
         raise LoadError(
-            f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and "
-            f"{per_token * SHORTEST_USEFUL / 1e6:.0f} MB "
-            f"for {sequences} sequences of {SHORTEST_USEFUL} tokens, more than the memory that is free; "
-            "use a smaller quantization or fewer --sequences"
+            f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights and {needed / 1e6:.0f} MB "
+            f"for {full} x {SHORTEST_USEFUL} tokens, more than the memory that is free; "
+            f"use a smaller quantization{'' if asked.pool else ' or fewer --sequences'}"
         )
-    return length
+    return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
 
 
 def available_memory() -> int:

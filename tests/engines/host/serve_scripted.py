@@ -8,7 +8,8 @@ import json
 import sys
 
 from antiphon.errors import AntiphonError
-from antiphon.settings import EngineSettings, LogSettings, ModelSettings, ServerSettings, Settings
+from antiphon.settings import EngineSettings, LogSettings, ServerSettings, Settings
+from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import Programs, Serving, supervise
 from antiphon.telemetry.logs import configure
 

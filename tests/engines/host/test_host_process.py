@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,13 +52,12 @@ class Started:
 
 
 @contextmanager
-def started(factory: str, stderr: int = subprocess.DEVNULL) -> Iterator[Started]:
+def started(factory: str, stderr: int = subprocess.DEVNULL, **more: Any) -> Iterator[Started]:
     """A host of the engine that tests.engines.host.scripted makes by this name."""
     reading, writing = os.pipe()
     with short_directory() as place:
-        config = HostConfig(
-            "cantor", f"tests.engines.host.scripted:{factory}", SPEC, str(place / "0.sock"), writing
-        )
+        known: dict[str, Any] = {"load": SPEC, "socket": str(place / "0.sock"), "status_fd": writing}
+        config = HostConfig("cantor", f"tests.engines.host.scripted:{factory}", **known | more)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "antiphon.engines.host"],
             stdin=subprocess.PIPE,

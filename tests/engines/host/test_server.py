@@ -6,7 +6,8 @@ import stat
 
 import pytest
 
-from antiphon.engines.base import Load, SequenceStarted, Steps, TextPiece, TokenSegment
+from antiphon.domain.load import Load
+from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.frames import (
     HEADER,

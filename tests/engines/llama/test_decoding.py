@@ -1,14 +1,16 @@
 """The decode loop over a context that computes nothing: aborts, failures, and who hears of them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
+    PromptScores,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -18,10 +20,12 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.llama.decoding import DecodeLoop, Delivery
 from antiphon.engines.llama.libllama_context import Decoded
-from antiphon.engines.llama.scheduler import Policy, Scheduler
-from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.policy import Policy
+from antiphon.engines.llama.sampling import Drawing, Sampler
+from antiphon.engines.llama.scheduler import Scheduler
+from antiphon.engines.llama.sequence import Sequence as TokenSequence
 from antiphon.engines.llama.streams import Ended, Stream
-from antiphon.errors import EngineDied, EngineError, EngineUnavailable
+from antiphon.errors import EngineBusy, EngineDied, EngineError, EngineUnavailable
 
 VOCABULARY = 10
 PATIENCE = 20.0
@@ -41,13 +45,17 @@ class FakeContext:
         self.broken: set[int] = set()
         """Slots whose logits are not numbers."""
 
-    def set_row(self, at: int, token: int, position: int, sequence: int, output: bool) -> None:
-        self.rows[at:] = [(sequence, position, token, bool(output))]
+    def set_singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+        rows = zip(sequences, positions, tokens, strict=True)
+        self.rows = [(sequence, position, token, True) for sequence, position, token in rows]
 
-    def set_rows(self, at: int, tokens: list[int], position: int, sequence: int, output: bool) -> None:
+    def set_rows(
+        self, at: int, tokens: Sequence[int], position: int, sequence: int, output: bool, every: bool
+    ) -> None:
         last = len(tokens) - 1
         self.rows[at:] = [
-            (sequence, position + i, token, bool(output) and i == last) for i, token in enumerate(tokens)
+            (sequence, position + i, token, every or (bool(output) and i == last))
+            for i, token in enumerate(tokens)
         ]
 
     def decode(self, rows: int) -> int:
@@ -85,15 +93,27 @@ class FakeContext:
         self.flag = False
 
 
+def policy(exact: bool, **changes: Any) -> Policy:
+    sizes: dict[str, Any] = {"chunk": 8, "budget": 16, "cells": 4000, "keep": False}
+    return Policy(4, exact=exact, row_counts=(1, 2, 3, 4), **(sizes | changes))
+
+
 class Bench:
     """A running loop, and what it says of each stream."""
 
-    def __init__(self, exact: bool) -> None:
+    def __init__(self, exact: bool, **changes: Any) -> None:
         self.context = FakeContext()
         self.heard: dict[Stream, list[object]] = {}
         self.news = threading.Condition()
-        policy = Policy(4, chunk=8, budget=16, exact=exact, row_counts=(1, 2, 3, 4))
-        self.loop = DecodeLoop(self.context, Scheduler(policy), frozenset({9}), self._post)
+        self.submitted = 0
+        self.loop = DecodeLoop(
+            self.context,
+            Scheduler(policy(exact, **changes)),
+            Sampler(VOCABULARY),
+            frozenset({9}),
+            self._post,
+            lambda: 1.0,
+        )
         self.thread = threading.Thread(target=self.loop.run, daemon=True)
 
     def _post(self, deliveries: list[Delivery]) -> None:
@@ -102,10 +122,13 @@ class Bench:
                 self.heard.setdefault(stream, []).append(event)
             self.news.notify_all()
 
-    def submit(self, length: int, max_tokens: int = 3, group: str | None = None) -> Stream:
-        prompt = tuple(range(length))
-        request = TokenRequest((TokenSegment(prompt),), max_tokens, Sampling(0.0), group=group)
-        stream = Stream(Sequence(request, prompt, 1000), 0.0)
+    def submit(self, length: int, max_tokens: int = 3, group: str | None = None, **more: Any) -> Stream:
+        self.submitted += 1
+        first = 0 if group else 1000 * self.submitted  # else prompts have nothing in common
+        prompt = tuple(range(first, first + length))
+        request = TokenRequest((TokenSegment(prompt),), max_tokens, Sampling(0.0), group=group, **more)
+        drawing = Drawing(request.sampling, 0, None, prompt, (9,), (), VOCABULARY)
+        stream = Stream(TokenSequence(request, prompt, 1000, drawing), 0.0)
         self.loop.submit(stream)
         return stream
 
@@ -128,8 +151,10 @@ class Bench:
 
 
 @contextmanager
-def bench(exact: bool = True, answer: Callable[[FakeContext], int] | None = None) -> Iterator[Bench]:
-    made = Bench(exact)
+def bench(
+    exact: bool = True, answer: Callable[[FakeContext], int] | None = None, **changes: Any
+) -> Iterator[Bench]:
+    made = Bench(exact, **changes)
     if answer:
         made.context.answer = answer
     made.thread.start()
@@ -361,7 +386,12 @@ def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens():
     made = Bench(exact=False)
     times = iter(range(10**6))
     made.loop = DecodeLoop(
-        made.context, Scheduler(Policy(4, 8, 512, False)), frozenset(), made._post, lambda: next(times)
+        made.context,
+        Scheduler(policy(False, budget=512)),
+        Sampler(VOCABULARY),
+        frozenset(),
+        made._post,
+        lambda: next(times),
     )
     made.thread = threading.Thread(target=made.loop.run, daemon=True)
     made.thread.start()
@@ -375,3 +405,101 @@ def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens():
     made.thread.join(PATIENCE)
     assert sizes[0] == 30
     assert max(sizes[1:]) <= 33 and len(sizes) >= 9
+
+
+def test_who_finds_the_queue_full_is_told_and_leaves_nothing_behind():
+    release = threading.Event()
+
+    def hold(context: FakeContext) -> int:
+        assert release.wait(PATIENCE)
+        return Decoded.DONE
+
+    with bench(answer=hold, queue=1) as made:
+        first = made.submit(4, actor="a")
+        wait(lambda: made.loop.load().running == 1)
+        streams = [made.submit(4, actor="a") for _ in range(6)]  # for three free places, and one to wait
+        release.set()
+        errors = [made.error(stream) for stream in (first, *streams)]
+        assert [type(error) for error in errors] == [type(None)] * 5 + [EngineBusy] * 2
+        load = made.loop.load()
+        assert (load.refused, load.admitted, load.queued) == (2, 5, 0)
+
+
+def test_a_library_without_room_is_asked_again_after_kept_cells_were_given_up():
+    full = threading.Event()
+
+    def once(context: FakeContext) -> int:
+        if len(context.calls) > 4 and not full.is_set():
+            full.set()
+            return Decoded.NO_ROOM
+        return Decoded.DONE
+
+    with bench(exact=False, answer=once, keep=True) as made:
+        made.all_of(made.submit(12))
+        assert made.loop.load().cells_cached == 14
+        assert made.tokens(made.submit(3)) == [2, 3, 4]
+        assert full.is_set()
+        assert made.loop.load().cells_cached == 5, "of the second alone"
+
+
+def test_a_library_without_room_for_two_runs_them_one_after_the_other():
+    def narrow(context: FakeContext) -> int:
+        return Decoded.NO_ROOM if len({slot for slot, *_ in context.rows}) > 1 else Decoded.DONE
+
+    with bench(exact=False, answer=narrow) as made:
+        streams = [made.submit(3, max_tokens=4) for _ in range(3)]
+        assert [made.tokens(stream) for stream in streams] == [[2, 3, 4, 5]] * 3
+        for stream in streams:
+            assert sum(isinstance(event, SequenceStarted) for event in made.heard[stream]) == 1
+
+
+def test_one_who_waits_for_anothers_prompt_can_leave_and_so_can_the_other():
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(context: FakeContext) -> int:
+        entered.set()
+        wait(lambda: release.is_set() or context.flag)
+        return Decoded.ABORTED if context.flag else Decoded.DONE
+
+    with bench(exact=False, answer=hold) as made:
+        family = [made.submit(40, 2, group="g", choice=choice) for choice in range(3)]
+        assert entered.wait(PATIENCE)
+        made.loop.close(family[1])
+        made.loop.close(family[0])
+        assert made.error(family[0]) is None and made.error(family[1]) is None
+        release.set()
+        assert made.tokens(family[2]) == [9]
+        assert not any(made.context.cells.values())
+
+
+def test_scores_come_in_parts_and_then_the_first_token():
+    with bench(exact=False, scored_rows=3) as made:
+        _, *scores, steps, finished, _ = made.all_of(made.submit(9, 1, "g", prompt_logprobs=1))
+        assert [event.start for event in scores if isinstance(event, PromptScores)] == [1, 4, 7]
+        sizes = [len(event.logprobs) // 4 for event in scores if isinstance(event, PromptScores)]
+        assert sizes == [3, 3, 2]
+        assert isinstance(steps, Steps) and isinstance(finished, SequenceFinished)
+        outputs = [sum(row[3] for row in rows) for rows in made.context.calls]
+        assert outputs == [3, 3, 2, 1]
+
+
+def test_times_are_counted():
+    made = Bench(exact=False)
+    times = iter(range(10**6))
+    made.loop = DecodeLoop(
+        made.context,
+        Scheduler(policy(False)),
+        Sampler(VOCABULARY),
+        frozenset(),
+        made._post,
+        lambda: float(next(times)),
+    )
+    made.thread = threading.Thread(target=made.loop.run, daemon=True)
+    made.thread.start()
+    made.all_of(made.submit(5, max_tokens=4))
+    load = made.loop.load()
+    made.loop.stop()
+    made.thread.join(PATIENCE)
+    assert sum(load.queue_seconds.counts) == sum(load.first_token_seconds.counts) == 1
+    assert sum(load.inter_token_seconds.counts) == 3
+    assert load.inter_token_seconds.total > 0

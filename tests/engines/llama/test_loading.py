@@ -33,7 +33,9 @@ def test_the_facts_of_a_model(models):
     assert info.parameters == SIZES["tiny"].parameters
     assert info.size == pytest.approx(info.parameters * 34 / 32, rel=0.02)
     assert (info.trained_context, info.context_length, info.sequences, info.threads) == (2048, 512, 4, 2)
-    assert info.library.startswith("xllamacpp 20") and Path(info.library_path).is_file()
+    assert (
+        info.library.startswith(("xllamacpp 20", "llama-cpp-python 0.")) and Path(info.library_path).is_file()
+    )
     assert info.chat_template and "<|assistant|>" in info.chat_template
     assert info.sampling.temperature is None and info.sampling.top_k is None
     assert loaded.ends == {2, 6}
@@ -151,7 +153,7 @@ def test_memory_that_does_not_suffice_is_a_refusal(models, mode):
     command = [sys.executable, "-c", TOO_MUCH, str(models / "small.gguf"), mode]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
-    assert "could not make room for 16 sequences" in run.stdout
+    assert "tokens in the KV cache" in run.stdout
     assert "lower the context length" in run.stdout
 
 

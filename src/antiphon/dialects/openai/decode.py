@@ -1,10 +1,13 @@
 """From a request body to a generation request: fields sifted, shapes checked, OpenAI's defaults and rules
 applied."""
 
+import re
 from typing import Any
 
 from antiphon.dialects.base import Call
+from antiphon.dialects.openai.constraints import asked_constraint
 from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.wire import (
     MAX_SEQUENCES,
@@ -16,49 +19,104 @@ from antiphon.dialects.openai.wire import (
 from antiphon.dialects.strict_json import kind, read_object
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
-from antiphon.domain.sampling import AskedSampling
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 TEXT_MAX_TOKENS = 16
 """What a text completion makes when nothing is said; OpenAI's default."""
 
+MOST_NAMED = 32
+"""Unknown fields that an answer names; with names of 64 characters two kilobytes of a header."""
+
+INDEX = re.compile(r"\[\d+\]")
+
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 UNBUILT_ROLES = frozenset({"tool", "function"})
 
 
-def decode_chat(body: bytes) -> Call:
-    """A body of POST /v1/chat/completions. Raises a RequestError."""
-    given, ignored = sift(read_object(body), Place.CHAT)
-    _sift_stream_options(given)
-    given = sift_messages(given)
+def decode_chat(body: bytes, report: bool = False) -> Call:
+    """A body of POST /v1/chat/completions. Raises a RequestError; with `report` not for unknown fields, which
+    are then ignored and named."""
+    unknown: list[str] | None = [] if report else None
+    given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
+    _sift_stream_options(given, unknown)
+    given = sift_messages(given, unknown)
     wire = shaped(given, ChatCompletionRequest)
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
         )
+    if wire.top_logprobs and not wire.logprobs:
+        raise InvalidValue("top_logprobs is taken only together with logprobs: true", param="top_logprobs")
     limit = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
-    return _call(wire, (conversation(wire.messages),), limit, ignored)
+    output = Output(
+        max_tokens=limit,
+        choices=wire.n or 1,
+        stop=_stops(wire),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        constraint=asked_constraint(wire),
+        logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
+    )
+    return _call(wire, (conversation(wire.messages),), output, ignored + _named(unknown))
 
 
-def decode_text(body: bytes) -> Call:
-    """A body of POST /v1/completions. Raises a RequestError."""
-    read = read_object(body)
-    given, ignored = sift(read, Place.TEXT)
-    _sift_stream_options(given)
+def decode_text(body: bytes, report: bool = False) -> Call:
+    """A body of POST /v1/completions. Raises a RequestError; `report` as in `decode_chat`."""
+    unknown: list[str] | None = [] if report else None
+    given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
+    _sift_stream_options(given, unknown)
     wire = shaped(given, CompletionRequest)
-    if read.get("best_of") is not None and wire.n not in (None, 1):
-        raise InvalidValue("best_of must be at least n", param="best_of")
-    limit = wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS
-    return _call(wire, _raw_prompts(wire.prompt), limit, ignored)
+    _require_candidates(wire)
+    if wire.max_tokens == 0 and not wire.echo:
+        raise InvalidValue(
+            "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
+        )
+    output = Output(
+        max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
+        choices=wire.n or 1,
+        stop=_stops(wire),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        constraint=asked_constraint(wire),
+        # One candidate is no choice among several: there is nothing to rank, nor to hold back in a stream.
+        best_of=None if wire.best_of == 1 else wire.best_of,
+        echo=bool(wire.echo),
+        logprobs=wire.logprobs,
+    )
+    return _call(wire, _raw_prompts(wire.prompt), output, ignored + _named(unknown))
 
 
-def sift_messages(given: dict[str, Any]) -> dict[str, Any]:
+def _named(unknown: list[str] | None) -> tuple[str, ...]:
+    """Each name once, whichever message it stands in, and no more of them than a header can hold."""
+    names = list(dict.fromkeys(INDEX.sub("[]", name) for name in unknown or ()))
+    more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
+    return (*names[:MOST_NAMED], *more)
+
+
+def _require_candidates(wire: CompletionRequest) -> None:
+    """Raises InvalidValue where `best_of` makes no sense."""
+    if wire.best_of is None:
+        return
+    if wire.best_of < (wire.n or 1):
+        raise InvalidValue(
+            f"best_of must be at least n, which is {wire.n}; got {wire.best_of}", param="best_of"
+        )
+    if wire.stream and wire.best_of > 1:
+        raise InvalidValue(
+            "best_of cannot be streamed, as the best are known when all are complete; leave one of them out",
+            param="best_of",
+        )
+
+
+def _stops(wire: Common) -> tuple[str, ...]:
+    return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
+
+
+def sift_messages(given: dict[str, Any], report: list[str] | None = None) -> dict[str, Any]:
     """The same body with each message and content part sifted."""
     messages = given.get("messages")
     if not isinstance(messages, list):
         return given
     return given | {
-        "messages": [_sift_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+        "messages": [_sift_message(message, f"messages[{i}]", report) for i, message in enumerate(messages)]
     }
 
 
@@ -79,7 +137,7 @@ def conversation(messages: list[ChatMessage], generation_prompt: bool = True) ->
     )
 
 
-def _sift_message(message: object, where: str) -> object:
+def _sift_message(message: object, where: str, report: list[str] | None) -> object:
     if not isinstance(message, dict):
         return message
     role, content = message.get("role"), message.get("content")
@@ -89,50 +147,42 @@ def _sift_message(message: object, where: str) -> object:
         )
     if isinstance(content, str) and message.keys() <= PLAIN_MESSAGE:
         return message
-    kept, _ = sift(message, Place.MESSAGE, f"{where}.")
+    kept, _ = sift(message, Place.MESSAGE, f"{where}.", report)
     if isinstance(content, list):
-        kept["content"] = [_sift_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+        parts = enumerate(content)
+        kept["content"] = [_sift_part(part, f"{where}.content[{i}]", report) for i, part in parts]
     return kept
 
 
-def _sift_part(part: object, where: str) -> object:
+def _sift_part(part: object, where: str, report: list[str] | None) -> object:
     if not isinstance(part, dict):
         return part
-    kept, _ = sift(part, Place.PART, f"{where}.")
+    kept, _ = sift(part, Place.PART, f"{where}.", report)
     if kept.get("type", "text") != "text":
         raise InvalidValue(f"{where}.type must be text; got {kind(kept['type'])}", param=f"{where}.type")
     return kept
 
 
-def _sift_stream_options(given: dict[str, Any]) -> None:
+def _sift_stream_options(given: dict[str, Any], report: list[str] | None) -> None:
     options = given.get("stream_options")
     if isinstance(options, dict):
-        given["stream_options"], _ = sift(options, Place.STREAM, "stream_options.")
+        given["stream_options"], _ = sift(options, Place.STREAM, "stream_options.", report)
 
 
-def _call(wire: Common, prompts: tuple[Prompt, ...], limit: int | None, ignored: tuple[str, ...]) -> Call:
-    choices = wire.n or 1
-    if len(prompts) * choices > MAX_SEQUENCES:
-        at_fault = "prompt" if len(prompts) > 1 else "n"
-        raise InvalidValue(f"prompts times n must be at most {MAX_SEQUENCES}", param=at_fault)
+def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tuple[str, ...]) -> Call:
+    each = output.best_of or output.choices
+    if len(prompts) * each > MAX_SEQUENCES:
+        many = "best_of" if output.best_of else "n"
+        at_fault = "prompt" if len(prompts) > 1 else many
+        raise InvalidValue(f"prompts times {many} must be at most {MAX_SEQUENCES}", param=at_fault)
     if wire.stream_options is not None and not wire.stream:
         raise InvalidValue("stream_options is taken only together with stream: true", param="stream_options")
     request = GenerationRequest(
         model=wire.model,
         prompts=prompts,
-        sampling=AskedSampling(
-            temperature=wire.temperature,
-            top_p=wire.top_p,
-            top_k=None if wire.top_k is None else max(0, wire.top_k),
-            min_p=wire.min_p,
-            seed=wire.seed,
-        ),
-        output=Output(
-            max_tokens=limit,
-            choices=choices,
-            stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
-            stop_token_ids=tuple(wire.stop_token_ids or ()),
-        ),
+        sampling=asked_sampling(wire, output.max_tokens),
+        output=output,
+        cache_salt=wire.cache_salt or "",
     )
     include_usage = wire.stream_options is not None and bool(wire.stream_options.include_usage)
     return Call(request, bool(wire.stream), include_usage, ignored)

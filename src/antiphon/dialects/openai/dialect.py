@@ -24,10 +24,13 @@ class ChatCompletions:
 
     path = "/v1/chat/completions"
 
-    def decode(self, body: bytes) -> Call:
-        return decode_chat(body)
+    def __init__(self, report: bool) -> None:
+        self._report = report
 
-    def answer(self, head: Head, generation: Generation) -> bytes:
+    def decode(self, body: bytes) -> Call:
+        return decode_chat(body, self._report)
+
+    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
         return chat_answer(head, generation)
 
     def chunks(self, head: Head, call: Call) -> Chunks:
@@ -39,14 +42,17 @@ class Completions:
 
     path = "/v1/completions"
 
-    def decode(self, body: bytes) -> Call:
-        return decode_text(body)
+    def __init__(self, report: bool) -> None:
+        self._report = report
 
-    def answer(self, head: Head, generation: Generation) -> bytes:
-        return text_answer(head, generation)
+    def decode(self, body: bytes) -> Call:
+        return decode_text(body, self._report)
+
+    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
+        return text_answer(head, call, generation)
 
     def chunks(self, head: Head, call: Call) -> Chunks:
-        return OpenAIChunks(TextForm(), head, call)
+        return OpenAIChunks(TextForm(bool(call.request.output.logprobs)), head, call)
 
 
 class OpenAI:
@@ -54,8 +60,12 @@ class OpenAI:
 
     name = "openai"
 
-    def __init__(self) -> None:
-        self.operations: tuple[Operation, ...] = (ChatCompletions(), Completions())
+    def __init__(self, report_unknown: bool = False) -> None:
+        """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused."""
+        self.operations: tuple[Operation, ...] = (
+            ChatCompletions(report_unknown),
+            Completions(report_unknown),
+        )
         self.models: ModelOperations = OpenAIModels()
         self.tokens: TokenOperations = VLLMTokens()
 

@@ -10,6 +10,7 @@ import msgspec
 
 from antiphon.dialects.base import Call, Head
 from antiphon.dialects.openai.errors import encode_error
+from antiphon.dialects.openai.logprobs import chat_logprobs, text_logprobs
 from antiphon.dialects.openai.wire import (
     AssistantMessage,
     CachedTokens,
@@ -20,10 +21,12 @@ from antiphon.dialects.openai.wire import (
     Completion,
     Delta,
     TextChoice,
+    TextLogprobs,
     UsageShape,
 )
 from antiphon.domain.collect import Generation
-from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.scores import Scores
 from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
 
@@ -44,6 +47,7 @@ def chat_answer(head: Head, generation: Generation) -> bytes:
         ChatChoice(
             index=choice.index,
             message=AssistantMessage(content=choice.text),
+            logprobs=None if choice.scores is None else chat_logprobs(choice.scores),
             finish_reason=choice.reason.value,
         )
         for choice in generation.choices
@@ -52,10 +56,16 @@ def chat_answer(head: Head, generation: Generation) -> bytes:
     return _encode(ChatCompletion(**_names(CHAT_PREFIX, head), choices=choices, usage=usage))
 
 
-def text_answer(head: Head, generation: Generation) -> bytes:
+def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
+    ranked = bool(call.request.output.logprobs)
     choices = [
-        TextChoice(index=choice.index, text=choice.text, finish_reason=choice.reason.value)
+        TextChoice(
+            index=choice.index,
+            text=choice.text,
+            logprobs=None if choice.scores is None else text_logprobs(choice.scores, ranked),
+            finish_reason=choice.reason.value,
+        )
         for choice in generation.choices
     ]
     return _encode(Completion(**_names(TEXT_PREFIX, head), choices=choices, usage=_usage(generation.usage)))
@@ -84,10 +94,10 @@ class Form(Protocol[Part]):
     def opening(self, choice: int) -> Part | None:
         """What a choice begins with, before any text."""
 
-    def text(self, choice: int, text: str) -> Part:
+    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More text of a choice."""
 
-    def closing(self, choice: int, reason: FinishReason) -> Part:
+    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """The end of a choice."""
 
     def chunk(self, names: Names, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
@@ -102,11 +112,13 @@ class ChatForm:
     def opening(self, choice: int) -> ChatChunkChoice:
         return ChatChunkChoice(index=choice, delta=Delta(role="assistant", content="", refusal=None))
 
-    def text(self, choice: int, text: str) -> ChatChunkChoice:
-        return ChatChunkChoice(index=choice, delta=Delta(content=text))
+    def text(self, choice: int, text: str, scores: Scores = ()) -> ChatChunkChoice:
+        logprobs = chat_logprobs(scores) if scores else None
+        return ChatChunkChoice(index=choice, delta=Delta(content=text), logprobs=logprobs)
 
-    def closing(self, choice: int, reason: FinishReason) -> ChatChunkChoice:
-        return ChatChunkChoice(index=choice, delta=Delta(), finish_reason=reason.value)
+    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> ChatChunkChoice:
+        logprobs = chat_logprobs(scores) if scores else None
+        return ChatChunkChoice(index=choice, delta=Delta(), logprobs=logprobs, finish_reason=reason.value)
 
     def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
         return ChatCompletionChunk(**names, choices=choices, usage=usage)
@@ -117,14 +129,22 @@ class TextForm:
 
     prefix = TEXT_PREFIX
 
+    def __init__(self, ranked: bool) -> None:
+        """`ranked`: whether the likeliest tokens are given beside each token."""
+        self._ranked = ranked
+
     def opening(self, choice: int) -> None:
         return None
 
-    def text(self, choice: int, text: str) -> TextChoice:
-        return TextChoice(index=choice, text=text)
+    def text(self, choice: int, text: str, scores: Scores = ()) -> TextChoice:
+        return TextChoice(index=choice, text=text, logprobs=self._logprobs(scores))
 
-    def closing(self, choice: int, reason: FinishReason) -> TextChoice:
-        return TextChoice(index=choice, text="", finish_reason=reason.value)
+    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> TextChoice:
+        logprobs = self._logprobs(scores)
+        return TextChoice(index=choice, text="", logprobs=logprobs, finish_reason=reason.value)
+
+    def _logprobs(self, scores: Scores) -> TextLogprobs | None:
+        return text_logprobs(scores, self._ranked) if scores else None
 
     def chunk(self, names: Names, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
         return Completion(**names, choices=choices, usage=usage)
@@ -142,15 +162,19 @@ class OpenAIChunks(Generic[Part]):
 
     def encode(self, event: Event) -> bytes:
         match event:
+            case TextDelta() if event.scores:
+                return self._chunk(self._form.text(event.choice, event.text, event.scores))
             case TextDelta():
                 before, after = self._around.get(event.choice) or self._surroundings(event.choice)
                 return before + _encode(event.text) + after
             case Started():
                 return b"".join(self._chunk(self._form.opening(choice)) for choice in range(self._choices))
             case Finished():
-                return self._chunk(self._form.closing(event.choice, event.reason))
+                return self._chunk(self._form.closing(event.choice, event.reason, event.scores or ()))
             case Usage():
                 return self._closing_usage(event) if self._include_usage else b""
+            case Drafted():
+                return b""
 
     def end(self) -> bytes:
         return DONE

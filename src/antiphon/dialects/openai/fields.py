@@ -72,10 +72,7 @@ def _ignored(name: str, places: frozenset[Place], says: str) -> Field:
     return Field(name, places, Standing.IGNORED, says)
 
 
-PENALTIES = "penalties are not built yet; leave it out"
 TOOLS = "tool calls are not built yet; leave it out"
-LOGPROBS = "log-probabilities are not built yet; leave it out"
-GUIDED = "constrained output is not built yet; leave it out"
 MEDIA = "only text is taken in and given out"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
@@ -83,26 +80,63 @@ TEMPLATE = "the model's own template is used as it is; leave it out"
 
 FIELDS: tuple[Field, ...] = (
     *_supported(
-        CHAT, messages="The conversation so far.", max_completion_tokens="The newer name of max_tokens."
+        CHAT,
+        messages="The conversation so far.",
+        max_completion_tokens="The newer name of max_tokens.",
+        logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
+        "bias, penalties, temperature and cuts.",
+        top_logprobs="How many of the likeliest tokens are given at each place, at most 20; only together "
+        "with logprobs.",
     ),
     *_supported(
         TEXT,
         prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens.",
+        logprobs="Gives each token's log-probability in the model's raw distribution (before bias, "
+        "penalties, temperature and cuts), and so many of the likeliest tokens at its place, at most 20.",
+        echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
+        "too, and with max_tokens 0 nothing else is done.",
+        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
+        "log-probability per token, best first; all are counted. Not in a stream.",
     ),
     *_supported(
         BOTH,
         model="Name of a model of /v1/models.",
-        max_tokens="Most tokens of one choice; a chat may else use the rest of the context, a text makes 16.",
+        max_tokens="Most tokens of one choice; a chat may else use the rest of the context, a text makes "
+        "16, and takes 0 with echo.",
         temperature="0 is greedy; the model's own default, else 1.",
         top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
         top_k="The k likeliest tokens; 0 or -1 keeps all.",
         min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
+        presence_penalty="Taken from the logit of each token that is in the output, -2 to 2.",
+        frequency_penalty="Taken from a token's logit for each time it is in the output, -2 to 2.",
+        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
+        "above 0, at most 2; 1 does nothing.",
+        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
+        "100.",
+        mirostat_target="Surprise in bits that each token is steered to (Mirostat, version 2); 1.5 when only "
+        "mirostat_lr is sent. Takes the place of min_p, top_k, top_p and typical_p.",
+        mirostat_lr="How fast Mirostat follows; 0.1 when only mirostat_target is sent.",
+        min_tokens="Tokens of a choice before which nothing ends it but max_tokens.",
+        ignore_eos="Whether the model's end tokens are drawn like others and end nothing.",
+        allowed_token_ids="The only token ids that can be drawn.",
         seed="The same seed gives the same draws.",
         n="Choices of each prompt.",
         stop="Texts that end a choice, at most four; cut from its text.",
         stop_token_ids="Token ids that end a choice, besides the model's own.",
         stream="Whether the answer comes as server-sent events.",
         stream_options="How a stream ends; only together with stream.",
+        cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
+    ),
+    *_supported(
+        BOTH,
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema.",
+        guided_json="A JSON Schema, as an object or a text, that each choice satisfies.",
+        guided_regex="A regular expression that matches the whole of each choice.",
+        guided_choice="Texts, one of which each choice is.",
+        guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
+        guided_whitespace_pattern="With JSON: what stands wherever JSON takes whitespace, as [ \\n]{0,2}.",
+        structured_outputs="One of json, regex, choice, grammar, json_object: vLLM's newer form of guided_*.",
     ),
     *_supported(STREAM, include_usage="Whether one more chunk, with empty choices, brings the usage."),
     *_supported(
@@ -119,30 +153,24 @@ FIELDS: tuple[Field, ...] = (
         add_special_tokens="Whether the prompt gets the model's begin token; true by default.",
         add_generation_prompt="Whether the assistant's turn is opened after the messages; true by default.",
     ),
+    *_supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
     *_supported(DETOKENIZE, tokens="The token ids."),
     *_supported(TOKENIZE | DETOKENIZE, model="Name of a model; may be left out when there is only one."),
     # --- accepted and ignored ---
     _ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored(
-        "prompt_cache_key", CHAT, "a hint for finding shared prefixes; nothing is kept between requests yet"
+        "prompt_cache_key",
+        CHAT,
+        "a hint where a kept prefix may be; every request finds the longest one here by itself",
     ),
     # --- OpenAI's, not built ---
-    _refused("frequency_penalty", BOTH, PENALTIES, 0),
-    _refused("presence_penalty", BOTH, PENALTIES, 0),
-    _refused("logit_bias", BOTH, "logit bias is not built yet; leave it out", {}),
-    _refused("logprobs", CHAT, LOGPROBS, False),
-    _refused("top_logprobs", CHAT, LOGPROBS, 0),
-    _refused("logprobs", TEXT, LOGPROBS),
-    _refused("best_of", TEXT, "choosing among more candidates is not built yet; leave it out", 1),
-    _refused("echo", TEXT, "echo of the prompt is not built yet; leave it out", False),
     _refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
     _refused("tools", CHAT, TOOLS, []),
     _refused("tool_choice", CHAT, TOOLS, "none", "auto"),
     _refused("parallel_tool_calls", CHAT, TOOLS, True, False),
     _refused("functions", CHAT, TOOLS, []),
     _refused("function_call", CHAT, TOOLS, "none", "auto"),
-    _refused("response_format", CHAT, GUIDED, {"type": "text"}),
     _refused("modalities", CHAT, MEDIA, ["text"]),
     _refused("audio", CHAT, MEDIA),
     _refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
@@ -168,30 +196,21 @@ FIELDS: tuple[Field, ...] = (
     _refused("refusal", PART, "say it as text"),
     _refused("prompt_cache_breakpoint", PART, HOSTED),
     # --- vLLM's extras, not built ---
-    _refused("repetition_penalty", BOTH, PENALTIES, 1),
-    _refused("length_penalty", BOTH, PENALTIES, 1),
+    _refused("length_penalty", BOTH, "it ranks beams, and beam search is not built; leave it out", 1),
     _refused("use_beam_search", BOTH, "beam search is not built; leave it out", False),
-    _refused("ignore_eos", BOTH, "generating past the end token is not built yet; leave it out", False),
-    _refused("min_tokens", BOTH, "a least number of tokens is not built yet; leave it out", 0),
     _refused("bad_words", BOTH, "forbidden words are not built yet; leave it out", []),
-    _refused("allowed_token_ids", BOTH, GUIDED),
     _refused("include_stop_str_in_output", BOTH, "the stop text is cut; append it yourself", False),
     _refused("skip_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
     _refused("spaces_between_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
     _refused("truncate_prompt_tokens", BOTH, "a prompt is never shortened; shorten it before sending"),
-    _refused("prompt_logprobs", BOTH, LOGPROBS),
+    _refused("prompt_logprobs", CHAT, "a conversation's prompt is not scored; leave it out"),
+    _refused("prompt_logprobs", TEXT, "send echo and logprobs, with max_tokens 0 for the prompt alone"),
     _refused("return_token_ids", BOTH, "use /tokenize to see token ids", False),
     _refused("return_tokens_as_token_ids", BOTH, "use /tokenize to see token ids", False),
     _refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
-    _refused("structured_outputs", BOTH, GUIDED),
-    _refused("guided_json", BOTH, GUIDED),
-    _refused("guided_regex", BOTH, GUIDED),
-    _refused("guided_choice", BOTH, GUIDED),
-    _refused("guided_grammar", BOTH, GUIDED),
-    _refused("response_format", TEXT, GUIDED, {"type": "text"}),
     _refused("priority", BOTH, "requests are served in order; leave it out", 0),
-    _refused("cache_salt", BOTH, "a salt of the prefix cache is not built yet; leave it out"),
-    _refused("echo", CHAT, "echo of the prompt is not built yet; leave it out", False),
+    _refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
+    _refused("best_of", CHAT, "/v1/completions has best_of; leave it out", 1),
     _refused("add_generation_prompt", CHAT, TEMPLATE, True),
     _refused("continue_final_message", CHAT, TEMPLATE, False),
     _refused("add_special_tokens", CHAT, TEMPLATE, False),
@@ -203,7 +222,6 @@ FIELDS: tuple[Field, ...] = (
     _refused("chat_template", TOKENIZE, TEMPLATE),
     _refused("chat_template_kwargs", TOKENIZE, TEMPLATE, {}),
     _refused("tools", TOKENIZE, TOOLS, []),
-    _refused("return_token_strs", TOKENIZE, "send one id at a time to /detokenize to see its text", False),
 )
 
 Table = Mapping[str, Field]
@@ -217,18 +235,24 @@ def fields_of(place: Place) -> Table:
 TABLES: Mapping[Place, Table] = {place: fields_of(place) for place in Place}
 
 
-def sift(given: dict[str, Any], place: Place, where: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
+def sift(
+    given: dict[str, Any], place: Place, where: str = "", report: list[str] | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The fields that decoding shall see, and the names of those that are ignored. `where` is the path of the
     object.
 
-    Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows.
+    Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows; `report`
+    takes the names of the latter instead.
     """
     table = TABLES[place]
     kept: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
     for name, value in given.items():
         if (field := table.get(name)) is None:
-            raise _unknown(name, place, where)
+            if report is None:
+                raise _unknown(name, place, where)
+            report.append(f"{where}{shown_key(name)}")
+            continue
         if value is None:
             continue
         if field.standing is Standing.REFUSED:

@@ -3,11 +3,12 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import DetokenizeCall, TokenizeCall
 from antiphon.dialects.openai.decode import conversation, sift_messages
 from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.logprobs import spelt
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.wire import MAX_IDS, MAX_MESSAGES, ChatMessage, Name, TokenId
 from antiphon.dialects.strict_json import read_object
@@ -26,6 +27,7 @@ class TokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     add_special_tokens: bool | None = None
     """Whether a raw prompt gets the model's begin token; a conversation has what its template writes."""
     add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
 
 
 class TokenizeAnswer(Struct, frozen=True):
@@ -34,6 +36,9 @@ class TokenizeAnswer(Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: tuple[int, ...]
+    token_strs: list[str] | UnsetType = UNSET
+    """The text of each, when it was asked for; `bytes:\\xe2\\x98` for part of a character, the name of a
+    control token."""
 
 
 class DetokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,27 +67,32 @@ class VLLMTokens:
             if wire.prompt is None:
                 raise MissingParameter("send prompt or messages", param="prompt")
             raise InvalidValue("send prompt or messages, not both", param="messages")
+        texts = bool(wire.return_token_strs)
         if wire.messages is None:
             if wire.add_generation_prompt is not None:
                 raise InvalidValue(
                     "add_generation_prompt is taken only with messages", param="add_generation_prompt"
                 )
-            return TokenizeCall(wire.model, RawPrompt(text=wire.prompt), wire.add_special_tokens is not False)
+            special = wire.add_special_tokens is not False
+            return TokenizeCall(wire.model, RawPrompt(text=wire.prompt), special, texts)
         if wire.add_special_tokens:
             raise UnsupportedParameter(
                 "add_special_tokens is not supported with messages: the template writes them; leave it out",
                 param="add_special_tokens",
             )
         prompt = conversation(wire.messages, wire.add_generation_prompt is not False)
-        return TokenizeCall(wire.model, prompt, add_special=True)
+        return TokenizeCall(wire.model, prompt, True, texts)
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
         given, _ = sift(read_object(body), Place.DETOKENIZE)
         wire = shaped(given, DetokenizeRequest)
         return DetokenizeCall(wire.model, tuple(wire.tokens))
 
-    def tokenized(self, tokens: tuple[int, ...], context_length: int) -> bytes:
-        return _encode(TokenizeAnswer(len(tokens), context_length, tokens))
+    def tokenized(
+        self, tokens: tuple[int, ...], context_length: int, pieces: tuple[bytes, ...] | None = None
+    ) -> bytes:
+        texts = UNSET if pieces is None else list(map(spelt, pieces))
+        return _encode(TokenizeAnswer(len(tokens), context_length, tokens, texts))
 
     def detokenized(self, text: str) -> bytes:
         return _encode(DetokenizeAnswer(text))

@@ -5,7 +5,7 @@ Decoding checks requests against these types, answers are encoded from them, and
 from them. Which other fields are known and refused is said in `fields`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -30,6 +30,21 @@ MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKENS = 128
 """Stop token ids of one request: every step of every sequence is compared with them."""
 
+MAX_ALTERNATIVES = 20
+"""Likeliest tokens at each place; OpenAI's own bound for chats, and the engines'."""
+
+MAX_CANDIDATES = 20
+"""`best_of`; OpenAI's own bound."""
+
+MAX_BIASES = 1024
+"""Tokens of one logit bias: each costs every step of every sequence."""
+
+MAX_SALT = 256
+"""Characters of a cache salt."""
+
+LARGEST_BIAS = 100.0
+"""OpenAI's own bound of a logit bias, in both directions."""
+
 MAX_IDS = 1 << 20
 """Items of one list of token ids: the longest contexts hold as many, and more would keep others waiting."""
 
@@ -46,6 +61,16 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Repetition = Annotated[float, Meta(gt=0, le=2)]
+Surprise = Annotated[float, Meta(gt=0, le=100)]
+Rate = Annotated[float, Meta(ge=0, le=1)]
+LeastTokens = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Bias = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]
+Allowed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
+Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
+Candidates = Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)]
 TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
@@ -74,6 +99,35 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
 
 
+class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON Schema that an answer is to satisfy. It always does, whether `strict` is said or not."""
+
+    schema: dict[str, Any] | bool
+    name: Name | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer is: text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+    schema: dict[str, Any] | None = None
+    """With json_object: the schema of the object."""
+
+
+class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
+    """One constraint, as vLLM writes it."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    whitespace_pattern: str | None = None
+
+
 class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What chat and text completions share."""
 
@@ -83,12 +137,30 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     top_p: Fraction | None = None
     top_k: TopK | None = None
     min_p: Fraction | None = None
+    typical_p: Fraction | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    logit_bias: Bias | None = None
+    mirostat_target: Surprise | None = None
+    mirostat_lr: Rate | None = None
+    min_tokens: LeastTokens | None = None
+    ignore_eos: bool | None = None
+    allowed_token_ids: Allowed | None = None
     seed: Seed | None = None
     n: Choices | None = None
     stop: Stop | None = None
     stop_token_ids: StopTokens | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    cache_salt: Salt | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structured_outputs: StructuredOutputs | None = None
     user: str | None = None
 
 
@@ -97,6 +169,8 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -105,6 +179,11 @@ class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only
     """Body of POST /v1/completions."""
 
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
+    max_tokens: LeastTokens | None = None
+    """0 only together with `echo`."""
+    logprobs: Alternatives | None = None
+    echo: bool | None = None
+    best_of: Candidates | None = None
 
 
 # --- answers ------------------------------------------------------------------------------------------------
@@ -127,6 +206,42 @@ class UsageShape(Struct, frozen=True):
     prompt_tokens_details: CachedTokens
 
 
+class TopLogprob(Struct, frozen=True, kw_only=True):
+    """One of the likeliest tokens at a place."""
+
+    token: str
+    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+    logprob: float
+    """-9999 is as good as never."""
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """One token, in the model's raw distribution."""
+
+    top_logprobs: list[TopLogprob]
+    """As many as were asked for, best first."""
+
+
+class ChatLogprobs(Struct, frozen=True, kw_only=True):
+    """The tokens of a chat's choice, whole or in part."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(Struct, frozen=True, kw_only=True):
+    """The tokens of a text completion's choice, whole or in part, with `echo` the prompt's first."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    """In the model's raw distribution; null for a prompt's first token."""
+    top_logprobs: list[dict[str, float] | None] | None
+    """The likeliest tokens and the token itself; null when none were asked for."""
+    text_offset: list[int]
+    """Which character of the choice's text each token begins in; runs on through a stream."""
+
+
 class AssistantMessage(Struct, frozen=True, kw_only=True):
     """What the model said."""
 
@@ -140,7 +255,7 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
 
     index: int
     message: AssistantMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishName
 
 
@@ -168,7 +283,7 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
 
     index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishName | None = None
 
 
@@ -189,7 +304,7 @@ class TextChoice(Struct, frozen=True, kw_only=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
     finish_reason: FinishName | None = None
 
 

@@ -13,15 +13,17 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from antiphon.engines.base import TokenEngine
+from antiphon.engines.host.confine import confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.frames import FrameError, from_line
 from antiphon.engines.host.runtime import leave
-from antiphon.engines.host.server import listening, remove
+from antiphon.engines.host.server import bind_private, listening, remove
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.telemetry.logs import LOGGER, configure, record
 
@@ -44,13 +46,31 @@ def main() -> None:
     except (EOFError, FrameError) as problem:
         sys.exit(f"an engine host is started by the supervisor, with its configuration on stdin: {problem}")
     configure(config.log_level, config.log_format)
+    pipe = StatusPipe(config.status_fd)
+    try:
+        sock = _confined(config)
+    except AntiphonError as error:
+        pipe.failed(error)
+        sys.exit(1)
     lifeline.watch(told=lambda _: None, gone=lambda: _abandon(config.socket))
-    status = asyncio.run(_host(config, StatusPipe(config.status_fd)))
+    status = asyncio.run(_host(config, pipe, sock))
     logging.shutdown()
     os._exit(status)
 
 
-async def _host(config: HostConfig, status: StatusPipe) -> int:
+def _confined(config: HostConfig) -> socket.socket | None:
+    """Gives up what the engine does not need. Another user could not bind in the runtime directory, so then
+    the socket is bound before. Raises SettingsError."""
+    if config.user is None:
+        confine()
+        return None
+    sock = bind_private(config.socket)
+    library = [config.load.library] if config.load.library else []
+    confine(config.user, [Path(__file__).parent, Path(os.__file__).parent, config.load.model, *library])
+    return sock
+
+
+async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | None) -> int:
     """Loads, serves until told to stop, and frees; the exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -69,7 +89,7 @@ async def _host(config: HostConfig, status: StatusPipe) -> int:
         )
         return 1
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    async with listening(engine, config.socket) as host:
+    async with listening(engine, config.socket, sock=sock) as host:
         faulthandler.enable()  # from here on a crash of the library is news worth a page
         status.ready(info)
         record("engine_ready", logging.DEBUG, model=config.name, library=info.library, pid=os.getpid())

@@ -13,8 +13,10 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
+from antiphon.domain.constraint import Constraint
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,
@@ -29,12 +31,15 @@ from antiphon.engines.base import (
 from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
+    AddAdapter,
     AskInfo,
     Asking,
     AskVocabulary,
     Begun,
     Cancel,
+    Check,
     Counted,
+    Done,
     Ended,
     Facts,
     Failed,
@@ -44,7 +49,9 @@ from antiphon.engines.host.frames import (
     Hello,
     Incompatible,
     Prepare,
+    RemoveAdapter,
     Reply,
+    Scored,
     Stepped,
     Table,
     ToGateway,
@@ -84,7 +91,7 @@ MAX_UNSENT = 16 * 1024 * 1024
 RETRY_AFTER = 1.0
 """Seconds that a host needs to come back with a small model; what callers are told to wait."""
 
-R = TypeVar("R", Counted, Tokenized, Table, Facts)
+R = TypeVar("R", Counted, Tokenized, Table, Facts, Done)
 
 
 class _Call:
@@ -125,6 +132,8 @@ class HostTokenEngine:
         self._call_deadline = call_deadline
         self._channel: Channel[ToGateway] | None = None
         self._calls: dict[int, _Call] = {}
+        self._adapters: dict[str, str] = {}
+        """Path of each that was added, by digest."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None
         self._settled = asyncio.Event()
@@ -179,12 +188,18 @@ class HostTokenEngine:
             if over.is_set() or self._given_up is not None:
                 raise ConnectionAbortedError("it ended as it began")
             self._channel = channel
+            self._add_again()
             self.generation += 1
             self._settled.set()
             record("engine_connected", logging.DEBUG, model=self._name, generation=self.generation)
             await over.wait()
         finally:
             channel.cut("this side closed")
+
+    def _add_again(self) -> None:
+        """Tells a host that came back of the adapters, before anything else is asked of it."""
+        for digest, path in self._adapters.items():
+            self._open(partial(_adding, digest=digest, path=path))
 
     def _drop(self, reason: str) -> None:
         """Ends every call, each by what was known of it."""
@@ -247,7 +262,7 @@ class HostTokenEngine:
     def _receive(self, message: ToGateway) -> None:
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
-        if isinstance(message, Begun | Stepped):
+        if isinstance(message, Begun | Scored | Stepped):
             call = self._calls.get(message.call)
             if call is not None:
                 call.started = True
@@ -298,6 +313,17 @@ class HostTokenEngine:
     async def info(self) -> EngineInfo:
         return (await self._ask(AskInfo, Facts)).value
 
+    async def check(self, constraint: Constraint) -> None:
+        await self._ask(lambda number: Check(number, constraint), Done)
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        await self._ask(lambda number: AddAdapter(number, digest, path), Done)
+        self._adapters[digest] = path
+
+    async def remove_adapter(self, digest: str) -> None:
+        self._adapters.pop(digest, None)
+        await self._ask(lambda number: RemoveAdapter(number, digest), Done)
+
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         number, call = self._open(lambda number: Generate(number, request))
         try:
@@ -305,6 +331,8 @@ class HostTokenEngine:
                 match await call.next():
                     case Begun(value=begun):
                         yield begun
+                    case Scored(value=scores):
+                        yield scores
                     case Stepped(value=steps):
                         yield steps
                     case Ended(value=finished):
@@ -318,6 +346,10 @@ class HostTokenEngine:
     async def aclose(self) -> None:
         """Ends the connection, and with it every sequence that this side began."""
         self.give_up(f"the engine of {self._name} is closed")
+
+
+def _adding(number: int, digest: str, path: str) -> Asking:
+    return AddAdapter(number, digest, path)
 
 
 @asynccontextmanager

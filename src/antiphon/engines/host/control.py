@@ -46,6 +46,8 @@ class HostConfig:
     status_fd: int
     log_level: str = "info"
     log_format: Literal["text", "json"] = "text"
+    user: str | None = None
+    """Whose rights it takes; None keeps the supervisor's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from antiphon.domain.constraint import Constraint
 from antiphon.engines.base import (
     EngineInfo,
     Prepared,
+    PromptScores,
     SequenceFinished,
     SequenceStarted,
     Steps,
@@ -107,6 +109,28 @@ class AskInfo(Message, tag=6):
     call: int
 
 
+class AddAdapter(Message, tag=7):
+    """Answered by Done or Failed."""
+
+    call: int
+    digest: str
+    path: str
+
+
+class RemoveAdapter(Message, tag=8):
+    """Answered by Done or Failed."""
+
+    call: int
+    digest: str
+
+
+class Check(Message, tag=9):
+    """Answered by Done or Failed."""
+
+    call: int
+    constraint: Constraint
+
+
 # --- from the host ------------------------------------------------------------------------------------------
 
 
@@ -166,9 +190,22 @@ class Facts(Message, tag=8):
     value: EngineInfo
 
 
-Asking = Generate | Prepare | Tokenize | AskVocabulary | AskInfo
+class Scored(Message, tag=9):
+    """Log-probabilities of a part of the prompt."""
+
+    call: int
+    value: PromptScores
+
+
+class Done(Message, tag=10):
+    """What was asked for is done."""
+
+    call: int
+
+
+Asking = Generate | Prepare | Tokenize | AskVocabulary | AskInfo | AddAdapter | RemoveAdapter | Check
 ToHost = Hello | Cancel | Asking
-Reply = Begun | Stepped | Ended | Failed | Counted | Tokenized | Table | Facts
+Reply = Begun | Scored | Stepped | Ended | Failed | Counted | Tokenized | Table | Facts | Done
 ToGateway = Hello | Reply
 
 
@@ -179,6 +216,8 @@ def event_reply(call: int, event: TokenEvent) -> Reply:
             return Stepped(call, event)
         case SequenceStarted():
             return Begun(call, event)
+        case PromptScores():
+            return Scored(call, event)
         case SequenceFinished():
             return Ended(call, event)
 

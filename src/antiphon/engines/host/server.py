@@ -13,15 +13,19 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.engines.base import TokenEngine
+from antiphon.domain.constraint import Constraint
+from antiphon.engines.base import Adapting, Constrainable, TokenEngine
 from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
     TO_HOST,
+    AddAdapter,
     AskInfo,
     Asking,
     AskVocabulary,
     Cancel,
+    Check,
     Counted,
+    Done,
     Facts,
     Failed,
     FrameError,
@@ -29,6 +33,7 @@ from antiphon.engines.host.frames import (
     Generate,
     Hello,
     Prepare,
+    RemoveAdapter,
     Reply,
     Table,
     ToHost,
@@ -37,7 +42,7 @@ from antiphon.engines.host.frames import (
     event_reply,
 )
 from antiphon.engines.host.tasks import task_group
-from antiphon.errors import AntiphonError, EngineError, ErrorReport
+from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 from antiphon.telemetry.logs import LOGGER, record
 
 BACKLOG = 64
@@ -129,8 +134,31 @@ async def answer(engine: TokenEngine, asking: Asking) -> Reply:
             return Table(call, await engine.vocabulary())
         case AskInfo(call):
             return Facts(call, await engine.info())
+        case AddAdapter(call, digest, path):
+            await adapting(engine).add_adapter(digest, path)
+            return Done(call)
+        case RemoveAdapter(call, digest):
+            await adapting(engine).remove_adapter(digest)
+            return Done(call)
+        case Check(call, constraint):
+            await constrainable(engine, constraint).check(constraint)
+            return Done(call)
         case Generate(call):
             raise FrameError(f"call {call} makes tokens")
+
+
+def constrainable(engine: TokenEngine, constraint: Constraint) -> Constrainable:
+    """The engine, as one that takes constraints. Raises UnsupportedParameter."""
+    if not isinstance(engine, Constrainable):
+        raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
+    return engine
+
+
+def adapting(engine: TokenEngine) -> Adapting:
+    """The engine, as one that computes with adapters. Raises InvalidValue."""
+    if not isinstance(engine, Adapting):
+        raise InvalidValue("this engine takes no adapters", param="adapter")
+    return engine
 
 
 @dataclass(slots=True)
@@ -159,9 +187,14 @@ class Host:
 
 
 @asynccontextmanager
-async def listening(engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT) -> AsyncIterator[Host]:
-    """Offers a loaded engine on a socket that only this user may open; afterwards the path is gone."""
-    sock = bind_private(path)
+async def listening(
+    engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT, sock: socket.socket | None = None
+) -> AsyncIterator[Host]:
+    """Offers a loaded engine on a socket that only this user may open; afterwards the path is gone.
+
+    `sock` is bound to the path already, by who may do so.
+    """
+    sock = sock or bind_private(path)
     async with task_group() as tasks:
         host = Host(engine, tasks, max_unsent)
         server = await asyncio.get_running_loop().create_unix_server(host.session, sock=sock, backlog=BACKLOG)
@@ -183,5 +216,7 @@ def bind_private(path: str) -> socket.socket:
 
 
 def remove(path: str) -> None:
-    """Takes a socket's path away, if it is there."""
-    Path(path).unlink(missing_ok=True)
+    """Takes a socket's path away, if it is there. A host that gave up the right to leaves it to the
+    supervisor."""
+    with suppress(PermissionError):
+        Path(path).unlink(missing_ok=True)

@@ -7,28 +7,31 @@ Other threads talk to it through `submit`, `close` and `stop` only; it talks to 
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from antiphon.domain.load import Load
 from antiphon.engines.base import (
     Counts,
-    Load,
+    PromptScores,
     SequenceFinished,
     SequenceStarted,
     Steps,
     StopCause,
     TokenEvent,
 )
+from antiphon.engines.llama.cells import Change, Copy
+from antiphon.engines.llama.computing import Computing, Drawer, Logits
+from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.libllama_context import Decoded
-from antiphon.engines.llama.sampler import draw
-from antiphon.engines.llama.scheduler import Call, Padding, Plan, Scheduler
+from antiphon.engines.llama.meters import Meters
+from antiphon.engines.llama.sampling import prompt_scores
+from antiphon.engines.llama.scheduler import Call, Plan, Scheduler, Span
 from antiphon.engines.llama.sequence import Phase, Sequence
 from antiphon.engines.llama.streams import Ended, Stream
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
@@ -37,36 +40,12 @@ log = logging.getLogger(__name__)
 
 Delivery = tuple[Stream, TokenEvent | Ended]
 
-PREFILL_SLICE = 0.1
-"""Seconds of one step that prompts may take while other sequences wait for their next token."""
 SMALLEST_BUDGET = 32
 """Prompt tokens that a step computes however slow the machine is."""
 MEASURABLE = 16
 """Rows from which a call's time says something about the speed of prefill."""
 MEMORY = 0.8
 """Weight of the past in that speed."""
-
-
-class Computing(Protocol):
-    """What the loop needs of a context; `NativeContext` says what each does."""
-
-    def set_row(self, at: int, token: int, position: int, sequence: int, output: bool) -> None: ...
-    def set_rows(self, at: int, tokens: list[int], position: int, sequence: int, output: bool) -> None: ...
-    def decode(self, rows: int) -> int: ...
-    def logits(self, rows: int) -> NDArray[np.float32]: ...
-    def remove(self, sequence: int, start: int = 0) -> None: ...
-    def copy(self, source: int, target: int, length: int) -> None: ...
-    def abort(self) -> None: ...
-    def resume(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Totals:
-    """What was done so far."""
-
-    prefill_tokens: int = 0
-    decoded_tokens: int = 0
-    steps: int = 0
 
 
 class DecodeLoop:
@@ -76,12 +55,14 @@ class DecodeLoop:
         self,
         context: Computing,
         scheduler: Scheduler,
+        sampler: Drawer,
         ends: frozenset[int],
         post: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._scheduler = scheduler
+        self._sampler = sampler
         self._ends = ends
         """The model's end-of-generation tokens."""
         self._post = post
@@ -89,7 +70,8 @@ class DecodeLoop:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: list[Delivery] = []
         self._streams: dict[Sequence, Stream] = {}
-        self._totals = Totals()
+        self._meters = Meters()
+        self._guiding = Guiding()
         self._lock = Lock()
         """Guards the next three, which other threads look at."""
         self._flight: frozenset[Sequence] = frozenset()
@@ -135,17 +117,7 @@ class DecodeLoop:
         """
         if self._stopped:
             raise EngineUnavailable("the engine has stopped; try again soon")
-        scheduler, totals = self._scheduler, self._totals
-        running = scheduler.running
-        return Load(
-            running=running,
-            queued=len(scheduler.queue) + self._submitted - self._added,
-            free_sequences=scheduler.policy.sequences - running,
-            cells_used=sum(sequence.computed for sequence in tuple(scheduler.slots) if sequence),
-            prefill_tokens=totals.prefill_tokens,
-            decoded_tokens=totals.decoded_tokens,
-            steps=totals.steps,
-        )
+        return self._meters.load(self._scheduler, self._submitted - self._added)
 
     # --- the thread
 
@@ -168,6 +140,7 @@ class DecodeLoop:
     def _obey(self) -> None:
         """Carries out what others asked for; waits for it while there is nothing to compute."""
         if not self._streams:
+            self._change(self._scheduler.take_changes())
             self._flush()
             self._inbox.get()()
         for command in self._commands():
@@ -181,9 +154,12 @@ class DecodeLoop:
             return
 
     def _add(self, stream: Stream) -> None:
-        self._streams[stream.sequence] = stream
-        self._scheduler.add(stream.sequence)
         self._added += 1
+        refusal = self._scheduler.add(stream.sequence, self._clock())
+        if refusal is not None:
+            self._outbox.append((stream, Ended(refusal)))
+            return
+        self._streams[stream.sequence] = stream
 
     def _close(self, stream: Stream) -> None:
         if stream.sequence in self._streams:
@@ -194,146 +170,218 @@ class DecodeLoop:
 
     def _end_all(self) -> None:
         for sequence in tuple(self._streams):
-            gone = EngineUnavailable if sequence.phase is Phase.QUEUED else EngineDied
+            gone = EngineDied if sequence.started else EngineUnavailable
             self._release(sequence, Ended(gone("the engine has stopped")))
 
     def _step(self) -> None:
+        self._follow()
         plan = self._scheduler.plan(self._budget())
         self._prepare(plan)
         began = self._clock()
         for call in plan.calls:
-            if not self._run(call) or (call.prefills() and self._should_look_up(began)):
+            if not self._run(call) or (call.spans and self._should_look_up(began)):
                 break
+
+    def _follow(self) -> None:
+        """Brings guided sequences up to what is known of their constraints."""
+        running = self._scheduler.everybody()
+        if not any(one.guide is not None for one in running):
+            return
+        self._guiding.await_answers(running)
+        for sequence, error in self._guiding.failed(running):
+            self._release(sequence, Ended(error), keep=False)
+        if (kept := self._guiding.unparked()) is not None:
+            self._accept(*kept, self._clock())
+        for sequence, tokens in self._guiding.forced(self._scheduler.everybody()):
+            self._take(sequence, tokens)
+        self._flush()
+
+    def _take(self, sequence: Sequence, tokens: tuple[int, ...]) -> None:
+        """Gives a sequence tokens that nothing was drawn for, until one ends it."""
+        cause, said = None, 0
+        while cause is None and said < len(tokens):
+            cause = sequence.take(tokens[said], self._ends)
+            said += 1
+        self._say(sequence, Steps(tokens[:said]))
+        self._meters.drew(sequence.request.adapter, said)
+        if cause is not None:
+            self._finish(sequence, cause)
 
     def _budget(self) -> int:
         """Prompt tokens for the next step: fewer while others wait for their next token."""
-        most = self._scheduler.policy.budget
-        if not self._pace or not self._scheduler.decoding():
-            return most
-        return min(most, max(SMALLEST_BUDGET, int(PREFILL_SLICE / self._pace)))
+        policy = self._scheduler.policy
+        if not self._scheduler.decoding():
+            return policy.budget
+        if not self._pace:
+            return min(policy.budget, SMALLEST_BUDGET)
+        return min(policy.budget, max(SMALLEST_BUDGET, int(policy.step_latency / self._pace)))
 
     def _should_look_up(self, began: float) -> bool:
         """Whether the rest of a plan is left for the next one, now that one prompt was worked on."""
-        late = self._clock() - began > PREFILL_SLICE
-        return not self._inbox.empty() or (late and bool(self._scheduler.decoding()))
+        late = self._clock() - began > self._scheduler.policy.step_latency
+        return not self._inbox.empty() or (late and self._scheduler.decoding())
+
+    def _change(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, Copy):
+                self._context.copy(change.source, change.target, change.length)
+            else:
+                self._context.remove(change.id, change.start)
 
     def _prepare(self, plan: Plan) -> None:
-        for copy in plan.copies:
-            self._context.copy(copy.source, copy.target, copy.length)
-            if copy.moves:
-                self._context.remove(copy.source)
+        self._change(plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
             queued = now - self._streams[sequence].began
-            self._say(sequence, SequenceStarted(len(sequence.prompt), sequence.shared, queued))
+            self._meters.queue.add(queued)
+            self._say(sequence, SequenceStarted(sequence.prompt, sequence.shared, queued))
+            if sequence.complete:
+                self._finish(sequence, StopCause.LENGTH)
         self._flush()
 
     def _run(self, call: Call) -> bool:
         """Carries out one call; whether it was computed."""
         rows = self._fill(call)
         began = self._clock()
-        status = self._decode(rows, call.abortable())
+        status = self._decode(rows, call)
         self._victims = call.sequences() if status == Decoded.ABORTED else frozenset()
-        if status != Decoded.DONE:
+        if status == Decoded.DONE:
+            now = self._clock()
+            if call.spans and rows >= MEASURABLE:
+                self._measure((now - began) / rows)
+            self._advance(call, now)
+        elif status != Decoded.NO_ROOM or not self._scheduler.make_room(rows):
             self._undo(call, status)
-        else:
-            if call.prefills() and rows >= MEASURABLE:
-                self._measure((self._clock() - began) / rows)
-            self._advance(call)
         self._flush()
         return status == Decoded.DONE
 
-    def _decode(self, rows: int, abortable: frozenset[Sequence]) -> int:
+    def _decode(self, rows: int, call: Call) -> int:
         spared = any(victim.phase is not Phase.OVER for victim in self._victims)
+        abortable = frozenset() if spared else call.abortable()
         with self._lock:
             self._context.resume()
-            self._flight = frozenset() if spared else abortable
+            self._flight = abortable
         status = self._context.decode(rows)
         with self._lock:
             self._flight = frozenset()
-        self._totals.steps += 1
+        self._meters.steps += 1
         return status
 
     def _fill(self, call: Call) -> int:
         """Writes the call's rows into the batch; how many they are."""
-        context, at = self._context, 0
-        for row in call.rows:
-            if isinstance(row, Padding):
-                context.set_row(at, 0, row.position, row.slot, True)
-                at += 1
-            elif row.sequence.slot is not None:
-                tokens = row.sequence.tokens
-                count = row.stop - row.start
-                if count == 1:
-                    context.set_row(at, tokens[row.start], row.start, row.sequence.slot, row.logits)
-                else:
-                    context.set_rows(
-                        at, tokens[row.start : row.stop], row.start, row.sequence.slot, row.logits
-                    )
-                at += count
+        at = len(call.ids)
+        if at:
+            self._context.set_singles(call.tokens, call.positions, call.ids)
+        for span in call.spans:
+            sequence = span.sequence
+            tokens = sequence.tokens[span.start : span.stop]
+            self._context.set_rows(at, tokens, span.start, sequence.seat, span.logits, span.scored)
+            at += span.stop - span.start
         return at
 
     def _undo(self, call: Call, status: int) -> None:
         """Frees what a call left in the cache that was not computed whole; a failure ends its sequences."""
-        if status != Decoded.ABORTED:
-            log.error("llama_decode failed with %d", status)
-        for row in call.rows:
-            if isinstance(row, Padding):
-                self._context.remove(row.slot, row.position)
-            elif row.sequence.slot is not None:
-                self._context.remove(row.sequence.slot, row.start)
-                if status != Decoded.ABORTED:
-                    failure = EngineError(
-                        "the engine's library failed at this batch; the server's log says how"
-                    )
-                    self._release(row.sequence, Ended(failure))
+        for seat, position in zip(call.ids, call.positions, strict=True):
+            self._context.remove(seat, position)
+        for span in call.spans:
+            if span.sequence.id is not None:
+                self._context.remove(span.sequence.id, span.start)
+        if status == Decoded.ABORTED:
+            return
+        log.error("llama_decode failed with %d", status)
+        for sequence in call.sequences():
+            failure = EngineError("the engine's library failed at this batch; the server's log says how")
+            self._release(sequence, Ended(failure), keep=False)
 
-    def _advance(self, call: Call) -> None:
-        """Notes what was computed and draws a token for each row of logits."""
-        outputs: list[Sequence | None] = []
-        for row in call.rows:
-            if isinstance(row, Padding):
-                self._context.remove(row.slot, row.position)
-                outputs.append(None)
-                continue
-            row.sequence.computed = row.stop
-            self._totals.prefill_tokens += max(0, min(row.stop, len(row.sequence.prompt)) - row.start)
-            if row.logits:
-                outputs.append(row.sequence)
+    # --- what comes of a call
+
+    def _advance(self, call: Call, now: float) -> None:
+        """Notes what was computed, draws a token for each row that gives one, and says scores of prompts."""
+        owners = list(call.rows)
+        """Whose token each row gives; rows of scores come after these."""
+        for place, sequence in enumerate(call.rows):
+            if sequence is None:
+                self._context.remove(call.ids[place], call.positions[place])
+            else:
+                self._meters.prefill_tokens += sequence.computed < sequence.prompt
+                sequence.computed += 1
+        scored = []
+        for span in call.spans:
+            self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt) - span.start)
+            span.sequence.computed = span.stop
+            if span.scored:
+                scored.append(span)
+            elif span.logits:
+                owners.append(span.sequence)
+        outputs = len(owners) + sum(span.stop - span.start for span in scored)
         if not outputs:
             return
-        logits = self._context.logits(len(outputs))
-        for index, sequence in enumerate(outputs):
-            if sequence is not None:
-                self._draw(sequence, logits[index])
+        logits = self._context.logits(outputs)
+        at = len(owners)
+        self._accept(owners, logits[:at], now)
+        self._meters.drew(call.adapter, sum(owner is not None for owner in owners))
+        for span in scored:
+            self._score(span, logits[at : at + span.stop - span.start])
+            at += span.stop - span.start
 
-    def _draw(self, sequence: Sequence, row: NDArray[np.float32]) -> None:
-        request = sequence.request
+    def _score(self, span: Span, logits: Logits) -> None:
+        """Says the scores of the tokens that follow a span's."""
+        sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt)
+        asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         try:
-            drawn = draw(row, request.sampling, request.choice, sequence.made, request.logprobs)
-        except AntiphonError as error:
-            self._release(sequence, Ended(error))
+            found = prompt_scores(logits[: len(asked)], asked, sequence.request.prompt_logprobs or 0)
+        except EngineError as error:
+            self._release(sequence, Ended(error), keep=False)
             return
-        cause = sequence.accept(drawn.token, self._ends)
-        self._totals.decoded_tokens += 1
-        if drawn.logprob is None:
-            self._say(sequence, Steps((drawn.token,)))
-        else:
-            self._say(sequence, Steps((drawn.token,), (drawn.logprob,), (drawn.alternatives,)))
-        if cause is not None:
-            self._finish(sequence, cause)
+        sequence.scored = span.stop
+        self._say(sequence, PromptScores(span.start + 1, *found))
+        if sequence.complete:
+            self._finish(sequence, StopCause.LENGTH)
+
+    def _accept(self, owners: list[Sequence | None], logits: Logits, now: float) -> None:
+        """Draws and gives each sequence its token."""
+        before: Counter[float] = Counter()
+        owners, errors = self._guiding.masked(owners, logits)
+        for guided, error in errors.items():
+            self._release(guided, Ended(error), keep=False)
+        drawings = [None if owner is None else owner.drawing for owner in owners]
+        results = self._sampler.draw(logits, drawings) if owners else []
+        for sequence, found in zip(owners, results, strict=True):
+            if sequence is None or found is None:
+                continue
+            if isinstance(found, AntiphonError):
+                self._release(sequence, Ended(found), keep=False)
+                continue
+            stream = self._streams[sequence]
+            if stream.said:
+                before[stream.said] += 1
+            else:
+                self._meters.first_token.add(now - stream.began)
+            stream.said = now
+            cause = sequence.accept(found.token, self._ends)
+            if found.logprob is None:
+                self._outbox.append((stream, Steps((found.token,))))
+            else:
+                steps = Steps((found.token,), (found.logprob,), (found.alternatives,))
+                self._outbox.append((stream, steps))
+            if cause is not None:
+                self._finish(sequence, cause)
+            elif sequence.guide is not None:
+                sequence.guide.advance(found.token)
+        for said, times in before.items():
+            self._meters.inter_token.add(now - said, times)
 
     def _finish(self, sequence: Sequence, cause: StopCause) -> None:
-        counts = Counts(len(sequence.prompt), sequence.made, sequence.shared)
+        counts = Counts(sequence.prompt, sequence.made, sequence.shared)
         stream = self._streams[sequence]
         self._release(sequence, None)
         self._outbox += (stream, SequenceFinished(cause, counts)), (stream, Ended())
 
-    def _release(self, sequence: Sequence, ended: Ended | None) -> None:
+    def _release(self, sequence: Sequence, ended: Ended | None, keep: bool = True) -> None:
         """Frees what a sequence holds; then says that it ended."""
-        slot = self._scheduler.drop(sequence)
-        if slot is not None:
-            self._context.remove(slot)
+        if sequence.guide is not None:
+            sequence.guide.leave()
+        self._scheduler.drop(sequence, self._clock(), keep)
         stream = self._streams.pop(sequence)
         if ended is not None:
             self._outbox.append((stream, ended))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
+from antiphon.domain.constraint import Constraint
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
@@ -24,8 +25,10 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
+from antiphon.engines.llama.constraining import Constraining
 from antiphon.engines.llama.decoding import DecodeLoop, Delivery
 from antiphon.engines.llama.loading import Loaded, load_model
+from antiphon.engines.llama.sampling import Drawing, Sampler
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Sequence as TokenSequence
 from antiphon.engines.llama.streams import Stream, deliver
@@ -63,6 +66,7 @@ class LlamaTokenEngine:
         self._decoder: DecodeLoop | None = None
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: Tokenizer | None = None
+        self._constraints: Constraining | None = None
         self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
@@ -95,7 +99,9 @@ class LlamaTokenEngine:
             with suppress(RuntimeError):  # the loop has closed, so nobody reads any more
                 loop.call_soon_threadsafe(deliver, deliveries)
 
-        decoder = DecodeLoop(loaded.context, Scheduler(loaded.policy), loaded.ends, post, self._clock)
+        sampler = Sampler(loaded.info.vocabulary)
+        scheduler = Scheduler(loaded.policy)
+        decoder = DecodeLoop(loaded.context, scheduler, sampler, loaded.ends, post, self._clock)
         ready.set_result((loaded, decoder))
         decoder.run()
         loaded.close()
@@ -107,7 +113,10 @@ class LlamaTokenEngine:
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence; closing ends it, and returns when it holds nothing any more."""
-        stream = Stream(self._sequence(request), self._clock())
+        sequence = self._sequence(request)
+        if request.constraint is not None:
+            sequence.guide = await self._constraining().guide(request.constraint)
+        stream = Stream(sequence, self._clock())
         decoder = self._running()
         decoder.submit(stream)
         try:
@@ -117,6 +126,10 @@ class LlamaTokenEngine:
             if stream.ended is None:
                 decoder.close(stream)
                 await stream.end()
+
+    async def check(self, constraint: Constraint) -> None:
+        """Whether a constraint can be kept."""
+        await self._constraining().check(constraint)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Token ids of the pieces joined to one text."""
@@ -135,6 +148,8 @@ class LlamaTokenEngine:
 
     async def aclose(self) -> None:
         """Ends every sequence, then frees the model."""
+        if self._constraints is not None:
+            await self._constraints.aclose()
         if self._decoder is not None:
             self._decoder.stop()
         self._texts.shutdown(wait=False)
@@ -149,17 +164,37 @@ class LlamaTokenEngine:
         context = self._model().info.context_length
         if not prompt:
             raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
-        if len(prompt) >= context:
+        if len(prompt) + min(request.max_tokens, 1) > context:
             raise ContextLengthExceeded(
                 f"the prompt has {len(prompt)} tokens and the model's context {context}, "
                 "which must hold a token of the answer too; shorten the prompt",
                 param="prompt",
             )
-        if request.max_tokens < 1:
-            raise InvalidValue("max_tokens must be at least 1", param="max_tokens")
-        if request.logprobs is not None and not 0 <= request.logprobs <= MOST_ALTERNATIVES:
-            raise InvalidValue(f"logprobs must be from 0 to {MOST_ALTERNATIVES}", param="logprobs")
-        return TokenSequence(request, prompt, context)
+        if request.max_tokens < (0 if request.prompt_logprobs is not None else 1):
+            raise InvalidValue(
+                "max_tokens must be at least 1, or 0 to score the prompt alone", param="max_tokens"
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            asked = getattr(request, name)
+            if asked is not None and not 0 <= asked <= MOST_ALTERNATIVES:
+                raise InvalidValue(f"{name} must be from 0 to {MOST_ALTERNATIVES}", param=name)
+        if request.constraint is not None and request.sampling.ignore_eos:
+            problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
+            raise InvalidValue(problem, param="ignore_eos")
+        if request.adapter is not None:
+            problem = f"the engine has no adapter {request.adapter!r}; name one that is loaded"
+            raise InvalidValue(problem, param="adapter")
+        loaded = self._model()
+        drawing = Drawing(
+            request.sampling,
+            request.choice,
+            request.logprobs,
+            prompt=prompt,
+            ends=loaded.ends,
+            stops=request.stop_token_ids,
+            vocabulary=loaded.info.vocabulary,
+        )
+        return TokenSequence(request, prompt, context, drawing)
 
     def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
@@ -185,6 +220,11 @@ class LlamaTokenEngine:
         if self._decoder is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._decoder
+
+    def _constraining(self) -> Constraining:
+        if self._constraints is None:
+            self._constraints = Constraining(self.vocabulary, self._model().model.tokenize)
+        return self._constraints
 
     def _the_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:

@@ -6,6 +6,7 @@ what to do with a result, is the scheduler's and the decode loop's.
 """
 
 import ctypes
+from array import array
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -43,6 +44,7 @@ class ContextShape:
     cells: int
     """Cells of one stream in exact mode, of the pool otherwise."""
     sequences: int
+    """Native sequence ids."""
     rows: int
     """Most rows of one decode."""
     micro_rows: int
@@ -52,6 +54,8 @@ class ContextShape:
     """One pool of cells instead of a stream for each sequence."""
     flash: bool
     kv_type: str
+    outputs: int = 0
+    """Most rows of one decode that give logits; 0 is one for each sequence."""
 
 
 class NativeContext:
@@ -64,11 +68,12 @@ class NativeContext:
         self.shape = shape
         self._call = model.library.call
         self._vocabulary = model.size
+        params = self._params(model.library)
         with model.library.log_captured() as log:
-            self.pointer = self._call.llama_init_from_model(model.pointer, self._params(model.library))
+            self.pointer = self._call.llama_init_from_model(model.pointer, params)
         if not self.pointer:
             raise LoadError(
-                f"llama.cpp could not make room for {shape.sequences} sequences: "
+                f"llama.cpp could not make room for {params.n_ctx} tokens in the KV cache: "
                 f"{log.errors() or 'it gave no reason'}; lower the context length or the number of sequences."
             )
         self._check(model.library)
@@ -89,7 +94,7 @@ class NativeContext:
             "n_batch": shape.rows,
             "n_ubatch": shape.micro_rows,
             "n_seq_max": shape.sequences,
-            "n_outputs_max": shape.sequences,
+            "n_outputs_max": shape.outputs or shape.sequences,
             "n_threads": shape.threads,
             "n_threads_batch": shape.threads,
             "flash_attn_type": FLASH_ON if shape.flash else FLASH_OFF,
@@ -149,21 +154,30 @@ class NativeContext:
             self._call.llama_free(self.pointer)
             self.pointer = None
 
-    def set_row(self, at: int, token: int, position: int, sequence: int, output: bool) -> None:
-        """One row of the next batch."""
-        self.tokens[at] = token
-        self.positions[at] = position
-        self.sequences[at] = sequence
-        self.outputs[at] = output
+    def set_singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+        """The first rows of the next batch, each with logits."""
+        end = len(tokens)
+        self.tokens[:end] = tokens
+        self.positions[:end] = positions
+        self.sequences[:end] = sequences
+        self.outputs[:end] = 1
 
-    def set_rows(self, at: int, tokens: list[int], position: int, sequence: int, output: bool) -> None:
-        """Consecutive rows of one sequence; `output` is said of the last."""
+    def set_rows(
+        self,
+        at: int,
+        tokens: "list[int] | array[int]",
+        position: int,
+        sequence: int,
+        output: bool,
+        every: bool = False,
+    ) -> None:
+        """Consecutive rows of one sequence; `output` is said of the last, `every` of all."""
         end = at + len(tokens)
         self.tokens[at:end] = tokens
         self.positions[at:end] = np.arange(position, position + len(tokens))
         self.sequences[at:end] = sequence
-        self.outputs[at:end] = 0
-        self.outputs[end - 1] = output
+        self.outputs[at:end] = every
+        self.outputs[end - 1] = output or every
 
     def decode(self, rows: int) -> int:
         """Computes the first `rows` rows of the arrays: a `Decoded`, or negative. Releases the interpreter
@@ -176,7 +190,8 @@ class NativeContext:
         """Logits of the last decode's output rows, in their order: a view that the next decode overwrites."""
         address = self._call.llama_get_logits(self.pointer)
         if address != self._logits_address:
-            room = (ctypes.c_float * self._vocabulary * self.shape.sequences).from_address(address)
+            most = self.shape.outputs or self.shape.sequences
+            room = (ctypes.c_float * self._vocabulary * most).from_address(address)
             self._logits = np.ctypeslib.as_array(room)
             self._logits_address = address
         return self._logits[:rows]
@@ -190,6 +205,9 @@ class NativeContext:
 
         A pool shares the cells; streams copy all of them with the next decode, so the rest is cut here.
         """
+        if self.shape.unified:
+            self._call.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return
         self._call.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self.remove(target, length)
 

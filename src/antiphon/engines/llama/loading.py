@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.sampling import AskedSampling
-from antiphon.engines.base import EngineInfo, LoadSpec
+from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama_context import KV_TYPES, ContextShape, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.engines.llama.machine import best_threads
+from antiphon.engines.llama.policy import MOST_IDS, Policy
 from antiphon.engines.llama.proof import alike_row_counts
-from antiphon.engines.llama.scheduler import Policy
 from antiphon.errors import LoadError
 
 MICRO_ROWS = 128
@@ -22,8 +22,16 @@ MICRO_ROWS = 128
 CPU and take memory; fewer can be aborted sooner.
 """
 
-MOST_SEQUENCES = 256
-"""llama.cpp's own limit."""
+KEPT_PART = 4
+"""A pool keeps prefixes in at most this part of its cells: attention walks past each of them in every step,
+so a pool full of them would more than double a step's time."""
+
+LOGITS_BYTES = 32 * 1024 * 1024
+"""Of the rows of logits that the library holds. It wants one for each sequence id; what is left of these
+bytes goes to prompts that are scored."""
+
+FEWEST_SCORED = 16
+"""Prompt tokens that are scored at once, however large the vocabulary."""
 
 NO_VOCABULARY = 0
 """llama_vocab_type of a model without a tokenizer: asked for a token, the library aborts the process."""
@@ -49,8 +57,8 @@ class Loaded:
 
 def load_model(spec: LoadSpec) -> Loaded:
     """Loads and proves. Raises a StartupError."""
-    if not 1 <= spec.sequences <= MOST_SEQUENCES:
-        raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_SEQUENCES}")
+    if not 1 <= spec.sequences <= MOST_IDS:
+        raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_IDS}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
     if spec.prefill_chunk < 1:
@@ -85,31 +93,74 @@ def load_model(spec: LoadSpec) -> Loaded:
         raise
 
 
+def cells_of_one(spec: LoadSpec, trained: int) -> int:
+    """Cells that one sequence may fill: its context, and no more than there are."""
+    asked = spec.context_length or trained
+    if spec.cells is None:
+        return asked
+    return min(asked, spec.cells // spec.sequences if streams(spec) else spec.cells)
+
+
+def streams(spec: LoadSpec) -> bool:
+    """Whether each sequence gets a stream of cells of its own."""
+    return spec.exact or spec.layout is KVLayout.STREAMS
+
+
 def context_shape(spec: LoadSpec, model: NativeModel) -> ContextShape:
-    """Sizes for the order. Flash attention is on in the pool, where it need not hold scores of every cell."""
-    cells = spec.context_length or model.trained_context()
-    if not 1 <= cells * spec.sequences <= MOST_CELLS:
+    """Sizes for the order. Flash attention is on where bits may differ: it need not hold scores of every
+    cell."""
+    cells = cells_of_one(spec, model.trained_context())
+    total = spec.cells or cells * spec.sequences
+    if cells < 1 or not 1 <= total <= MOST_CELLS:
         raise LoadError(
             f"{spec.sequences} sequences of {cells} tokens cannot be held; "
             "lower the context length or the number of sequences"
         )
+    keeps = spec.keep_prefixes and not streams(spec)
+    ids = max(spec.sequences, min(MOST_IDS, logits_rows(model.size))) if keeps else spec.sequences
+    rows = min(spec.prefill_chunk + spec.sequences, total)
     return ContextShape(
-        cells=cells if spec.exact else cells * spec.sequences,
-        sequences=spec.sequences,
-        rows=min(spec.prefill_chunk + spec.sequences, cells * spec.sequences),
+        cells=cells if streams(spec) else total,
+        sequences=ids,
+        rows=rows,
         micro_rows=MICRO_ROWS,
         threads=spec.threads or best_threads(),
-        unified=not spec.exact,
+        unified=not streams(spec),
         flash=not spec.exact,
         kv_type=spec.kv_type,
+        outputs=max(ids, min(rows, spec.sequences + scored_rows(spec, model.size))),
     )
+
+
+def logits_rows(vocabulary: int) -> int:
+    """Rows of logits that LOGITS_BYTES hold."""
+    return LOGITS_BYTES // (4 * vocabulary)
+
+
+def scored_rows(spec: LoadSpec, vocabulary: int) -> int:
+    """Prompt tokens that are scored at once."""
+    return max(FEWEST_SCORED, min(MICRO_ROWS, logits_rows(vocabulary) - spec.sequences))
 
 
 def policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Policy:
     """The scheduler's sizes; in exact mode after proving which numbers of rows it may use."""
-    counts = alike_row_counts(context, vocabulary) if spec.exact else ()
-    chunk = min(MICRO_ROWS, spec.prefill_chunk)
-    return Policy(spec.sequences, chunk, spec.prefill_chunk, spec.exact, counts)
+    alike = alike_row_counts(context, vocabulary) if spec.exact else range(1, spec.sequences + 1)
+    return Policy(
+        sequences=spec.sequences,
+        chunk=min(MICRO_ROWS, spec.prefill_chunk),
+        budget=spec.prefill_chunk,
+        cells=context.shape.cells,
+        exact=spec.exact,
+        layout=spec.layout,
+        ids=context.shape.sequences,
+        row_counts=tuple(alike),
+        scored_rows=scored_rows(spec, vocabulary),
+        step_latency=spec.step_latency,
+        queue=spec.queue,
+        queue_per_actor=spec.queue_per_actor,
+        keep=spec.keep_prefixes,
+        most_kept=context.shape.cells // KEPT_PART,
+    )
 
 
 def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:
@@ -120,7 +171,7 @@ def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library
         size=model.weight(),
         quantization=quantization(model.description()),
         trained_context=model.trained_context(),
-        context_length=spec.context_length or model.trained_context(),
+        context_length=cells_of_one(spec, model.trained_context()),
         vocabulary=model.size,
         sequences=spec.sequences,
         threads=context.shape.threads,

@@ -1,263 +1,362 @@
 """Who runs next: admission, sharing of prefills, chunks of prompts, and which rows one decode computes.
 
 It decides and does no I/O: the decode loop asks for a plan, carries it out, and tells what came of it. All of
-it runs on the decode thread.
+it runs on the decode thread. `waiting` is the queue; `pool` and `lanes` are the layouts of the KV cache.
 
-A prompt is computed in chunks without logits, all but its last token; that one is a decode row like any drawn
-token. So every distribution comes from a row of one kind, and siblings need only the prompt's cells.
+A prompt is computed in chunks without logits; its last token gives the first draw.
+  - pool, and streams that are not exact: a step's decode rows and chunks are as many as its time allows.
+  - exact: what a sequence's rows are computed with must not depend on who else runs. Chunks lie at multiples
+    of `chunk` from the prompt's start, each in a call of its own, all but the prompt's last token; that one
+    is a decode row like any drawn token, and decode rows are padded to a number of rows that `proof` found to
+    compute each row alike.
 
-Two layouts of the KV cache:
-  - pool: all sequences share one pool of cells; one call computes decode rows and chunks together.
-  - exact: a stream of cells for each sequence. What a sequence's rows are computed with must not depend on
-    who else runs: chunks lie at multiples of `chunk` from the prompt's start, each in a call of its own, and
-    decode rows are padded to a number of rows that `proof` found to compute each row alike. llama.cpp
-    computes rows of neighbouring slots together and others apart, so gaps are padded too, and the occupied
-    slots are kept dense.
+A call computes for one adapter only, since the library cannot mix them.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from antiphon.engines.llama.cells import Cells, Change
+from antiphon.engines.llama.lanes import Lanes
+from antiphon.engines.llama.nodes import Match
+from antiphon.engines.llama.policy import Policy
+from antiphon.engines.llama.pool import Pool
 from antiphon.engines.llama.sequence import Phase, Sequence
+from antiphon.engines.llama.waiting import Waiting
+from antiphon.errors import AntiphonError
 
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Sizes that the scheduler keeps to."""
-
-    sequences: int
-    chunk: int
-    """Most prompt tokens of one sequence in one call; in exact mode also the grid that chunks lie on."""
-    budget: int
-    """Most prompt tokens that one step computes, all sequences together."""
-    exact: bool
-    row_counts: tuple[int, ...] = ()
-    """Exact mode: the numbers of decode rows that compute every row alike, ascending; the last is
-    `sequences`.
-    """
+WORTH_WAITING = 32
+"""Tokens that a sequence must be spared to wait until another has computed them."""
+HEADROOM = 16
+"""Cells that each sequence is to have for its next tokens when one more is admitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens of one sequence that one call computes."""
+    """Consecutive tokens of one sequence's prompt that one call computes."""
 
     sequence: Sequence
     start: int
     stop: int
+    scored: bool = False
+    """Whether each row gives logits, for the scores of the prompt."""
 
     @property
     def logits(self) -> bool:
         """Whether its last token is the sequence's last, so that a token can be drawn."""
         return self.stop == len(self.sequence.tokens)
 
-    @property
-    def prefills(self) -> bool:
-        """Whether it computes part of a prompt, and so may take long."""
-        return self.stop - self.start > 1 or not self.logits
 
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """A row that is computed and thrown away, at the next position of a slot."""
-
-    slot: int
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """One call of decode. Rows come in the order of spans; padding and decode rows in the order of slots."""
+    """One call of decode: single rows with logits first, then spans."""
 
-    rows: tuple[Span | Padding, ...]
+    rows: list[Sequence | None] = field(default_factory=list)
+    """Whose next token each single row gives; None is a row that is computed and thrown away."""
+    ids: list[int] = field(default_factory=list)
+    """Of the single rows, as the next two."""
+    positions: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    adapter: str | None = None
 
     def sequences(self) -> frozenset[Sequence]:
         """Sequences that have a row in it."""
-        return frozenset(row.sequence for row in self.rows if isinstance(row, Span))
-
-    def prefills(self) -> bool:
-        """Whether it computes part of a prompt."""
-        return any(isinstance(row, Span) and row.prefills for row in self.rows)
+        singles = (sequence for sequence in self.rows if sequence is not None)
+        return frozenset((*singles, *(span.sequence for span in self.spans)))
 
     def abortable(self) -> frozenset[Sequence]:
         """Sequences whose leaving is worth an abort: those whose prompt it computes, or the only one."""
-        everybody = self.sequences()
-        if len(everybody) == 1:
-            return everybody
-        return frozenset(row.sequence for row in self.rows if isinstance(row, Span) and row.prefills)
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """The first `length` positions of one slot are to be those of another, which is empty."""
-
-    source: int
-    target: int
-    length: int
-    moves: bool = False
-    """Whether the source is to be emptied afterwards."""
+        if len(self.rows) + len(self.spans) == 1:
+            return self.sequences()
+        return frozenset(span.sequence for span in self.spans)
 
 
 @dataclass(slots=True)
 class Plan:
     """What to do in one step, in this order."""
 
-    copies: list[Copy] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     admitted: list[Sequence] = field(default_factory=list)
+    """For the first time; one that was preempted comes back silently."""
     calls: list[Call] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Tally:
+    """What the scheduler did so far."""
+
+    admitted: int = 0
+    hits: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
 class Scheduler:
-    """The queue and the slots."""
+    """The queue, those that run, and the cells."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.queue: deque[Sequence] = deque()
-        self.slots: list[Sequence | None] = [None] * policy.sequences
+        self.tally = Tally()
+        self.waiting = Waiting(policy)
+        self.cells: Cells
+        self._lanes: Lanes | None = None
+        if policy.streams:
+            self.cells = self._lanes = Lanes(policy)
+        else:
+            self.cells = Pool(policy.ids, policy.cells, policy.most_kept)
         self._running: dict[Sequence, None] = {}
         """In order of admission."""
+        self._arrivals = 0
+        self._crowded = False
+        """Whether the library had no room for those that run; nobody is admitted until one of them ends."""
+        self._adapter: str | None = None
+        self._served: dict[str | None, int] = {}
+        """The step in which each adapter that runs was served last."""
+        self._steps = self._quantum_ends = 0
 
     @property
     def running(self) -> int:
         return len(self._running)
 
-    def add(self, sequence: Sequence) -> None:
-        """Puts it at the end of the queue."""
-        self.queue.append(sequence)
+    def everybody(self) -> tuple[Sequence, ...]:
+        """Those that run. From any thread."""
+        return tuple(self._running)
 
-    def drop(self, sequence: Sequence) -> int | None:
-        """Ends a sequence wherever it stands; the slot whose cells are to be freed, if it had one."""
+    def add(self, sequence: Sequence, now: float = 0.0) -> AntiphonError | None:
+        """Queues it, or says why it may not be."""
+        refusal = self.waiting.refusal(sequence, now, self.policy.sequences - self.running)
+        if refusal is None:
+            self._arrivals += 1
+            sequence.arrival = self._arrivals
+            self.waiting.add(sequence)
+        return refusal
+
+    def drop(self, sequence: Sequence, now: float = 0.0, keep: bool = True) -> None:
+        """Ends a sequence wherever it stands; with `keep` what it has computed may stay for others."""
         if sequence.phase is Phase.OVER:
-            return None
+            return
+        self._stop_waiting(sequence)
         if sequence.phase is Phase.QUEUED:
-            self.queue.remove(sequence)
+            self.waiting.remove(sequence)
         else:
             del self._running[sequence]
-        slot, sequence.slot = sequence.slot, None
-        if slot is not None:
-            self.slots[slot] = None
+            self.cells.release(sequence, keep and (self.policy.keep or sequence.awaited > 0))
+            self._crowded = False
+        self.waiting.ended(sequence, now)
         sequence.end()
-        return slot
 
-    def decoding(self) -> list[Sequence]:
-        """Sequences that wait for nothing but their next token, in order of admission."""
-        return [sequence for sequence in self._running if sequence.phase is Phase.DECODE]
+    def decoding(self) -> bool:
+        """Whether any sequence waits for nothing but its next token."""
+        return any(one.computed == len(one.tokens) - 1 for one in self._running)
+
+    def take_changes(self) -> list[Change]:
+        """Changes of the cache that nobody was told of yet."""
+        changes, self.cells.changes = self.cells.changes, []
+        return changes
 
     def plan(self, budget: int) -> Plan:
         """What to do next, with about so many prompt tokens at most; calls whenever any sequence is left."""
         plan = Plan()
         self._admit(plan)
-        decoding = self.decoding()
-        chunks = list(self._chunks(budget))
-        if not self.policy.exact:
-            rows = [_decode_row(sequence) for sequence in decoding] + chunks
-            plan.calls = [Call(tuple(rows))] if rows else []
-            return plan
-        if not self.queue:
-            plan.copies += self._compact()
-        if decoding:
-            plan.calls.append(Call(self._padded(decoding)))
-        plan.calls += [Call((chunk,)) for chunk in chunks]
+        if not self.policy.keep:
+            self.cells.forget_all()
+        if self._lanes is not None and not self.waiting:
+            self._lanes.compact()
+        self._steps += 1
+        plan.calls = self._calls(budget)
+        plan.changes = self.take_changes()
         return plan
+
+    def make_room(self, rows: int) -> bool:
+        """The library had no room for a call of so many rows; whether there may be now."""
+        if self.policy.streams:
+            return False
+        cached = self.cells.cached
+        if cached:
+            self.cells.reserve(self.cells.total - self.cells.used - cached + min(rows, cached))
+            return True
+        self._crowded = True
+        return self._preempt()
 
     # --- admission
 
     def _admit(self, plan: Plan) -> None:
-        """Gives free slots to those who wait longest, less siblings whose prompt is being computed."""
-        if None not in self.slots:
+        """Gives free places in turn, less to those that another's prompt will spare most of theirs."""
+        if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
-        for sequence in tuple(self.queue):
-            holder = self._holder(sequence)
-            if holder is not None and holder.phase is Phase.PREFILL and holder.made == 0:
+        for sequence in self.waiting.in_turn():
+            if self._still_waits(sequence):
                 continue
-            slot = self.slots.index(None)
-            if holder is not None and holder.slot is not None:
-                shared = len(sequence.prompt) - 1
-                sequence.computed = sequence.shared = shared
-                plan.copies.append(Copy(holder.slot, slot, shared))
-            self.queue.remove(sequence)
-            sequence.slot = slot
-            self.slots[slot] = sequence
-            self._running[sequence] = None
-            plan.admitted.append(sequence)
-            if None not in self.slots:
+            match = self.cells.match(sequence)
+            if self._waits_for_another(sequence, match):
+                continue
+            if not self._fits(sequence, match):
+                return
+            self._start(sequence, match, plan)
+            if len(self._running) >= self.policy.sequences:
                 return
 
-    def _holder(self, sequence: Sequence) -> Sequence | None:
-        """A running sibling, best one whose prompt is computed."""
-        if sequence.group is None or len(sequence.prompt) == 1:
-            return None
-        siblings = [other for other in self._running if other.group == sequence.group]
-        return max(siblings, key=lambda other: other.computed, default=None)
+    def _start(self, sequence: Sequence, match: Match, plan: Plan) -> None:
+        self.waiting.admitted(sequence)
+        self.cells.admit(sequence, match)
+        self._running[sequence] = None
+        if sequence.started:
+            return
+        sequence.started = True
+        sequence.shared = match.length
+        self.tally.admitted += 1
+        self.tally.hits += match.length > 0
+        self.tally.cached_tokens += match.length
+        plan.admitted.append(sequence)
+
+    def _still_waits(self, sequence: Sequence) -> bool:
+        other = sequence.awaits
+        if other is None:
+            return False
+        if other.phase is Phase.PREFILL and other.computed < sequence.goal:
+            return True
+        self._stop_waiting(sequence)
+        return False
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        if sequence.awaits is not None:
+            sequence.awaits.awaited -= 1
+            sequence.awaits = None
+
+    def _waits_for_another(self, sequence: Sequence, match: Match) -> bool:
+        """Has it wait for a running sequence that will have computed clearly more of it than there is."""
+        most = match.length
+        for other in self._running:
+            if other.key != sequence.key or other.phase is not Phase.PREFILL:
+                continue
+            reach = self.cells.shareable(other, sequence)
+            sibling = sequence.group is not None and other.group == sequence.group
+            if reach > most and reach - match.length >= (1 if sibling else WORTH_WAITING):
+                most, sequence.awaits, sequence.goal = reach, other, reach
+        if sequence.awaits is None:
+            return False
+        sequence.awaits.awaited += 1
+        return True
+
+    def _fits(self, sequence: Sequence, match: Match) -> bool:
+        """Whether the rest of its prompt, those of all others, and some head-room fit. Alone each does."""
+        if not self._running:
+            return True
+        rest = sum(len(one.tokens) - one.computed + headroom(one) for one in self._running)
+        mine = len(sequence.tokens) - match.length + headroom(sequence)
+        return rest + mine <= self.cells.left(match)
+
+    def _preempt(self) -> bool:
+        """Puts the youngest back into the queue, unless it is the only one."""
+        if len(self._running) < 2:
+            return False
+        youngest = max(self._running, key=lambda sequence: sequence.arrival)
+        del self._running[youngest]
+        self.cells.release(youngest, True)
+        self.waiting.put_back(youngest)
+        self.tally.preemptions += 1
+        return True
 
     # --- rows
 
-    def _chunks(self, budget: int) -> Iterator[Span]:
-        """Parts of prompts up to the budget, at least one; the first-admitted sequence first."""
-        left = budget
-        for sequence in self._running:
-            if sequence.phase is not Phase.PREFILL:
+    def _calls(self, budget: int) -> list[Call]:
+        """The calls of this step; preempts when there are no cells for them."""
+        while True:
+            mine = self._in_turn()
+            decoding = [one for one in mine if one.computed == len(one.tokens) - 1 and one.request.max_tokens]
+            decoding = [one for one in decoding if not one.held]
+            room = self.cells.left(Match(0)) - len(decoding)
+            if (room < 0 or (room == 0 and not decoding and mine)) and self._preempt():
                 continue
-            start = sequence.computed
-            for stop in self._stops(sequence, left):
+            spans = list(self._spans(mine, min(budget, room))) if len(decoding) < len(mine) and room else []
+            self.cells.reserve(len(decoding) + sum(span.stop - span.start for span in spans))
+            return self._laid_out(decoding, spans)
+
+    def _laid_out(self, decoding: list[Sequence], spans: list[Span]) -> list[Call]:
+        """Rows as the layout wants them; those of scores last."""
+        adapter = self._adapter
+        spans = sorted(spans, key=lambda span: span.scored)
+        if self._lanes is None:
+            if not decoding and not spans:
+                return []
+            return [Call(*_columns(decoding), spans, adapter)]
+        calls = [Call(*self._padded(self._lanes, decoding), [], adapter)] if decoding else []
+        if self.policy.exact:
+            return calls + [Call(spans=[span], adapter=adapter) for span in spans]
+        return [*calls, Call(spans=spans, adapter=adapter)] if spans else calls
+
+    def _in_turn(self) -> list[Sequence]:
+        """Those that run with the adapter whose turn it is."""
+        adapters = {sequence.request.adapter: None for sequence in self._running}
+        if self._adapter not in adapters or (self._steps >= self._quantum_ends and len(adapters) > 1):
+            self._served = {adapter: self._served.get(adapter, 0) for adapter in adapters}
+            self._adapter = min(self._served, key=self._served.__getitem__, default=None)
+            self._quantum_ends = self._steps + self.policy.quantum
+        self._served[self._adapter] = self._steps
+        if len(adapters) < 2:
+            return list(self._running)
+        return [one for one in self._running if one.request.adapter == self._adapter]
+
+    def _spans(self, mine: list[Sequence], budget: int) -> Iterator[Span]:
+        """Parts of prompts up to the budget, at least one. In every other step the one admitted first comes
+        first, else the one that needs least: so long prompts come in, and short ones do not wait for them."""
+        order = [sequence for sequence in mine if sequence.computed < len(sequence.tokens) - 1]
+        if self._steps % 2:
+            order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
+        left, scored = budget, self.policy.scored_rows
+        for sequence in order:
+            scores, start = sequence.scores, sequence.computed
+            for stop in self._stops(sequence, min(left, scored) if scores else left):
                 if stop - start > left < budget:
                     return
-                yield Span(sequence, start, stop)
+                yield Span(sequence, start, stop, scores)
                 left -= stop - start
+                scored -= (stop - start) * (scores and not self.policy.exact)
                 start = stop
             if left <= 0:
                 return
 
     def _stops(self, sequence: Sequence, left: int) -> Iterator[int]:
-        """Where the chunks of a prompt end.
-
-        In exact mode the last token is left to be a decode row, so that every distribution comes from a row
-        of one kind. So it is while siblings wait, lest the sequence end with its first token and leave them
-        nothing.
-        """
-        end = len(sequence.tokens) - (self.policy.exact or self._is_awaited(sequence))
+        """Where the chunks of a prompt end. The last token is left to be a decode row in exact mode, and
+        where the prompt is scored."""
+        end = len(sequence.tokens) - (self.policy.exact or sequence.scores)
         at, grid = sequence.computed, self.policy.chunk
         if not self.policy.exact:
-            yield min(end, at + left)
+            if left > 0:
+                yield min(end, at + left)
             return
+        most = self.policy.scored_rows if sequence.scores else grid
         while at < end:
-            at = min(end, (at // grid + 1) * grid)
+            at = min(end, (at // grid + 1) * grid, at + most)
             yield at
 
-    def _is_awaited(self, sequence: Sequence) -> bool:
-        """Whether a sibling is queued."""
-        return sequence.group is not None and any(other.group == sequence.group for other in self.queue)
-
-    def _padded(self, decoding: list[Sequence]) -> tuple[Span | Padding, ...]:
-        """Decode rows in the order of slots, without gaps, as many as one of the proved numbers of rows."""
-        rows: dict[int, Span | Padding] = {}
-        for sequence in decoding:
-            if sequence.slot is not None:
-                rows[sequence.slot] = _decode_row(sequence)
-        low, high = min(rows), max(rows)
-        count = next(count for count in self.policy.row_counts if count > high - low)
-        low = min(low, self.policy.sequences - count)
-        return tuple(rows.get(slot) or self._padding(slot) for slot in range(low, low + count))
-
-    def _padding(self, slot: int) -> Padding:
-        sequence = self.slots[slot]
-        return Padding(slot, sequence.computed if sequence else 0)
-
-    def _compact(self) -> list[Copy]:
-        """Moves the highest occupied slot into the lowest free one, when that makes the occupied range
-        shorter.
-        """
-        occupied = [slot for slot, sequence in enumerate(self.slots) if sequence]
-        if len(occupied) in (0, self.policy.sequences) or occupied[-1] == len(occupied) - 1:
-            return []
-        source, target = occupied[-1], self.slots.index(None)
-        sequence = self.slots[source]
-        if sequence is None:
-            return []
-        self.slots[source], self.slots[target] = None, sequence
-        sequence.slot = target
-        return [Copy(source, target, sequence.computed, moves=True)] if sequence.computed else []
+    @staticmethod
+    def _padded(
+        lanes: Lanes, decoding: list[Sequence]
+    ) -> tuple[list[Sequence | None], list[int], list[int], list[int]]:
+        """Decode rows in the order of lanes, without gaps."""
+        window = lanes.window(decoding)
+        inside = {sequence.id: sequence for sequence in decoding}
+        rows = [inside.get(lane.id) for lane in window]
+        return (
+            list(rows),
+            [lane.id for lane in window],
+            [lane.length for lane in window],
+            [0 if one is None else one.tokens[-1] for one in rows],
+        )
 
 
-def _decode_row(sequence: Sequence) -> Span:
-    return Span(sequence, sequence.computed, sequence.computed + 1)
+def headroom(sequence: Sequence) -> int:
+    """Cells that are to be free for its next tokens."""
+    return min(HEADROOM, sequence.limit - len(sequence.tokens))
+
+
+def _columns(decoding: list[Sequence]) -> tuple[list[Sequence | None], list[int], list[int], list[int]]:
+    """Decode rows of a pool."""
+    return (
+        list(decoding),
+        [sequence.id or 0 for sequence in decoding],
+        [sequence.computed for sequence in decoding],
+        [sequence.tokens[-1] for sequence in decoding],
+    )

@@ -1,10 +1,18 @@
 """One sequence as the scheduler and the decode loop see it: which tokens it has, and how many of them are
 computed. Values only; who runs when is the scheduler's to decide."""
 
+from array import array
 from collections.abc import Sequence as Tokens
 from enum import StrEnum
 
+import numpy as np
+
 from antiphon.engines.base import StopCause, TokenRequest
+from antiphon.engines.llama.masks import Guide
+from antiphon.engines.llama.sampling import Drawing
+
+Key = tuple[str | None, str]
+"""Adapter and cache salt: only sequences with an equal key may share cells."""
 
 
 class Phase(StrEnum):
@@ -12,7 +20,7 @@ class Phase(StrEnum):
 
     QUEUED = "queued"
     PREFILL = "prefill"
-    """It has a slot, and more than one of its tokens is not computed yet."""
+    """It has an id, and more than one of its tokens is not computed yet."""
     DECODE = "decode"
     """All of its tokens but the last are computed: the next step gives it a token."""
     OVER = "over"
@@ -24,59 +32,132 @@ class Sequence:
 
     __slots__ = (
         "_over",
+        "actor",
+        "arrival",
+        "awaited",
+        "awaits",
         "computed",
+        "drawing",
+        "goal",
         "group",
+        "guide",
+        "id",
+        "key",
         "limit",
         "prompt",
         "request",
+        "scored",
         "shared",
-        "slot",
+        "started",
         "stops",
         "tokens",
     )
 
-    def __init__(self, request: TokenRequest, prompt: Tokens[int], context: int) -> None:
+    def __init__(
+        self, request: TokenRequest, prompt: Tokens[int], context: int, drawing: Drawing | None = None
+    ) -> None:
         self.request = request
-        self.prompt = tuple(prompt)
-        self.group = (request.group, self.prompt) if request.group is not None else None
-        """Siblings share a prefill when their prompts are equal too, whatever the caller says."""
-        self.tokens = list(prompt)
+        self.drawing = drawing
+        """What its draws depend on; it outlives preemption."""
+        self.guide: Guide | None = None
+        """What a constraint allows it."""
+        self.prompt = len(prompt)
+        """Tokens of the prompt."""
+        self.tokens = array("i", prompt)
+        """Those of the prompt, then those drawn."""
         self.limit = min(len(prompt) + request.max_tokens, context)
         """Most tokens that it may have, the prompt included."""
         self.stops = frozenset(request.stop_token_ids)
-        self.slot: int | None = None
-        """Its place in the KV cache."""
+        self.key: Key = (request.adapter, request.cache_salt)
+        self.group = request.group
+        self.actor = request.actor
+        self.arrival = 0
+        """Its number among all that were queued; the higher, the younger."""
+        self.id: int | None = None
+        """Its number in the library's KV cache while it runs."""
         self.computed = 0
         """Tokens whose keys and values are in the cache."""
         self.shared = 0
-        """Prompt tokens that were taken over from a sibling."""
+        """Prompt tokens that were computed before it came."""
+        self.started = False
+        """Whether it was admitted once: a preempted one is queued again, but its client knows it runs."""
+        self.scored = 0 if request.prompt_logprobs is not None else len(prompt)
+        """Prompt tokens whose rows' scores were said, where they were asked for."""
+        self.awaits: Sequence | None = None
+        """The running sequence whose prompt it waits for, and up to where."""
+        self.goal = 0
+        self.awaited = 0
+        """How many wait for its prompt."""
         self._over = False
 
     def __repr__(self) -> str:
-        return f"<Sequence {self.phase} slot={self.slot} {self.computed}/{len(self.tokens)}>"
+        return f"<Sequence {self.phase} id={self.id} {self.computed}/{len(self.tokens)}>"
 
     @property
     def phase(self) -> Phase:
         if self._over:
             return Phase.OVER
-        if self.slot is None:
+        if self.id is None:
             return Phase.QUEUED
         return Phase.DECODE if self.computed == len(self.tokens) - 1 else Phase.PREFILL
 
     @property
+    def held(self) -> bool:
+        """Whether it is not known yet which tokens must follow its last one."""
+        return self.guide is not None and not self.guide.settled
+
+    @property
+    def seat(self) -> int:
+        """Its id, of a sequence that runs."""
+        if self.id is None:
+            raise RuntimeError(f"{self} does not run")
+        return self.id
+
+    @property
     def made(self) -> int:
         """Completion tokens so far; the position of the next draw."""
-        return len(self.tokens) - len(self.prompt)
+        return len(self.tokens) - self.prompt
+
+    @property
+    def scores(self) -> bool:
+        """Whether scores of its prompt are still to be said."""
+        return self.scored < self.prompt - 1
+
+    @property
+    def takes(self) -> int:
+        """Most of its tokens that it may take from the cache: its last one is its own decode row, and what is
+        to be scored is computed anew."""
+        return self.scored if self.scores else len(self.tokens) - 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether it asked for scores alone, and has them."""
+        return self.request.max_tokens == 0 and not self.scores
 
     def end(self) -> None:
         """Says that it takes part no more."""
         self._over = True
 
+    def take(self, token: int, ends: frozenset[int]) -> StopCause | None:
+        """Appends a token that was forced: the place of the next draw moves on."""
+        if self.drawing is not None:
+            self.drawing.accept(token)
+        return self.accept(token, ends)
+
     def accept(self, token: int, ends: frozenset[int]) -> StopCause | None:
         """Appends a drawn token; why the sequence ends with it, if it does."""
         self.tokens.append(token)
-        if token in ends:
+        if token in ends and not self.request.sampling.ignore_eos:
             return StopCause.END
         if token in self.stops:
             return StopCause.STOP_TOKEN
         return StopCause.LENGTH if len(self.tokens) >= self.limit else None
+
+
+def common(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
+    """Up to where two arrays of tokens are equal, at most `stop`; below `start` they are known to be."""
+    if start >= stop:
+        return stop
+    differ = np.frombuffer(one, np.int32)[start:stop] != np.frombuffer(other, np.int32)[start:stop]
+    first = int(differ.argmax())
+    return start + first if differ[first] else stop

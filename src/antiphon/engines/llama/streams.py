@@ -21,12 +21,14 @@ class Stream:
     along.
     """
 
-    __slots__ = ("_events", "_waiting", "began", "ended", "sequence")
+    __slots__ = ("_events", "_waiting", "began", "ended", "said", "sequence")
 
     def __init__(self, sequence: Sequence, began: float) -> None:
         self.sequence = sequence
         self.began = began
         """When it was asked for, in seconds of the engine's clock."""
+        self.said = 0.0
+        """When its last token was drawn; the decode thread's."""
         self.ended: Ended | None = None
         self._events: deque[TokenEvent] = deque()
         self._waiting: asyncio.Future[None] | None = None

@@ -1,0 +1,167 @@
+"""Antiphon beside llama-server: the same shared library, model file, prompts and HTTP client, in one run.
+
+    python benchmarks/peer.py throughput --model half.gguf --requests 32   # unshared requests at once
+    python benchmarks/peer.py shared --model tenth.gguf      # 16 users with one system prompt, cold
+    python benchmarks/peer.py newcomer --model tenth.gguf    # a long prompt comes in beside 8 streams
+    python benchmarks/peer.py alone --model half.gguf        # decode against the speed of the memory
+    python benchmarks/peer.py throughput --save found.jsonl; python benchmarks/peer.py --report found.jsonl
+
+Sides (`--sides`, see side_by_side/servers.py) take turns, in another order each round. Printed are the median
+and the range of each figure, and Antiphon's better layout over llama-server's better one: the ratio of
+medians and the range of the rounds' own ratios. Nothing else should run. Make models with make_model.py.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.make_model import SIZES, write_model
+from benchmarks.side_by_side import report
+from benchmarks.side_by_side.scenarios import (
+    NEWCOMER,
+    SAMPLING,
+    SCENARIOS,
+    STREAMS,
+    SYSTEM,
+    USERS,
+    Asker,
+    Load,
+)
+from benchmarks.side_by_side.servers import Shape, Side, at_rest, running
+
+SIDES = ["antiphon:pool", "antiphon:streams", "llama:unified", "llama:split"]
+
+COPIED = 1 << 28
+"""Bytes of the array that measures the memory: far more than any cache."""
+
+
+def shape(args: argparse.Namespace) -> Shape:
+    """What both sides load for a scenario."""
+    sequences, context = {
+        "throughput": (args.sequences, args.prompt + args.tokens + 64),
+        "shared": (USERS, SYSTEM + 128),
+        "newcomer": (STREAMS + 1, NEWCOMER + 256),
+        "alone": (1, args.prompt + args.tokens + 64),
+    }[args.scenario]
+    return Shape(str(args.model), sequences, context, args.threads, tuple(args.set), args.native)
+
+
+def facts(path: Path) -> tuple[int, int]:
+    """(size of the vocabulary, bytes of weights that one token reads) of a model: all but the embedding."""
+    reader = gguf.GGUFReader(path)
+    sizes = {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors}
+    embedding = next(tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    tied = "output.weight" not in sizes  # then the embedding is the output layer too
+    return int(embedding.shape[1]), sum(sizes.values()) - (0 if tied else sizes["token_embd.weight"])
+
+
+def copy_speed(threads: int) -> float:
+    """Bytes a second, read and written ones together, of numpy copying an array; best of five."""
+    source = np.ones(COPIED // 8)
+    target = np.empty_like(source)
+    parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
+
+    def once() -> float:
+        workers = [threading.Thread(target=np.copyto, args=(to, part)) for part, to in parts]
+        began = time.perf_counter()
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        return 2 * COPIED / (time.perf_counter() - began)
+
+    return max(once() for _ in range(6))
+
+
+def rounds(args: argparse.Namespace, sides: list[Side], load: Load, token_bytes: int) -> Iterator[report.Row]:
+    """Every side once in each round."""
+    salt = random.SystemRandom().randrange(1 << 30)
+    for number in range(args.rounds):
+        for side in random.Random(number).sample(sides, len(sides)):
+            speed = copy_speed(args.threads) if args.scenario == "alone" else 0.0
+            asker = Asker(side, load, f"{salt}.{number}")
+            figures = asyncio.run(SCENARIOS[args.scenario](asker))
+            if speed:
+                figures["GB/s that a copy reads and writes"] = speed / 1e9
+                figures["share of that, %"] = 100 * token_bytes * figures["tokens/s"] / speed
+            at_rest(side)
+            yield report.Row(
+                args.scenario, args.model.name, load.requests, side.name, f"{salt}.{number}", figures
+            )
+
+
+def measure(args: argparse.Namespace) -> list[report.Row]:
+    """Starts the sides, warms them up, and runs the rounds."""
+    vocabulary, token_bytes = facts(args.model)
+    load = Load(vocabulary, args.requests, args.prompt, args.tokens, SAMPLING | {"ignore_eos": True})
+    if args.may_end:
+        load.fields.pop("ignore_eos")
+    found = []
+    with ExitStack() as stack:
+        sides = [stack.enter_context(running(name, shape(args))) for name in args.sides]
+        for side in sides:
+            asyncio.run(Asker(side, load, "warm").whole(list(range(300, 316)), 4, 0))
+        for row in rounds(args, sides, load, token_bytes):
+            found.append(row)
+            print(f"  {row.side}: {report.in_words(row.figures)}; load {os.getloadavg()[0]:.1f}", flush=True)
+            if args.save:
+                with args.save.open("a") as file:
+                    file.write(json.dumps(row._asdict()) + "\n")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("scenario", choices=SCENARIOS, nargs="?", default="throughput")
+    parser.add_argument("--model", type=Path, help="default: a new one of half a billion random weights")
+    parser.add_argument("--sides", nargs="+", default=SIDES)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--requests", type=int, default=8, help="at once, of `throughput`")
+    parser.add_argument("--sequences", type=int, default=32, help="that there is room for, of `throughput`")
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--may-end", action="store_true", help="let sequences end where the model ends them")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        type=lambda text: (text.partition("=")[0], float(text.partition("=")[2])),
+        metavar="NAME=NUMBER",
+        help="settings of the model at Antiphon's sides: step_latency=0.5",
+    )
+    parser.add_argument("--native", default="", help="library of the sides `native:...`; see make native")
+    parser.add_argument("--save", type=Path, help="append each round to this file")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        nargs="+",
+        help="print what such files hold (of one kind of run each), and measure nothing",
+    )
+    args = parser.parse_args()
+    if args.report:
+        report.show(report.load(args.report))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        args.model = args.model or write_model(Path(folder) / "half.gguf", SIZES["half"])
+        report.show(measure(args))
+
+
+if __name__ == "__main__":
+    main()

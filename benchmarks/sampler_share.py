@@ -1,0 +1,162 @@
+"""The sampler's share of a step on a real model with a large vocabulary: no server, every row decoding.
+
+    python benchmarks/sampler_share.py [--model wide.gguf] [--rows 32] [--tokens 24]
+
+A step is the time from one decode to the next while every sequence has one row in it. Printed are the medians
+of the step, of llama_decode and of the sampler's call, and the sampler's share of the step. Without a model,
+one of about 0.7 billion random weights with a vocabulary of 131,072 is written to a temporary directory; what
+the sampler costs by itself is benchmarks/sampler.py's.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, TokenRequest, TokenSegment
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama.computing import Logits
+from antiphon.engines.llama.libllama_context import NativeContext
+from antiphon.engines.llama.sampling.drawing import Drawing
+from antiphon.engines.llama.sampling.sampler import Drawn, Sampler
+from antiphon.errors import AntiphonError
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.make_model import SIZES, write_model
+
+SAMPLINGS = {
+    "temperature 0.8, top-k 40, top-p 0.95, min-p 0.05": Sampling(0.8, top_p=0.95, top_k=40, min_p=0.05),
+    "temperature 1": Sampling(1.0),
+    "temperature 1, top-p 0.95": Sampling(1.0, top_p=0.95),
+    "the first, with the three penalties": Sampling(
+        0.8,
+        top_p=0.95,
+        top_k=40,
+        min_p=0.05,
+        repetition_penalty=1.1,
+        presence_penalty=0.2,
+        frequency_penalty=0.2,
+    ),
+    "greedy": Sampling(0.0),
+}
+
+
+@dataclass
+class Watch:
+    """When each decode and each draw of the engine began and ended."""
+
+    decodes: list[tuple[int, float, float]] = field(default_factory=list)
+    """Rows, beginning, end."""
+    draws: list[tuple[float, float]] = field(default_factory=list)
+
+    def steps(self, rows: int) -> list[tuple[float, float, float]]:
+        """(step, decode, draw) in seconds, of steps in which each sequence had one row, as in the next."""
+        found = []
+        for (count, began, ended), (after, until, _) in zip(self.decodes, self.decodes[1:], strict=False):
+            drawn = sum(end - start for start, end in self.draws if ended <= start < until)
+            if count == after == rows:
+                found.append((until - began, ended - began, drawn))
+        return found
+
+
+class Watching:
+    """Puts a watch on the engine's two calls while it is entered."""
+
+    def __enter__(self) -> Watch:
+        self.decode, self.draw, watch = NativeContext.decode, Sampler.draw, Watch()
+
+        def decode(context: NativeContext, rows: int) -> int:
+            began = time.perf_counter()
+            status = self.decode(context, rows)
+            watch.decodes.append((rows, began, time.perf_counter()))
+            return status
+
+        def draw(
+            sampler: Sampler, logits: Logits, drawings: list[Drawing | None]
+        ) -> list[Drawn | AntiphonError | None]:
+            began = time.perf_counter()
+            drawn = self.draw(sampler, logits, drawings)
+            watch.draws.append((began, time.perf_counter()))
+            return drawn
+
+        setattr(NativeContext, "decode", decode)  # noqa: B010 - a method may not be assigned to otherwise
+        setattr(Sampler, "draw", draw)  # noqa: B010
+        return watch
+
+    def __exit__(self, *_: object) -> None:
+        setattr(NativeContext, "decode", self.decode)  # noqa: B010
+        setattr(Sampler, "draw", self.draw)  # noqa: B010
+
+
+async def run_one(engine: LlamaTokenEngine, request: TokenRequest) -> None:
+    async for _ in engine.generate(request):
+        pass
+
+
+async def measure(engine: LlamaTokenEngine, info: EngineInfo, sampling: Sampling, tokens: int) -> Watch:
+    """All sequences at once, with short prompts."""
+    dice = random.Random(0)
+    prompts = [tuple(dice.sample(range(1000, info.vocabulary), 4)) for _ in range(info.sequences)]
+    chosen = [replace(sampling, seed=seed, ignore_eos=True) for seed in range(info.sequences)]
+    with Watching() as watch:
+        await asyncio.gather(
+            *(
+                run_one(engine, TokenRequest((TokenSegment(prompt),), tokens, own))
+                for prompt, own in zip(prompts, chosen, strict=True)
+            )
+        )
+    return watch
+
+
+async def run(path: Path, args: argparse.Namespace) -> None:
+    engine = LlamaTokenEngine()
+    spec = LoadSpec(
+        str(path),
+        context_length=args.tokens + 64,
+        sequences=args.rows,
+        threads=args.threads,
+        layout=KVLayout.STREAMS,
+        library=args.library,
+    )
+    info = await engine.load(spec)
+    print(
+        f"{info.parameters / 1e6:.0f} M parameters, {info.quantization}, vocabulary {info.vocabulary:,},",
+        end=" ",
+    )
+    print(f"{args.rows} rows, {info.threads} threads, {info.library}; load average {os.getloadavg()[0]:.1f}")
+    for name, sampling in SAMPLINGS.items():
+        steps = (await measure(engine, info, sampling, args.tokens)).steps(args.rows)
+        step, decode, draw = (1000 * median(part) for part in zip(*steps, strict=True))
+        share = median(drawn / whole for whole, _, drawn in steps)
+        print(
+            f"{name:52} step {step:6.1f} ms, decode {decode:6.1f}, sampler {draw:5.1f}: {share:.1%}",
+            flush=True,
+        )
+    await engine.aclose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--library")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        shape = replace(SIZES["half"], vocabulary=131072)
+        asyncio.run(run(args.model or write_model(Path(folder) / "wide.gguf", shape), args))
+
+
+if __name__ == "__main__":
+    main()

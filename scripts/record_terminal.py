@@ -1,0 +1,256 @@
+"""Records the first ten minutes: real shells in pseudo-terminals, a fresh clone in an empty home.
+
+python scripts/record_terminal.py [--only-times | --no-times]
+
+First it measures, twice and unrecorded, how long `git clone` and `make serve` take to the first token: with
+an empty package cache and with a warm one. Then it records docs/first-ten-minutes.cast (asciinema, version 2)
+and the same as text. It needs git, make, curl, a package index for pip (PIP_CONFIG_FILE and the like are
+passed on) and port 8000 free. The home directory is shown as ~, players shorten long pauses
+(idle_time_limit), and nothing else is changed.
+"""
+
+import argparse
+import codecs
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CAST = ROOT / "docs" / "first-ten-minutes.cast"
+TEXT = CAST.with_suffix(".txt")
+
+COLUMNS, ROWS = 110, 36
+PORT = 8000
+PATIENCE = 300.0
+"""Seconds; a cold install takes tens."""
+KEY = 0.02
+"""Seconds between two keys."""
+LONGEST_PAUSE = 2.0
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x07|\x1b\][^\x07]*\x07")
+KEPT = re.compile(r"PIP_(?!FIND_LINKS).*|.*_PROXY|.*_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|LANG|LC_ALL")
+"""Variables that reaching a package index may need; none of them is shown."""
+
+CURL = """curl -s http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+  -d '{"model": "cantor", "messages": [{"role": "user", "content": "What is Antiphon?"}]}'; echo"""
+
+
+class Recorder:
+    """Events of a cast, by the time since it began. The hidden path never gets in, however it is cut."""
+
+    def __init__(self, hidden: str, shown: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.events: list[tuple[float, str]] = []
+        self._hidden, self._shown, self._clock = hidden, shown, clock
+        self._began = clock()
+        self._held = ""
+
+    def add(self, text: str) -> None:
+        """What a terminal wrote now."""
+        text = (self._held + text).replace(self._hidden, self._shown)
+        held = next(
+            (
+                size
+                for size in range(min(len(self._hidden), len(text)), 0, -1)
+                if text.endswith(self._hidden[:size])
+            ),
+            0,
+        )
+        self._held = text[len(text) - held :]
+        if text := text[: len(text) - held]:
+            self.events.append((round(self._clock() - self._began, 3), text))
+
+    def cast(self) -> str:
+        """The file's content."""
+        header = {
+            "version": 2,
+            "width": COLUMNS,
+            "height": ROWS,
+            "idle_time_limit": LONGEST_PAUSE,
+            "title": "Antiphon: the first ten minutes",
+            "env": {"TERM": "xterm-256color", "SHELL": "bash"},
+        }
+        lines = [header, *([at, "o", text] for at, text in self.events)]
+        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+    def text(self) -> str:
+        """What was to be read, line by line: no styles, and of an overwritten line what stood there last."""
+        plain = CONTROL.sub("", "".join(text for _, text in self.events)).replace("\r\n", "\n")
+        lines = [line.rpartition("\r")[2].rstrip() for line in plain.split("\n")]
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+
+
+class Terminal:
+    """A shell in a pseudo-terminal; what it writes goes to the recorder while one is set."""
+
+    def __init__(self, home: Path, directory: Path, recorder: Recorder | None) -> None:
+        self.recorder = recorder
+        self._seen, self._mark = "", 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pid, self._keyboard = pty.fork()
+        if self._pid == 0:
+            os.chdir(directory)
+            os.execve("/bin/bash", ["bash", "--norc", "--noprofile"], environment(home))  # noqa: S606
+        os.set_blocking(self._keyboard, False)
+        subprocess.run(["stty", "cols", str(COLUMNS), "rows", str(ROWS)], stdin=self._keyboard, check=True)
+        self.expect("$ ")
+
+    def type(self, line: str, end: str = "\r") -> None:
+        """Types it key by key."""
+        for key in line:
+            os.write(self._keyboard, key.encode())
+            self.read(KEY)
+        os.write(self._keyboard, end.encode())
+
+    def expect(self, words: str) -> None:
+        """Waits for the words, after what was awaited before."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := self._seen.find(words, self._mark)) < 0:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{words!r} does not come: {self._seen[self._mark :]!r}")
+            self.read(0.1)
+        self._mark = found + len(words)
+
+    def read(self, within: float) -> None:
+        """Takes what is written in that time."""
+        deadline = time.monotonic() + within
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self._keyboard], [], [], left)[0]:
+                with suppress(BlockingIOError, OSError):
+                    text = self._decoder.decode(os.read(self._keyboard, 65536))
+                    self._seen += CONTROL.sub("", text)
+                    if self.recorder:
+                        self.recorder.add(text)
+
+    def close(self) -> None:
+        """Interrupts what runs, and ends the shell."""
+        with suppress(OSError):
+            os.write(self._keyboard, b"\x03")
+            self.read(8)
+            os.write(self._keyboard, b"exit\r")
+            self.read(1)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGHUP)
+        os.waitpid(self._pid, 0)
+        os.close(self._keyboard)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """A newcomer's: nothing but what reaching a package index may need."""
+    kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
+    return kept | {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "xterm-256color",
+                   "LANG": "C.UTF-8", "PS1": r"\w$ ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}  # fmt: skip
+
+
+@contextmanager
+def new_home() -> Iterator[Path]:
+    """An empty home with nothing in it but a repository to clone from."""
+    with tempfile.TemporaryDirectory(prefix="first-", ignore_cleanup_errors=True) as name:
+        subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), f"{name}/antiphon.git"], check=True)
+        yield Path(name)
+
+
+def seconds_to_first_token(home: Path) -> float:
+    """From the beginning of `git clone` to the first text of an answer."""
+    began = time.monotonic()
+    env = environment(home)
+    subprocess.run(["git", "clone", "--quiet", "antiphon.git"], cwd=home, env=env, check=True)
+    with subprocess.Popen(
+        ["make", "serve"],
+        cwd=home / "antiphon",
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as server:
+        try:
+            for line in server.stdout or ():
+                if "listens on" in line:
+                    break
+            body = '{"model": "cantor", "prompt": "Hello", "max_tokens": 1}'
+            curl = ["curl", "-sf", f"http://127.0.0.1:{PORT}/v1/completions", "-d", body]
+            subprocess.run([*curl, "-H", "Content-Type: application/json"], check=True, capture_output=True)
+            return time.monotonic() - began
+        finally:
+            os.killpg(server.pid, signal.SIGINT)
+            subprocess.run(["rm", "-rf", str(home / "antiphon")], check=True)
+
+
+def record(home: Path) -> Recorder:
+    """The session: a server in one terminal, everything else in a second."""
+    recorder = Recorder(str(home), "~")
+    server = Terminal(home, home, recorder)
+    server.type("git clone antiphon.git && cd antiphon")
+    server.expect("~/antiphon$ ")
+    server.type("make serve")
+    server.expect("What is Antiphon?")
+    server.read(2)
+    server.recorder = None
+    recorder.add("\r\n\x1b[2m--- a second terminal ---\x1b[0m\r\n")
+    client = Terminal(home, home / "antiphon", recorder)
+    for line in CURL.splitlines():
+        client.type(line)
+    client.expect("usage")
+    client.expect("$ ")
+    client.type(". .venv/bin/activate")
+    client.expect("$ ")
+    chat(client)
+    for command in ("antiphon doctor", "antiphon bench --requests 16"):
+        client.type(command)
+        client.expect("$ ")
+    client.read(0.5)
+    client.recorder = None
+    client.close()
+    server.close()
+    return recorder
+
+
+def chat(terminal: Terminal) -> None:
+    terminal.type("antiphon chat")
+    for line in ("Who are you?", "How do I serve a model of my own?", "/quit"):
+        terminal.expect("> ")
+        terminal.read(0.5)
+        terminal.type(line)
+        if not line.startswith("/"):
+            terminal.expect("first after")
+    terminal.expect("$ ")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only-times", action="store_true", help="measure, and record nothing")
+    parser.add_argument("--no-times", action="store_true", help="record, and measure nothing")
+    asked = parser.parse_args()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            sys.exit(f"port {PORT} is taken; end what listens there")
+    with new_home() as home:
+        if not asked.no_times:
+            for state in ("an empty", "a warm"):
+                print(
+                    f"clone to first token, {state} package cache: {seconds_to_first_token(home):.1f} s",
+                    flush=True,
+                )
+        if not asked.only_times:
+            recorder = record(home)
+            CAST.write_text(recorder.cast(), "utf-8")
+            TEXT.write_text(recorder.text(), "utf-8")
+            print(f"{CAST.relative_to(ROOT)}: {CAST.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

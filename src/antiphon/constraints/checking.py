@@ -1,0 +1,155 @@
+"""The checking process: compiles what callers send and computes masks of it, under hard limits, in turn.
+
+Started as `python -m antiphon.constraints.checking SECONDS MEMORY`; speaks frames of JSON on standard input
+and output. The first frame is the vocabulary; each later one a constraint, answered by its grammar or its
+refusal. A grammar that takes more than SECONDS of CPU or MEMORY bytes ends this process, and that too is an
+answer.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from random import Random
+from typing import BinaryIO
+
+from antiphon.constraints.grammars import grammar_text
+from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue
+
+HEADER = 4
+"""Bytes of the length before each frame."""
+
+TRIED = 24
+"""Masks that are computed of each grammar: the first, and those along a text that it allows."""
+
+PROBES = 32
+"""Ids that are looked at before the next allowed one is taken."""
+
+START_CPU = 30
+"""Seconds of CPU that starting and reading the vocabulary may take."""
+
+
+def checked(constraint: Constraint, vocabulary: Vocabulary) -> str:
+    """The grammar of a constraint that compiles and can be followed. Raises an AntiphonError."""
+    grammar = grammar_text(constraint)
+    require_compiles(grammar, vocabulary, constraint.field)
+    try:
+        _follow(Matcher(grammar, vocabulary), vocabulary)
+    except EngineError as error:
+        raise InvalidValue(
+            f"{constraint.field} is too complex: {error.message}", param=constraint.field
+        ) from None
+    return grammar
+
+
+def _follow(matcher: Matcher, vocabulary: Vocabulary) -> None:
+    """Computes masks along one text. Raises EngineError where one cannot be had, or allows nothing."""
+    chosen = Random(0)  # noqa: S311 - the same text for the same grammar
+    ends = frozenset(vocabulary.tokens.ends)
+    for _ in range(TRIED):
+        forced = matcher.forced()
+        if ends & set(forced):
+            return
+        matcher.consume(forced)
+        token = any_allowed(matcher.mask(), chosen, vocabulary.size, ends)
+        if token is None:
+            if matcher.complete:
+                return
+            raise EngineError("no text of this model's tokens can satisfy it")
+        matcher.consume([token])
+
+
+def any_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
+    """One of the ids that a mask allows, less some."""
+    bits = int.from_bytes(mask, "little") & ((1 << size) - 1)
+    for each in but:
+        bits &= ~(1 << each)
+    if not bits:
+        return None
+    for _ in range(PROBES):
+        if bits >> (start := chosen.randrange(size)) & 1:
+            return start
+    above = bits >> start
+    above, base = (above, start) if above else (bits, 0)
+    return base + (above & -above).bit_length() - 1
+
+
+def main() -> None:
+    """Answers until standard input ends."""
+    seconds, memory = float(sys.argv[1]), int(sys.argv[2])
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    _confine(memory)
+    _alarm(START_CPU)
+    first = read(source)
+    if first is None:
+        return
+    vocabulary = Vocabulary(_tokens(first))
+    write(target, {"ready": True})
+    while (job := read(source)) is not None:
+        _alarm(seconds)
+        answer = _answer(job, vocabulary)
+        _alarm(0)
+        write(target, answer)
+
+
+def _tokens(first: Mapping[str, object]) -> Tokens:
+    """The vocabulary as the first frame says it: pieces with a character for each byte."""
+    pieces, ends = first["pieces"], first["ends"]
+    if not isinstance(pieces, list) or not isinstance(ends, list):
+        raise TypeError("the first frame is no vocabulary")
+    return Tokens(tuple(piece.encode("latin-1") for piece in pieces), tuple(ends))
+
+
+def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, object]:
+    spacing = None if job["whitespace"] is None else str(job["whitespace"])
+    constraint = Constraint(ConstraintKind(str(job["kind"])), str(job["source"]), spacing, str(job["field"]))
+    try:
+        return {"grammar": checked(constraint, vocabulary)}
+    except AntiphonError as error:
+        return {"error": asdict(ErrorReport.of(error))}
+
+
+def _confine(memory: int) -> None:
+    import resource
+
+    for kind, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _alarm(seconds: float) -> None:
+    """Ends this process after so much CPU; 0 takes it back."""
+    import signal
+
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def read(source: BinaryIO) -> dict[str, object] | None:
+    """The next frame; None at the end."""
+    header = source.read(HEADER)
+    if len(header) < HEADER:
+        return None
+    found: dict[str, object] = json.loads(source.read(int.from_bytes(header, "big")))
+    return found
+
+
+def write(target: BinaryIO, value: object) -> None:
+    """Says one frame."""
+    target.write(frame(value))
+    target.flush()
+
+
+def frame(value: object) -> bytes:
+    """A value as a frame."""
+    body = json.dumps(value).encode()
+    return len(body).to_bytes(HEADER, "big") + body
+
+
+if __name__ == "__main__":
+    main()

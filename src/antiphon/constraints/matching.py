@@ -1,0 +1,142 @@
+"""The compiler with explicit limits: a grammar that is followed token by token, and every failure an error.
+
+The compiler's own matcher raises nothing: after an error its mask allows the end token, so a broken grammar
+would end a cut text as if it were whole. Here each call looks for the error. Who calls it, and when, is not
+known here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from antiphon.errors import EngineError, InvalidValue
+
+MAX_SHOWN = 300
+"""Characters of the compiler's sentences that an error repeats."""
+
+SPECIAL = b"\xff"
+"""Marks tokens that stand for no text; no text holds this byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A vocabulary as the compiler needs it."""
+
+    pieces: tuple[bytes, ...]
+    """What each id adds to the text; empty for ids that no text may hold."""
+    ends: tuple[int, ...]
+    """End tokens: allowed where the grammar is complete."""
+
+
+class Vocabulary:
+    """A vocabulary that masks are made for. Takes half a second for 131,072 ids."""
+
+    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
+        """`tokenize`: how the model's tokenizer splits a text, for forced text; else by longest pieces."""
+        self.tokens = tokens
+        self.size = len(tokens.pieces)
+        self.limits = LLParserLimits(
+            max_items_in_row=1000,
+            initial_lexer_fuel=400_000,
+            step_lexer_fuel=100_000,
+            step_max_items=25_000,
+            max_lexer_states=20_000,
+            max_grammar_size=200_000,
+            verbose_errors=False,
+        )
+        self.tokenizer = LLTokenizer(
+            TokenizerWrapper(_Source(tokens, tokenize)),
+            eos_token=list(tokens.ends),
+            slices=LLTokenizer.general_slices(),
+        )
+
+
+class _Source:
+    """What the compiler asks of a tokenizer, by its names."""
+
+    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None) -> None:
+        self.tokens = [piece or SPECIAL + b"<%d>" % token for token, piece in enumerate(tokens.pieces)]
+        for end in tokens.ends:
+            self.tokens[end] = SPECIAL + b"<end%d>" % end
+        self.special_token_ids = [
+            token for token, piece in enumerate(self.tokens) if piece.startswith(SPECIAL)
+        ]
+        self.eos_token_id = tokens.ends[0]
+        self.bos_token_id = None
+        self._tokenize = tokenize or self._longest
+        self._ids = {piece: token for token, piece in reversed(list(enumerate(tokens.pieces))) if piece}
+        self._most = max(map(len, self._ids), default=1)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._tokenize(text)
+
+    def _longest(self, text: bytes) -> list[int]:
+        found: list[int] = []
+        at = 0
+        while at < len(text):
+            size = next(
+                (n for n in range(min(self._most, len(text) - at), 0, -1) if text[at : at + n] in self._ids),
+                0,
+            )
+            if not size:
+                return found
+            found.append(self._ids[text[at : at + size]])
+            at += size
+        return found
+
+
+class Matcher:
+    """One text on its way through a grammar. Not for two threads at once."""
+
+    def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
+        """Raises EngineError when the grammar does not compile."""
+        self._vocabulary = vocabulary
+        self._matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=vocabulary.limits)
+        self._require_sound()
+
+    def mask(self) -> bytes:
+        """One bit for each id, the lowest first, in little-endian words of 32. Raises EngineError."""
+        mask = self._matcher.compute_bitmask()
+        self._require_sound()
+        return mask
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next, whatever the model thinks; an end token when nothing else may. Raises
+        EngineError."""
+        if self._matcher.is_stopped():
+            self._require_sound()
+            return [self._vocabulary.tokens.ends[0]]
+        tokens = self._matcher.compute_ff_tokens()
+        self._require_sound()
+        return tokens
+
+    def consume(self, tokens: Sequence[int]) -> None:
+        """Takes tokens. Raises EngineError for one that the grammar does not allow."""
+        taken = self._matcher.consume_tokens(list(tokens))
+        self._require_sound()
+        if not taken:
+            raise EngineError("a token came that the constraint does not allow")
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text may end here."""
+        return bool(self._matcher.is_accepting())
+
+    def _require_sound(self) -> None:
+        if problem := self._matcher.get_error():
+            raise EngineError(f"the constraint cannot be followed any further: {shown(problem)}")
+
+
+def require_compiles(grammar: str, vocabulary: Vocabulary, field: str) -> None:
+    """Raises InvalidValue with what the compiler says against a grammar; its warnings count."""
+    _, problems = LLMatcher.validate_grammar_with_warnings(
+        grammar, vocabulary.tokenizer, limits=vocabulary.limits
+    )
+    if problems:
+        raise InvalidValue(f"{field} cannot be compiled: {shown(problems[0])}", param=field)
+
+
+def shown(problem: str) -> str:
+    """The first line of what the compiler says: what follows is its state."""
+    return problem.strip().partition("\n")[0][:MAX_SHOWN]

@@ -1,0 +1,117 @@
+"""Which regular expressions are taken: those that mean the same in Python, in JavaScript and in the compiler.
+
+Reads the pattern once and compiles nothing. What is refused would be read differently by one of the three, or
+cannot be compiled to an automaton: lookaround, backreferences, word boundaries, flags, set operations.
+"""
+
+import re
+
+from antiphon.errors import InvalidValue
+
+CLASSES = frozenset("dDwWsS")
+"""Escapes for classes; `\\d`, `\\w` and `\\s` are of ASCII."""
+
+CONTROLS = frozenset("nrtfv")
+
+HEX = {"x": 2, "u": 4}
+"""Escapes with a character's number, and how many digits they take."""
+
+SET_OPERATORS = ("&&", "--", "~~")
+
+UNESCAPABLE = frozenset("<>")
+"""Their escapes are word boundaries to the compiler."""
+
+GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_][A-Za-z0-9_]*>)")
+
+QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
+
+
+def require_portable(pattern: str, field: str) -> None:
+    """Raises InvalidValue that names the part which is not taken."""
+    at, in_class = 0, False
+    while at < len(pattern):
+        if pattern[at] == "\\":
+            at = _after_escape(pattern, at, field)
+        elif in_class:
+            in_class = pattern[at] != "]"
+            _require_plain(pattern, at, field)
+            at += 1
+        elif pattern[at] == "[":
+            at += 1 + pattern.startswith("^", at + 1)
+            in_class = True
+            if pattern.startswith("]", at):
+                raise _refused(pattern, at, "write a bracket in a class as \\]", field)
+        else:
+            at = _after_outside(pattern, at, field)
+
+
+def _after_escape(pattern: str, at: int, field: str) -> int:
+    escaped = pattern[at + 1 : at + 2]
+    digits = HEX.get(escaped, 0)
+    if digits and re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", pattern[at + 2 : at + 2 + digits]):
+        return at + 2 + digits
+    punctuation = escaped.isascii() and escaped.isprintable() and not escaped.isalnum()
+    if escaped and (escaped in CLASSES | CONTROLS or (punctuation and escaped not in UNESCAPABLE)):
+        return at + 2
+    raise _refused(
+        pattern, at, f"\\{escaped} is not supported; backreferences and word boundaries are not", field
+    )
+
+
+def _require_plain(pattern: str, at: int, field: str) -> None:
+    """Inside a class: no class in a class, no set operation."""
+    if pattern[at] == "[":
+        raise _refused(pattern, at, "write a bracket in a class as \\[", field)
+    if pattern.startswith(SET_OPERATORS, at):
+        raise _refused(pattern, at, "set operations in a class are not supported; escape the signs", field)
+
+
+def _after_outside(pattern: str, at: int, field: str) -> int:
+    if pattern.startswith("(?", at):
+        if not (group := GROUP.match(pattern, at)):
+            raise _refused(pattern, at, "lookaround, flags and other (? groups are not supported", field)
+        return group.end()
+    if quantifier := QUANTIFIER.match(pattern, at):
+        end = quantifier.end()
+        if pattern.startswith(("+", "*"), end):
+            raise _refused(pattern, at, "possessive and doubled quantifiers are not supported", field)
+        return end + pattern.startswith("?", end)
+    if pattern[at] == "{":
+        raise _refused(pattern, at, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field)
+    return at + 1
+
+
+def _refused(pattern: str, at: int, says: str, field: str) -> InvalidValue:
+    shown = pattern[at : at + 12]
+    return InvalidValue(f"the regular expression at character {at}, {shown!r}: {says}", param=field)
+
+
+CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
+"""An escape outside a class, or a class."""
+
+QUOTED = '"\\'
+"""Characters that JSON escapes by a backslash and themselves."""
+
+
+def quotable(pattern: str, field: str) -> str:
+    """The pattern as the compiler quotes it rightly for JSON; matches no more than the pattern does.
+
+    A class with all control characters is taken by the compiler to hold the quote and the backslash too. So
+    negated classes without these lose the control characters, and such ranges are refused.
+    """
+    return CLASS.sub(lambda found: _without_controls(found, field), pattern)
+
+
+def _without_controls(found: re.Match[str], field: str) -> str:
+    inner = found["inner"]
+    if inner is None or all(re.fullmatch(found[0], char, re.ASCII) for char in QUOTED):
+        return found[0]
+    if inner.startswith("^"):
+        return rf"[{inner}\x00-\x1f]"
+    if any(re.fullmatch(found[0], chr(code), re.ASCII) for code in {*range(32)} - {9, 10, 11, 12, 13}):
+        raise InvalidValue(
+            f"the class {found[0][:32]} holds control characters and not both of quote and backslash, which "
+            "cannot be kept in JSON; leave the control characters out",
+            param=field,
+        )
+    return found[0]

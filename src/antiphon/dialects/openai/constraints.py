@@ -1,0 +1,96 @@
+"""The fields that say what an answer must look like, as one constraint: exactly one of them, or none."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from antiphon.dialects.openai.wire import Common, ResponseFormat, StructuredOutputs
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.errors import InvalidValue, MissingParameter
+
+JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+"""Kinds that a whitespace pattern means something to."""
+
+
+def asked_constraint(wire: Common) -> Constraint | None:
+    """What each choice must look like. Raises InvalidValue where two fields say so."""
+    said = [*_formatted(wire.response_format), *_guided(wire), *_structured(wire.structured_outputs)]
+    if len(said) > 1:
+        both = " and ".join(one.field for one in said[:2])
+        raise InvalidValue(f"{both} exclude each other; send one of them", param=said[1].field)
+    pattern, field = _whitespace(wire)
+    if pattern is None:
+        return said[0] if said else None
+    if not said or said[0].kind not in JSON:
+        raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
+    return Constraint(said[0].kind, said[0].source, pattern, said[0].field)
+
+
+def _formatted(asked: ResponseFormat | None) -> Iterator[Constraint]:
+    if asked is None:
+        return
+    where = "response_format"
+    if (asked.json_schema is not None) > (asked.type == "json_schema"):
+        raise InvalidValue(
+            f"{where}.json_schema is taken only with type json_schema", param=f"{where}.json_schema"
+        )
+    if (asked.schema is not None) > (asked.type == "json_object"):
+        raise InvalidValue(f"{where}.schema is taken only with type json_object", param=f"{where}.schema")
+    if asked.type == "json_schema":
+        if asked.json_schema is None:
+            raise MissingParameter(f"{where}.json_schema is missing", param=f"{where}.json_schema")
+        yield _schema(asked.json_schema.schema, f"{where}.json_schema.schema")
+    elif asked.schema is not None:
+        if asked.schema.get("type", "object") != "object":
+            raise InvalidValue(f"{where}.schema must be of type object", param=f"{where}.schema")
+        yield _schema({"type": "object"} | asked.schema, f"{where}.schema")
+    elif asked.type == "json_object":
+        yield Constraint(ConstraintKind.JSON_OBJECT, field=where)
+
+
+def _guided(wire: Common) -> Iterator[Constraint]:
+    if wire.guided_json is not None:
+        yield _schema(wire.guided_json, "guided_json")
+    yield from _texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
+
+
+def _structured(asked: StructuredOutputs | None) -> Iterator[Constraint]:
+    if asked is None:
+        return
+    where = "structured_outputs."
+    if asked.json is not None:
+        yield _schema(asked.json, f"{where}json")
+    if asked.json_object:
+        yield Constraint(ConstraintKind.JSON_OBJECT, field=f"{where}json_object")
+    yield from _texts(asked.regex, asked.choice, asked.grammar, where)
+
+
+def _texts(
+    regex: str | None, choice: list[str] | None, grammar: str | None, where: str
+) -> Iterator[Constraint]:
+    if regex is not None:
+        yield Constraint(ConstraintKind.REGEX, regex, field=f"{where}regex")
+    if choice is not None:
+        yield Constraint(ConstraintKind.CHOICE, _dumped(choice, f"{where}choice"), field=f"{where}choice")
+    if grammar is not None:
+        kind = ConstraintKind.GBNF if "::=" in grammar else ConstraintKind.LARK
+        yield Constraint(kind, grammar, field=f"{where}grammar")
+
+
+def _schema(given: dict[str, Any] | bool | str, field: str) -> Constraint:
+    source = given if isinstance(given, str) else _dumped(given, field)
+    return Constraint(ConstraintKind.JSON_SCHEMA, source, field=field)
+
+
+def _dumped(value: object, field: str) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        raise InvalidValue(f"{field} is nested too deep", param=field) from None
+
+
+def _whitespace(wire: Common) -> tuple[str | None, str]:
+    structured = wire.structured_outputs
+    if structured is not None and structured.whitespace_pattern is not None:
+        return structured.whitespace_pattern, "structured_outputs.whitespace_pattern"
+    return wire.guided_whitespace_pattern, "guided_whitespace_pattern"

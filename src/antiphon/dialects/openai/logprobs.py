@@ -1,0 +1,87 @@
+"""Log-probabilities in OpenAI's two shapes: a list of entries for a chat, parallel arrays for a text.
+
+Both are written some hundred tokens at a time, since a long prompt with its alternatives would take several
+times as much space as objects than as JSON.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+
+from antiphon.dialects.openai.wire import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from antiphon.domain.scores import Scores, TokenScore
+
+UNLIKELY = -9999.0
+"""OpenAI's number for what is less likely than any number should say; JSON has no infinity."""
+
+BLOCK = 256
+"""Tokens that are objects at once."""
+
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def spelt(piece: bytes) -> str:
+    r"""A token as text; one that holds part of a character as OpenAI spells it: `bytes:\xe2\x98`."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def chat_logprobs(scores: Scores) -> ChatLogprobs:
+    """An entry for each token, with its alternatives."""
+    written: dict[str, Any] = {
+        "content": _joined(_encode([_entry(score) for score in block]) for block in _blocks(scores))
+    }
+    return ChatLogprobs(**written)
+
+
+def text_logprobs(scores: Scores, alternatives: bool) -> TextLogprobs:
+    """Four arrays of equal length; that of the alternatives, which always hold the token itself too, only
+    when some were asked for."""
+    columns: tuple[list[bytes], ...] = ([], [], [], [])
+    for block in _blocks(scores):
+        columns[0].append(_encode([spelt(score.piece) for score in block]))
+        columns[1].append(_encode([_number(score.logprob) for score in block]))
+        columns[2].append(_encode([_ranked(score) for score in block] if alternatives else []))
+        columns[3].append(_encode([score.offset for score in block]))
+    written: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_joined, columns), strict=True))
+    return TextLogprobs(**(written if alternatives else written | {"top_logprobs": None}))
+
+
+def _entry(score: TokenScore) -> TokenLogprob:
+    best = [
+        TopLogprob(token=spelt(piece), logprob=max(value, UNLIKELY), bytes=list(piece))
+        for _, piece, value in score.alternatives
+    ]
+    value = UNLIKELY if score.logprob is None else max(score.logprob, UNLIKELY)
+    return TokenLogprob(token=spelt(score.piece), logprob=value, bytes=list(score.piece), top_logprobs=best)
+
+
+def _ranked(score: TokenScore) -> dict[str, float] | None:
+    """The alternatives by their spelling, best first; of two that are spelt alike the likelier."""
+    if score.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for _, piece, value in (*score.alternatives, (score.token, score.piece, score.logprob)):
+        found.setdefault(spelt(piece), max(value, UNLIKELY))
+    return found
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else max(value, UNLIKELY)
+
+
+def _blocks(scores: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(scores)
+    while block := list(islice(rest, BLOCK)):
+        yield block
+
+
+def _joined(lists: Iterable[bytes]) -> msgspec.Raw:
+    """JSON lists as one, which stands where the wire type has the list."""
+    return msgspec.Raw(b"[%b]" % b",".join(inner for each in lists if (inner := each[1:-1])))

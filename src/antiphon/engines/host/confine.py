@@ -1,0 +1,116 @@
+"""What an engine host gives up before it opens a model, so that a library which goes wrong takes little with
+it.
+
+On every system: no core dump, since weights and prompts lie in the memory, and few open files. On Linux: no
+new privileges by whatever it might execute, and to be the first to go when memory runs out, before the
+gateway. Started by root, and told a user: that user's rights and no others.
+
+Not limited: the address space, since weights are mapped into it; and the number of processes, which the
+kernel counts for the user and not for the process. Descriptors need no closing: children inherit only what
+they are given.
+"""
+
+import os
+import resource
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pwd import struct_passwd
+
+OPEN_FILES = 512
+"""Descriptors: a model in a hundred parts, some devices, and the sockets take half of it."""
+
+FIRST_TO_GO = 500
+"""Added to a host's badness, in thousandths of the memory, when the kernel looks for whom to end."""
+
+OOM_SCORE = Path("/proc/self/oom_score_adj")
+PR_SET_NO_NEW_PRIVS = 38
+
+
+def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Gives it all up, for good. To be called before there is a second thread.
+
+    Raises SettingsError when the process cannot become that user, or could then not read a path it needs.
+    """
+    _be_first_to_go()
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    if user is not None and (entry := other_user(user)) is not None:
+        _become(entry)
+        _require_readable(entry.pw_name, needed)
+    _renounce_privileges()
+
+
+def other_user(name: str) -> "struct_passwd | None":
+    """The user whose rights this process is to take; None when it has them already.
+
+    Raises SettingsError when there is no such user, or this process may not become it.
+    """
+    import pwd
+
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise SettingsError(
+            f"there is no user {name!r} on this system; make it, or leave ANTIPHON_ENGINE_USER out"
+        ) from None
+    if entry.pw_uid == os.geteuid():
+        return None
+    if os.geteuid() != 0:
+        raise SettingsError(
+            f"only root can run engines as {name}; start the server as root, or leave "
+            "ANTIPHON_ENGINE_USER out"
+        )
+    return entry
+
+
+def _become(entry: "struct_passwd") -> None:
+    """Groups first: afterwards nobody may change them."""
+    try:
+        os.initgroups(entry.pw_name, entry.pw_gid)
+        os.setgid(entry.pw_gid)
+        os.setuid(entry.pw_uid)
+    except PermissionError:
+        raise SettingsError(
+            f"this system does not let root become {entry.pw_name}; grant the container CAP_SETUID and "
+            "CAP_SETGID, or leave ANTIPHON_ENGINE_USER out"
+        ) from None
+    os.environ["HOME"] = entry.pw_dir
+
+
+def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> None:
+    for path in needed:
+        if not os.access(path, os.R_OK):
+            raise SettingsError(
+                f"the user {name} cannot read {os.fspath(path)}; let it, with the directories above, or "
+                "leave ANTIPHON_ENGINE_USER out"
+            )
+
+
+def _limit(kind: int, most: int) -> None:
+    """Lowers a limit; one that is lower stays."""
+    _, hard = resource.getrlimit(kind)
+    bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (bound, bound))
+
+
+def _be_first_to_go() -> None:
+    """Raising the score is allowed to everybody; where there is none, nothing is lost."""
+    with suppress(OSError, ValueError):
+        if int(OOM_SCORE.read_text("ascii")) < FIRST_TO_GO:
+            OOM_SCORE.write_text(str(FIRST_TO_GO), "ascii")
+
+
+def _renounce_privileges() -> None:
+    """No program that is executed from here on gains rights by its owner or its capabilities."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

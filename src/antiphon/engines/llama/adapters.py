@@ -1,0 +1,112 @@
+"""Which adapters the engine knows, which of them are in memory, and which one is on.
+
+An adapter is known by the digest of its content. Hundreds may be known; the ones used last are in memory, up
+to a bound in bytes, and the others are read again when their turn comes. Who computes with which is decided
+elsewhere. All of it belongs to the decode thread.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from antiphon.errors import EngineError, LoadError
+
+
+class Native(Protocol):
+    """An adapter in the library's memory."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Known:
+    """One adapter; `native` is None while it is only on disk."""
+
+    path: Path
+    size: int
+    native: Native | None = None
+
+
+class Shelf:
+    """The adapters of one model."""
+
+    def __init__(
+        self, read: Callable[[Path], Native], turn_on: Callable[[Native | None], None], room: int
+    ) -> None:
+        """`room`: bytes of adapters kept in memory; the one in use always is."""
+        self._read = read
+        self._turn_on = turn_on
+        self._room = room
+        self._known: dict[str, _Known] = {}
+        """In the order of last use, the latest last."""
+        self._on: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def loaded(self) -> int:
+        """How many are in memory."""
+        return sum(known.native is not None for known in self._known.values())
+
+    def add(self, digest: str, path: Path) -> None:
+        """Makes an adapter known, and reads it once to see that it can be. Raises LoadError."""
+        if digest in self._known:
+            return
+        try:
+            size = path.stat().st_size
+        except OSError as problem:
+            raise LoadError(f"the adapter {path.name} cannot be read: {problem.strerror}") from None
+        self._known[digest] = _Known(path, size, self._read(path))
+        self._make_room(keep=digest)
+
+    def remove(self, digest: str) -> None:
+        """Forgets an adapter that nobody computes with any more."""
+        known = self._known.pop(digest, None)
+        if known is None:
+            return
+        if self._on == digest:
+            self.use(None)
+        if known.native is not None:
+            known.native.close()
+
+    def use(self, digest: str | None) -> None:
+        """Has the next decode compute with this adapter, or with none. Raises EngineError when it cannot be
+        read any more.
+        """
+        if digest == self._on:
+            return
+        native = None if digest is None else self._native(digest)
+        self._turn_on(native)
+        self._on = digest
+        if digest is not None:
+            self._make_room(keep=digest)
+
+    def close(self) -> None:
+        """Frees all of them."""
+        for digest in tuple(self._known):
+            self.remove(digest)
+
+    def _native(self, digest: str) -> Native:
+        known = self._known.pop(digest, None)
+        if known is None:
+            raise EngineError("the adapter was unloaded")
+        self._known[digest] = known
+        if known.native is None:
+            try:
+                known.native = self._read(known.path)
+            except LoadError as problem:
+                raise EngineError(problem.message) from None
+        return known.native
+
+    def _make_room(self, keep: str) -> None:
+        """Closes the ones that were used longest ago until the rest fit."""
+        held = sum(known.size for known in self._known.values() if known.native is not None)
+        for digest, known in self._known.items():
+            if held <= self._room:
+                return
+            if known.native is not None and digest not in (keep, self._on):
+                known.native.close()
+                known.native = None
+                held -= known.size

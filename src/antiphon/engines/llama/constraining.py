@@ -1,0 +1,54 @@
+"""Constraints of one loaded model: checked in a process of its own, then followed by guides. Both are made
+when first asked for; a model that is never constrained pays nothing. Lives on the event loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from antiphon.constraints.checker import Checker
+from antiphon.domain.constraint import Constraint
+from antiphon.engines.base import Vocabulary
+from antiphon.engines.llama.masks import Guide, Masks, tokens_of
+
+
+class Constraining:
+    """What the engine needs to constrain its sequences."""
+
+    def __init__(
+        self, vocabulary: Callable[[], Awaitable[Vocabulary]], tokenize: Callable[[bytes], list[int]]
+    ) -> None:
+        """`tokenize`: how the model splits a text; called from other threads."""
+        self._vocabulary = vocabulary
+        self._tokenize = tokenize
+        self._checker: Checker | None = None
+        self._masks: Masks | None = None
+        self._making = asyncio.Lock()
+
+    async def check(self, constraint: Constraint) -> str:
+        """The grammar of a constraint that can be kept. Raises the error that refuses it."""
+        checker, _ = await self._made()
+        return await checker.grammar(constraint)
+
+    async def guide(self, constraint: Constraint) -> Guide:
+        """A way through a constraint. Raises the error that refuses it."""
+        grammar = await self.check(constraint)
+        _, masks = await self._made()
+        return masks.guide(grammar)
+
+    async def aclose(self) -> None:
+        """Ends the process and the threads."""
+        if self._checker is not None:
+            await self._checker.aclose()
+        if self._masks is not None:
+            self._masks.close()
+
+    async def _made(self) -> tuple[Checker, Masks]:
+        async with self._making:
+            if self._checker is None or self._masks is None:
+                table = await self._vocabulary()
+                tokens = tokens_of(table)
+                # A tokenizer that puts a space before a text does not split a part of one as it stands.
+                tokenize = None if table.space_prefix else self._tokenize
+                self._masks = await asyncio.to_thread(Masks, tokens, tokenize)
+                self._checker = Checker(tokens)
+            return self._checker, self._masks

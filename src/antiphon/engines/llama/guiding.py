@@ -1,0 +1,112 @@
+"""The decode loop's dealings with guides: who waits for an answer, whose tokens are forced, and which rows of
+logits are kept until their mask has come. Runs on the decode thread; decides, and draws nothing.
+"""
+
+import time
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from antiphon.engines.llama.computing import Logits
+from antiphon.engines.llama.sequence import Sequence
+from antiphon.errors import EngineError
+
+PATIENCE = 0.002
+"""Seconds that a step waits for answers: more than nearly all take, less than a step. Who has none by then
+sits the step out."""
+
+SLOW = 0.02
+"""Seconds after which others wait no more for an answer."""
+
+TOO_LONG = "the constraint takes too long to follow here; make it simpler"
+
+
+class Guiding:
+    """Every guided sequence of one decode loop."""
+
+    def __init__(self) -> None:
+        self._parked: dict[Sequence, Logits] = {}
+        """Rows whose mask had not come when they were computed."""
+
+    def await_answers(self, running: Collection[Sequence]) -> None:
+        """Waits a moment for those without which a sequence sits the next step out, once for each; for longer
+        when there is nothing else to do."""
+        waiting = [one for one in running if self._waits(one)]
+        idle = len(waiting) == len(running)
+        if not idle:
+            waiting = [one for one in waiting if one.guide is not None and one.guide.age() < SLOW]
+        until = time.monotonic() + (SLOW if idle else PATIENCE)
+        while waiting and (left := until - time.monotonic()) > 0:
+            guide = waiting[0].guide
+            if guide is None:
+                return
+            guide.desk.news.clear()
+            waiting = [one for one in waiting if self._waits(one)]
+            if waiting:
+                guide.desk.news.wait(left)
+
+    def _waits(self, sequence: Sequence) -> bool:
+        if sequence.guide is None:
+            return False
+        if sequence in self._parked:
+            return not sequence.guide.ready
+        return sequence.held and sequence.computed == len(sequence.tokens) - 1
+
+    def failed(self, running: Iterable[Sequence]) -> list[tuple[Sequence, EngineError]]:
+        """Sequences whose constraint cannot be followed any further, or not in time."""
+        found: list[tuple[Sequence, EngineError]] = []
+        for sequence in running:
+            guide = sequence.guide
+            if guide is None:
+                continue
+            if guide.error is not None:
+                found.append((sequence, guide.error))
+            elif guide.overdue():
+                found.append((sequence, EngineError(TOO_LONG)))
+        return found
+
+    def forced(self, running: Iterable[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
+        """Tokens that come without a draw, of sequences that have nothing else to compute. Where
+        log-probabilities are wanted each is drawn, as the only one allowed."""
+        return [
+            (one, one.guide.take_forced())
+            for one in running
+            if one.guide is not None
+            and one.request.logprobs is None
+            and one.computed == len(one.tokens) - 1
+            and not one.scores
+            and not one.held
+            and one.guide.forced()
+        ]
+
+    def unparked(self) -> tuple[list[Sequence | None], Logits] | None:
+        """Rows whose mask has come since; those of sequences that were put back are computed again."""
+        for sequence in tuple(self._parked):
+            if sequence.id is None or sequence.computed != len(sequence.tokens):
+                del self._parked[sequence]
+        ready = [one for one in self._parked if one.guide is None or one.guide.ready]
+        if not ready:
+            return None
+        rows = np.stack([self._parked.pop(one) for one in ready])
+        return [*ready], rows
+
+    def masked(
+        self, owners: list[Sequence | None], logits: Logits
+    ) -> tuple[list[Sequence | None], dict[Sequence, EngineError]]:
+        """Who is to draw now, with its mask set; rows that have none yet are kept. And who fails."""
+        drawing = list(owners)
+        errors: dict[Sequence, EngineError] = {}
+        for place, sequence in enumerate(owners):
+            if sequence is None or sequence.guide is None or sequence.drawing is None:
+                continue
+            if not sequence.guide.ready:
+                self._parked[sequence] = logits[place].copy()
+                drawing[place] = None
+                continue
+            try:
+                sequence.drawing.mask = sequence.guide.allowed()
+                sequence.drawing.pinned = bool(sequence.guide.forced())
+            except EngineError as error:
+                errors[sequence] = error
+                drawing[place] = None
+        return drawing, errors

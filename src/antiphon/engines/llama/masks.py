@@ -1,0 +1,259 @@
+"""Which tokens a constraint allows a running sequence, worked out by threads of its own beside the decode.
+
+The decode thread tells a `Guide` which token was drawn, goes on with everybody's next step, and asks later:
+first for the tokens that must follow anyway, then for the mask of the one after them. Nothing here waits, and
+whatever goes wrong is an EngineError of that guide: a guide without an answer allows nothing.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.engines.base import TokenKind
+from antiphon.engines.base import Vocabulary as Table
+from antiphon.errors import EngineError, UnsupportedParameter
+
+Allowed = NDArray[np.bool_]
+
+CAP = 2.0
+"""Seconds of wall clock for one answer; the mean is under a millisecond."""
+
+WORKERS = 2
+"""Threads that work masks out; one that is stuck is replaced."""
+
+TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
+"""Tokens that may be part of constrained text."""
+
+
+def tokens_of(table: Table) -> Tokens:
+    """The vocabulary as constraints see it. Raises UnsupportedParameter for a model that never ends."""
+    if not table.end_ids:
+        problem = "this model has no end token, so no constrained text could end; leave the constraint out"
+        raise UnsupportedParameter(problem)
+    ends = frozenset(table.end_ids)
+    pieces = tuple(
+        piece if kind in TEXT and token not in ends else b""
+        for token, (piece, kind) in enumerate(zip(table.pieces, table.kinds, strict=True))
+    )
+    return Tokens(pieces, table.end_ids)
+
+
+class Desk(Protocol):
+    """Where guides are worked on."""
+
+    news: threading.Event
+    """Set whenever an answer, or a part of one, has come."""
+
+    @property
+    def size(self) -> int: ...
+    def put(self, guide: "Guide") -> None: ...
+    def abandon(self, guide: "Guide") -> None: ...
+
+
+class Guide:
+    """One sequence's way through its grammar. The decode thread asks; a worker answers; never both at once.
+
+    An answer is of two parts, which come one after the other: `settled`, forced tokens are known; `ready`,
+    the mask of what follows them is. When both are used up, `advance` begins the next answer.
+    """
+
+    __slots__ = (
+        "_allowed",
+        "_began",
+        "_clock",
+        "_forced",
+        "_grammar",
+        "_matcher",
+        "_token",
+        "abandoned",
+        "desk",
+        "error",
+        "ready",
+        "settled",
+    )
+
+    def __init__(self, grammar: str, desk: "Desk", clock: Callable[[], float] = time.monotonic) -> None:
+        self.desk = desk
+        self._grammar = grammar
+        self._clock = clock
+        self._matcher: Matcher | None = None
+        self._token: int | None = None
+        self._forced: tuple[int, ...] = ()
+        self._allowed: Allowed | None = None
+        self.error: EngineError | None = None
+        """Why it cannot go on."""
+        self.abandoned = False
+        """Whether nobody will ask any more."""
+        self._begin()
+
+    # --- the decode thread
+
+    def advance(self, token: int) -> None:
+        """The sequence's next token was drawn, and was allowed."""
+        if self._forced:
+            self._forced = self._forced[1:]
+            return
+        self._token = token
+        self._begin()
+
+    def forced(self) -> tuple[int, ...]:
+        """Tokens that must come next, in order; the last may be an end token. Once `settled`. Raises
+        EngineError."""
+        self._require(self.settled)
+        return self._forced
+
+    def take_forced(self) -> tuple[int, ...]:
+        """The same, and they are taken as come."""
+        forced, self._forced = self.forced(), ()
+        return forced
+
+    def allowed(self) -> Allowed:
+        """One flag for each id: what may come next. Once `ready`. Raises EngineError."""
+        self._require(self.ready)
+        if self._forced:
+            only = np.zeros(self.desk.size, dtype=np.bool_)
+            only[self._forced[0]] = True
+            return only
+        if self._allowed is None:
+            raise EngineError("the constraint allows no token here; nothing can follow")
+        return self._allowed
+
+    def age(self) -> float:
+        """Seconds since the answer was asked for."""
+        return self._clock() - self._began
+
+    def overdue(self) -> bool:
+        """Whether the answer takes longer than any may."""
+        return not self.ready and self.age() > CAP
+
+    def _begin(self) -> None:
+        self.settled = self.ready = False
+        self._forced, self._allowed = (), None
+        self._began = self._clock()
+        self.desk.put(self)
+
+    def leave(self) -> None:
+        """Nobody will ask any more."""
+        self.desk.abandon(self)
+
+    def _require(self, known: bool) -> None:
+        if self.error is not None:
+            raise self.error
+        if not known:
+            raise EngineError("the constraint has no answer yet")
+
+    # --- a worker
+
+    def work(self, vocabulary: Vocabulary) -> None:
+        """Works the next answer out. Whatever is raised on the way, the guide is left with an answer or an
+        error."""
+        try:
+            self._settle(vocabulary)
+            self.settled = True
+            self.desk.news.set()
+            self._mask(vocabulary)
+            self.ready = True
+        except EngineError as error:
+            self.error = error
+        finally:
+            if not self.ready and self.error is None:
+                self.error = EngineError("the constraint could not be followed: its matcher failed")
+            self.settled = self.ready = True
+            self.desk.news.set()
+
+    def _settle(self, vocabulary: Vocabulary) -> None:
+        if self._matcher is None:
+            self._matcher = Matcher(self._grammar, vocabulary)
+        if self._token is not None:
+            self._matcher.consume([self._token])
+        forced = self._matcher.forced()
+        ends = frozenset(vocabulary.tokens.ends)
+        self._matcher.consume([token for token in forced if token not in ends])
+        self._forced = tuple(forced)
+
+    def _mask(self, vocabulary: Vocabulary) -> None:
+        if self._matcher is None or (self._forced and self._forced[-1] in vocabulary.tokens.ends):
+            return
+        bits = np.frombuffer(self._matcher.mask(), np.uint8)
+        allowed = np.unpackbits(bits, bitorder="little", count=vocabulary.size).astype(np.bool_)
+        ends = list(vocabulary.tokens.ends)
+        if allowed[ends].any() and not self._matcher.complete:
+            raise EngineError("the constraint would end where it is not complete")
+        if not allowed.any():
+            raise EngineError("no token of this model can satisfy the constraint here")
+        self._allowed = allowed
+
+
+class Masks:
+    """The workers of one engine."""
+
+    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
+        """Takes half a second for 131,072 ids."""
+        self._vocabulary = Vocabulary(tokens, tokenize)
+        self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stuck: set[Guide] = set()
+        """Given up while a worker was at them; that worker ends when it comes back."""
+        self._at: set[Guide] = set()
+        """What workers are at."""
+        self._closed = False
+        self.news = threading.Event()
+        for _ in range(WORKERS):
+            self._start()
+
+    @property
+    def size(self) -> int:
+        """Ids of the vocabulary."""
+        return self._vocabulary.size
+
+    def guide(self, grammar: str, clock: Callable[[], float] = time.monotonic) -> Guide:
+        """The way through a checked grammar, which begins at once."""
+        return Guide(grammar, self, clock)
+
+    def put(self, guide: Guide) -> None:
+        """Has a worker work the guide's next answer out."""
+        self._jobs.put(guide)
+
+    def abandon(self, guide: Guide) -> None:
+        """Nobody will ask this guide any more. A worker that is stuck in it is replaced."""
+        guide.abandoned = True
+        with self._lock:
+            if guide in self._at and guide not in self._stuck and guide.overdue():
+                self._stuck.add(guide)
+                self._start()
+
+    def close(self) -> None:
+        """Ends the workers when they are done."""
+        self._closed = True
+        for _ in range(WORKERS):
+            self._jobs.put(None)
+
+    def _start(self) -> None:
+        threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
+
+    def _work(self) -> None:
+        while (guide := self._jobs.get()) is not None:
+            if guide.abandoned:
+                continue
+            with self._lock:
+                self._at.add(guide)
+            try:
+                guide.work(self._vocabulary)
+            finally:
+                surplus = self._left(guide)
+            if surplus:
+                return
+
+    def _left(self, guide: Guide) -> bool:
+        """Notes that a worker is done with a guide; whether that worker was replaced meanwhile."""
+        with self._lock:
+            self._at.discard(guide)
+            surplus = guide in self._stuck
+            self._stuck.discard(guide)
+        return surplus

@@ -1,0 +1,216 @@
+"""What the draws of one sequence depend on: made once, changed only by its own draws, so it outlives
+preemption.
+
+It computes nothing over the vocabulary: what it changes in a row of logits are the tokens that it knows of.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
+from hashlib import blake2b
+from math import isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.llama.sampling.mirostat import Steering
+from antiphon.errors import InvalidValue
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.intp]
+
+COLD = 1e-5
+"""Temperature up to which the likeliest token is taken: dividing by less overflows, and would say the
+same."""
+
+HUGE = np.float32(1e30)
+"""No bias or penalty lifts a logit above this, so that differences of logits stay numbers."""
+
+FIRST_ROOM = 64
+"""Tokens that a table of occurrences has room for beyond the prompt's; it doubles."""
+
+
+class Occurrences:
+    """The tokens of prompt and output, and what each costs: penalties touch these and no others."""
+
+    def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
+        known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
+        self._places = {token: place for place, token in enumerate(known)}
+        self._ids: Ids = np.array([*known, *[0] * FIRST_ROOM], dtype=np.intp)
+        self._costs: Floats = np.zeros(len(self._ids), dtype=np.float32)
+        """Presence and frequency penalties of the token in that place."""
+        self._presence = sampling.presence_penalty
+        self._frequency = sampling.frequency_penalty
+        self._counts: dict[int, int] = {}
+        """Of the output's tokens."""
+        self._above = np.float32(1.0 / sampling.repetition_penalty)
+        self._below = np.float32(sampling.repetition_penalty)
+
+    def add(self, token: int) -> None:
+        """Counts one token of the output."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._ids):
+            self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
+            self._costs = np.concatenate((self._costs, np.zeros_like(self._costs)))
+        count = self._counts[token] = self._counts.get(token, 0) + 1
+        self._ids[place] = token
+        self._costs[place] = self._presence + self._frequency * count
+
+    def penalise(self, row: Floats) -> None:
+        """Changes the logits of the tokens that occurred."""
+        ids = self._ids[: len(self._places)]
+        values = row[ids]
+        if self._below != 1:
+            values *= np.where(values > 0, self._above, self._below)
+        values -= self._costs[: len(ids)]
+        row[ids] = np.minimum(values, HUGE)
+
+
+@dataclass(slots=True, eq=False)
+class Drawing:
+    """Built where the request is taken: raises InvalidValue for what this vocabulary cannot do."""
+
+    sampling: Sampling
+    choice: int
+    logprobs: int | None
+    """None: none. k: the drawn token's log-probability, and those of the k likeliest."""
+    prompt: InitVar[Sequence[int]]
+    ends: InitVar[Iterable[int]]
+    """The model's end-of-generation tokens."""
+    stops: InitVar[Iterable[int]]
+    """Tokens that end this sequence too."""
+    vocabulary: InitVar[int]
+
+    made: int = field(init=False, default=0)
+    """Tokens drawn so far: the position of the next draw."""
+    key: int = field(init=False, default=0)
+    """64 bits that stand for seed and choice."""
+    greedy: bool = field(init=False, default=False)
+    steering: Steering | None = field(init=False, default=None)
+    """Mirostat's state."""
+    mask: NDArray[np.bool_] | None = field(init=False, default=None)
+    """What a constraint allows the next draw, one flag for each id; set before each."""
+    pinned: bool = field(init=False, default=False)
+    """Whether that is one token, so that there is nothing to draw."""
+    _occurrences: Occurrences | None = field(init=False, default=None)
+    _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
+    _allowed: Ids | None = field(init=False, default=None)
+    _lasting: bool = field(init=False, default=False)
+    """Whether one of these three is there."""
+    _early: Ids | None = field(init=False, default=None)
+    """Tokens that may not be drawn before `min_tokens`."""
+
+    def __post_init__(
+        self, prompt: Sequence[int], ends: Iterable[int], stops: Iterable[int], vocabulary: int
+    ) -> None:
+        sampling = self.sampling
+        check(sampling, vocabulary)
+        self.key = key_of(sampling.seed, self.choice)
+        self.greedy = sampling.temperature <= COLD or (sampling.top_k == 1 and sampling.mirostat is None)
+        if not self.greedy and sampling.mirostat is not None:
+            self.steering = Steering(sampling.mirostat)
+        if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
+            self._occurrences = Occurrences(sampling, prompt)
+        if sampling.logit_bias:
+            self._bias = summed(sampling.logit_bias)
+        if sampling.allowed_token_ids is not None:
+            self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
+        self._lasting = any(one is not None for one in (self._occurrences, self._bias, self._allowed))
+        if sampling.min_tokens > 0:
+            early = {*stops} if sampling.ignore_eos else {*stops, *ends}
+            known = [token for token in sorted(early) if 0 <= token < vocabulary]
+            self._early = np.array(known, dtype=np.intp)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the next draw's logits are other than the model's."""
+        if self._early is not None and self.made >= self.sampling.min_tokens:
+            self._early = None
+        return self._lasting or self._early is not None or self.mask is not None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the next draw is the model's likeliest token, and nothing is said of it."""
+        return self.greedy and self.logprobs is None and not self.changes
+
+    def change(self, row: Floats) -> None:
+        """Logit bias, penalties and masks, in place. Masks come last, so that nothing is added to an
+        infinity; the result is that of masks before all."""
+        if self._bias is not None:
+            ids, values = self._bias
+            row[ids] += values
+        if self._occurrences is not None:
+            self._occurrences.penalise(row)
+        if self._allowed is not None:
+            kept = row[self._allowed]
+            row.fill(-np.inf)
+            row[self._allowed] = kept
+        if self._early is not None:
+            row[self._early] = -np.inf
+        if self.mask is not None:
+            row[~self.mask] = -np.inf
+
+    def accept(self, token: int) -> None:
+        """Notes what was drawn."""
+        self.made += 1
+        if self._occurrences is not None:
+            self._occurrences.add(token)
+
+
+def check(sampling: Sampling, vocabulary: int) -> None:
+    """Raises InvalidValue for what has no meaning; the ranges that a dialect allows are narrower."""
+    wrong = {
+        "temperature": not 0 <= sampling.temperature < float("inf"),
+        "top_p": not 0 <= sampling.top_p <= 1,
+        "typical_p": not 0 <= sampling.typical_p <= 1,
+        "min_p": not 0 <= sampling.min_p <= 1,
+        "top_k": sampling.top_k < 0,
+        "repetition_penalty": not 0 < sampling.repetition_penalty < float("inf"),
+        "presence_penalty": not abs(sampling.presence_penalty) < float("inf"),
+        "frequency_penalty": not abs(sampling.frequency_penalty) < float("inf"),
+        "logit_bias": any(isnan(value) for _, value in sampling.logit_bias),
+        "allowed_token_ids": sampling.allowed_token_ids is not None and not sampling.allowed_token_ids,
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise InvalidValue(f"{name} is {getattr(sampling, name)!r}, which has no meaning", param=name)
+    biased = [token for token, _ in sampling.logit_bias]
+    for name, tokens in (("logit_bias", biased), ("allowed_token_ids", sampling.allowed_token_ids or ())):
+        for token in tokens:
+            if not 0 <= token < vocabulary:
+                raise InvalidValue(
+                    f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary - 1}",
+                    param=name,
+                )
+
+
+def summed(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
+    """Token ids and what is added to each; what is said twice adds up."""
+    sums: dict[int, float] = {}
+    for token, value in biases:
+        sums[token] = sums.get(token, 0.0) + value
+    with np.errstate(over="ignore"):  # a bias that no float32 holds bans the token
+        values = np.array(list(sums.values()), dtype=np.float64).clip(max=float(HUGE)).astype(np.float32)
+    return np.array(list(sums), dtype=np.intp), values
+
+
+# --- randomness
+
+STRIDE = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+
+
+def key_of(seed: int, choice: int) -> int:
+    """64 bits for seed and choice."""
+    packed = (seed % 2**64).to_bytes(8, "little") + choice.to_bytes(8, "little")
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
+
+
+def points(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), each of its key and position alone: the SplitMix64 generator (Steele and others,
+    2014), started at the key and read at the position."""
+    state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
+    state = (state ^ (state >> S30)) * FIRST
+    state = (state ^ (state >> S27)) * SECOND
+    return ((state ^ (state >> S31)) >> S11).astype(np.float64) * 2.0**-53

@@ -1,0 +1,320 @@
+"""One call draws the tokens of a whole step.
+
+Masks, logit bias and penalties, then temperature, then min-p, top-k, top-p, typical-p, or Mirostat in the
+place of these four. A block of rows that fits the cache is worked on at once. Most filters are decided by a
+row's HEAD largest logits; where these do not suffice, that row is filtered by itself. Everything is computed
+row by row or number by number, so a row's token does not depend on the rows beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.engines.llama.sampling.block import Block, Floats, Head, Rows, column_sums, largest, part
+from antiphon.engines.llama.sampling.drawing import Drawing, points
+from antiphon.engines.llama.sampling.filters import keep, keep_typical, pick
+from antiphon.engines.llama.sampling.mirostat import ESTIMATED, Steering
+from antiphon.engines.llama.sampling.scores import NO_NUMBER, chunk_rows, listed, top_chances
+from antiphon.errors import AntiphonError, EngineError, InvalidValue
+
+HEAD, LONG_HEAD = 64, 256
+"""Largest logits of a row that are looked at first; LONG_HEAD when top-k asks for more than HEAD."""
+
+NO_TOKEN = (
+    "no token is left that may be drawn: "
+    "the constraint, allowed_token_ids and min_tokens exclude each other; leave one of them out"
+)
+
+Wide = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Drawn(NamedTuple):
+    """A token and what is said of it. A tuple, since one is made for each token."""
+
+    token: int
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+    """The likeliest (id, log-probability), best first."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What the rows of a block are filtered by, one number for each row."""
+
+    drawings: list[Drawing]
+    points: Wide
+    """In [0, 1): where in the distribution the token lies."""
+    coldness: Floats
+    """One over the temperature."""
+    min_p: Wide
+    top_k: NDArray[np.intp]
+    top_p: Wide
+
+    @classmethod
+    def by(cls, drawings: list[Drawing]) -> "Wanted":
+        asked = [drawing.sampling for drawing in drawings]
+        steered = [drawing.steering is not None for drawing in drawings]
+        rows = list(zip(asked, steered, strict=True))
+        return cls(
+            drawings,
+            points([drawing.key for drawing in drawings], [drawing.made for drawing in drawings]),
+            np.array([1.0 / one.temperature for one in asked], dtype=np.float32),
+            np.array([0.0 if off else one.min_p for one, off in rows]),
+            np.array([0 if off else one.top_k for one, off in rows], dtype=np.intp),
+            np.array([1.0 if off else one.top_p for one, off in rows]),
+        )
+
+
+class Sampler:
+    """For one size of vocabulary; used by one thread."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._size = chunk_rows(vocabulary)
+        self._copied = np.empty((self._size, vocabulary), dtype=np.float32)
+        self._weights = np.empty((self._size, vocabulary), dtype=np.float32)
+
+    def draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
+        """The token of each row, or the error that ends its sequence; the drawings note their tokens.
+
+        `logits`: (rows, vocabulary), the model's own, only read. None for a row that nobody asks for.
+        """
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            if all(drawing is None or drawing.plain for drawing in drawings):
+                return _likeliest(logits, drawings)
+            starts = range(0, len(drawings), self._size)
+            return [
+                *chain.from_iterable(
+                    self._draw(logits[at : at + self._size], drawings[at : at + self._size]) for at in starts
+                )
+            ]
+
+    def _draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
+        raw = Block.of(logits)
+        sound = np.isfinite(raw.tops)
+        asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
+        said = self._said(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
+        block = self._changed(raw, {row: one for row, one in asked.items() if one.changes})
+        tokens = self._tokens(block, asked)
+        results: list[Drawn | AntiphonError | None] = []
+        for row, drawing in enumerate(drawings):
+            token = tokens.get(row)
+            if token is None:
+                error = InvalidValue(NO_TOKEN) if sound[row] else EngineError(NO_NUMBER)
+                results.append(None if drawing is None else error)
+                continue
+            asked[row].accept(token)
+            if row in said:
+                best, alternatives = said[row]
+                below = float(logits[row, token]) - float(raw.tops[row])
+                results.append(Drawn(token, below + best, alternatives))
+            else:
+                results.append(Drawn(token))
+        return results
+
+    def _said(
+        self, raw: Block, asked: dict[int, Drawing]
+    ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
+        """By row, the log-probability of its likeliest token, and the likeliest tokens asked for."""
+        if not asked:
+            return {}
+        block = raw.part(np.array([*asked], dtype=np.intp))
+        best = top_chances(block.rows, block.tops, self._weights)
+        counts = [one.logprobs or 0 for one in asked.values()]
+        if any(counts):
+            lists = listed(block, best, max(counts))
+            parts = (each[:count] for each, count in zip(lists, counts, strict=True))
+        else:
+            parts = (() for _ in asked)
+        return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
+
+    def _changed(self, raw: Block, asked: dict[int, Drawing]) -> Block:
+        """The block with bias, penalties and masks: a copy when there are any."""
+        if not asked:
+            return raw
+        rows = self._copied[: len(raw.rows)]
+        np.copyto(rows, raw.rows)
+        for row, drawing in asked.items():
+            drawing.change(rows[row])
+        return Block.of(rows)
+
+    def _tokens(self, block: Block, asked: dict[int, Drawing]) -> dict[int, int]:
+        """The token of each row that has a legal one."""
+        found: dict[int, int] = {}
+        groups: dict[int, list[int]] = {}
+        for row, drawing in asked.items():
+            if block.tops[row] == -np.inf:
+                continue
+            if drawing.greedy or drawing.pinned:
+                found[row] = int(block.rows[row].argmax())
+            else:
+                groups.setdefault(depth(drawing), []).append(row)
+        for length, rows in groups.items():
+            picked = np.array(rows, dtype=np.intp)
+            wanted = Wanted.by([asked[row] for row in rows])
+            group = _Group(block.part(picked), wanted, self._weights)
+            tokens = group.from_head(length) if length else group.from_all()
+            found.update(zip(rows, tokens, strict=True))
+        return found
+
+
+def depth(drawing: Drawing) -> int:
+    """How many of a row's largest logits are to be looked at; 0 when nothing is filtered."""
+    sampling = drawing.sampling
+    if drawing.steering is not None:
+        return ESTIMATED if drawing.steering.version == 1 else HEAD
+    filters = (sampling.min_p > 0, sampling.top_k, sampling.top_p < 1, sampling.typical_p < 1)
+    if not any(filters):
+        return 0
+    return LONG_HEAD if HEAD < sampling.top_k <= LONG_HEAD else HEAD
+
+
+class _Group:
+    """Rows of a block that are looked at in one way."""
+
+    def __init__(self, block: Block, wanted: Wanted, room: Floats) -> None:
+        self._block = block
+        self._wanted = wanted
+        self._room = room
+
+    def from_all(self) -> list[int]:
+        """Tokens of rows that nothing is filtered from."""
+        weights, sums = self._weigh(np.arange(len(self._block.rows)))
+        tokens: list[int] = across(weights, sums, self._wanted.points).tolist()
+        return tokens
+
+    def from_head(self, length: int) -> list[int]:
+        """Tokens of filtered rows."""
+        head = self._block.head(length)
+        falls = (head.values - self._block.tops[:, None]) * self._wanted.coldness[:, None]
+        weights = np.exp(falls).astype(np.float64)
+        kept, closed = self._bounded(head, weights)
+        masses: Wide = np.where(kept, weights, 0.0).cumsum(axis=1)[:, -1]
+        opened = np.flatnonzero(~closed)
+        if len(opened):
+            wide, sums = self._weigh(opened)
+            masses[opened] = sums[:, -1]
+        decided = self._narrowed(kept, closed, weights, masses)
+        self._filter_alone(kept, decided, weights, masses)
+        spots = passing(np.where(kept, weights, 0.0), self._wanted.points)
+        tokens: list[int] = head.ids[np.arange(len(spots)), spots].tolist()
+        drawn: list[float] = weights[np.arange(len(spots)), spots].tolist()
+        for at, row in enumerate(opened.tolist()):
+            if not decided[row]:
+                tokens[row] = self._whole(row, wide[at], float(masses[row]))
+                drawn[row] = float(wide[at, tokens[row]])
+        for drawing, weight, mass in zip(self._wanted.drawings, drawn, masses.tolist(), strict=True):
+            if drawing.steering is not None:
+                drawing.steering.observe(log2(mass / weight))
+        return tokens
+
+    def _bounded(self, head: Head, weights: Wide) -> tuple[Flags, Flags]:
+        """What min-p and top-k keep of each row's head, and for which rows that is all they keep."""
+        wanted, length = self._wanted, weights.shape[1]
+        counts = np.where(wanted.top_k > 0, np.minimum(wanted.top_k, head.found), head.found)
+        kept = (np.arange(length) < counts[:, None]) & (weights >= wanted.min_p[:, None])
+        exhausted = (head.found < length) | (length == self._block.rows.shape[1])
+        bounded = (wanted.top_k > 0) & (wanted.top_k <= length)
+        return kept, exhausted | bounded | (weights[:, -1] < wanted.min_p)
+
+    def _narrowed(self, kept: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
+        """Cuts the kept to the nucleus; for which rows what is kept now is all that the filters keep."""
+        wanted = self._wanted
+        sums = np.where(kept, weights, 0.0).cumsum(axis=1)
+        needed = wanted.top_p * masses
+        narrow = wanted.top_p < 1
+        kept &= (sums - weights < needed[:, None]) | ~narrow[:, None]
+        kept[:, 0] = True
+        unbounded = (wanted.min_p == 0) & (wanted.top_k == 0)
+        decided: Flags = closed | (narrow & unbounded & (sums[:, -1] >= needed))
+        return decided
+
+    def _filter_alone(self, kept: Flags, decided: Flags, weights: Wide, masses: Wide) -> None:
+        """Typical-p and Mirostat, row by row."""
+        for row, drawing in enumerate(self._wanted.drawings):
+            steering, typical = drawing.steering, drawing.sampling.typical_p
+            if steering is not None:
+                decided[row] |= self._steer(steering, kept[row], weights[row], float(masses[row]))
+            elif typical < 1 and decided[row]:
+                candidates = np.flatnonzero(kept[row])
+                kept[row] = False
+                kept[row, candidates[keep_typical(weights[row, candidates], typical)]] = True
+
+    def _steer(self, steering: Steering, kept: Flags, weights: Wide, mass: float) -> bool:
+        """Cuts a row's head as Mirostat does; whether the cut lies in it."""
+        if steering.version == 1:
+            count = steering.count(weights, self._block.rows.shape[1])
+            kept[count:] = False
+            return count <= len(weights)
+        least = steering.least(mass)
+        kept &= weights >= least
+        kept[0] = True
+        return bool(weights[-1] < least)
+
+    def _whole(self, row: int, weights: Floats, mass: float) -> int:
+        """The token of a row whose head does not say what is kept."""
+        drawing = self._wanted.drawings[row]
+        if drawing.steering is None:
+            places = keep(drawing.sampling, weights)
+        elif drawing.steering.version == 1:
+            best = -np.sort(-weights[largest(weights, min(ESTIMATED, len(weights)))])
+            places = largest(weights, drawing.steering.count(best.astype(np.float64), len(weights)))
+        else:
+            places = np.flatnonzero(weights >= drawing.steering.least(mass))
+        return int(places[pick(weights[places], float(self._wanted.points[row]))])
+
+    def _weigh(self, picked: Rows) -> tuple[Floats, Wide]:
+        """The weights of these rows, 1 for the likeliest token, and the running sums of their columns."""
+        block = self._block.part(picked)
+        weights = np.subtract(block.rows, block.tops[:, None], out=self._room[: len(picked)])
+        weights *= part(self._wanted.coldness, picked)[:, None]
+        np.exp(weights, out=weights)
+        return weights, column_sums(weights).cumsum(axis=1, dtype=np.float64)
+
+
+def across(weights: Floats, sums: Wide, wanted: Wide) -> NDArray[np.intp]:
+    """For each row the id at which the running sum, column by column, passes the wanted part of the whole.
+
+    `sums`: running sums of the columns.
+    """
+    width, columns = weights.shape[1], sums.shape[1]
+    targets = np.minimum(wanted * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
+    column = (sums <= targets[:, None]).sum(axis=1)
+    ids = column[:, None] + np.arange(0, width, columns)
+    rows = np.arange(len(weights))[:, None]
+    inside = np.where(ids < width, weights[rows, np.minimum(ids, width - 1)], 0.0).astype(np.float64)
+    before = np.where(column > 0, sums[rows[:, 0], column - 1], 0.0)
+    totals = inside.cumsum(axis=1)
+    rest = np.minimum(targets - before, np.nextafter(totals[:, -1], 0.0))
+    spots = (totals <= rest[:, None]).sum(axis=1)
+    found: NDArray[np.intp] = ids[rows[:, 0], spots]
+    return found
+
+
+def passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
+    """For each row the place at which the running sum passes the wanted part of the whole."""
+    sums = weights.cumsum(axis=1)
+    targets = np.minimum(wanted * sums[:, -1], np.nextafter(sums[:, -1], 0.0))
+    spots: NDArray[np.intp] = (sums <= targets[:, None]).sum(axis=1)
+    return spots
+
+
+def _likeliest(logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
+    """Greedy tokens, nothing more."""
+    tokens = logits.argmax(axis=1)
+    sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
+    results: list[Drawn | AntiphonError | None] = []
+    for drawing, token, good in zip(drawings, tokens.tolist(), sound, strict=True):
+        if drawing is None:
+            results.append(None)
+        elif good:
+            drawing.accept(token)
+            results.append(Drawn(token))
+        else:
+            results.append(EngineError(NO_NUMBER))
+    return results

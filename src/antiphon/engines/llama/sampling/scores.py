@@ -1,0 +1,79 @@
+"""Log-probabilities of the model's own distribution: before masks, bias, penalties and temperature."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.engines.llama.sampling.block import ROWS, Block, Floats, Head
+from antiphon.errors import EngineError
+
+CHUNK = 1 << 17
+"""Numbers that are worked on at once: they stay in the processor's cache."""
+
+NO_NUMBER = "the model's output is not a number; its weights or the KV cache are damaged"
+
+
+def chunk_rows(vocabulary: int) -> int:
+    """Rows that are worked on at once."""
+    return max(1, min(ROWS, CHUNK // vocabulary))
+
+
+def top_chances(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
+    """(rows,) log-probability of the likeliest token. Overwrites as many rows of `room`."""
+    shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
+    sums = np.exp(shifted, out=shifted).sum(axis=1)
+    said: NDArray[np.float64] = -np.log(sums.astype(np.float64))
+    return said
+
+
+def listed(block: Block, best: NDArray[np.float64], count: int) -> list[tuple[tuple[int, float], ...]]:
+    """The likeliest (id, log-probability) of each row, best first; `best`: those of the likeliest."""
+    head = block.head(count)
+    values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
+    rows = zip(head.ids.tolist(), values.tolist(), head.found.tolist(), strict=True)
+    return [tuple(zip(ids[:found], said[:found], strict=True)) for ids, said, found in rows]
+
+
+def prompt_scores(
+    logits: Floats, tokens: Sequence[int] | NDArray[np.int32], k: int
+) -> tuple[bytes, bytes, bytes]:
+    """Log-probabilities of the tokens that followed each row, and of the k likeliest: (float32, int32 ids,
+    float32), little-endian, row by row. Raises EngineError when logits are no numbers.
+
+    `logits`: (rows, vocabulary), only read.
+    """
+    size = chunk_rows(logits.shape[1])
+    room = np.empty((min(size, len(logits)), logits.shape[1]), dtype=np.float32)
+    wanted = np.asarray(tokens, dtype=np.intp)
+    parts = [
+        _scored(logits[at : at + size], wanted[at : at + size], k, room) for at in range(0, len(logits), size)
+    ]
+    if not parts:
+        return b"", b"", b""
+    said, ids, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return said.astype("<f4").tobytes(), ids.astype("<i4").tobytes(), values.astype("<f4").tobytes()
+
+
+def _scored(
+    rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        block = Block.of(rows)
+        if not np.isfinite(block.tops).all():
+            raise EngineError(NO_NUMBER)
+        best, tops = top_chances(rows, block.tops, room), block.tops.astype(np.float64)
+        said = rows[np.arange(len(rows)), tokens] - tops + best
+        if k == 0:
+            return said, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0))
+        head = block.head(k)
+        for row in np.flatnonzero(head.found < head.ids.shape[1]):
+            complete(head, int(row), rows.shape[1])
+        return said, head.ids, head.values - tops[:, None] + best[:, None]
+
+
+def complete(head: Head, row: int, vocabulary: int) -> None:
+    """Fills what a row lacks with ids of no probability."""
+    found, wanted = int(head.found[row]), head.ids.shape[1]
+    others = np.setdiff1d(np.arange(min(vocabulary, 2 * wanted)), head.ids[row, :found])
+    head.ids[row, found:] = others[: wanted - found]

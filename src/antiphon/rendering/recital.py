@@ -1,0 +1,202 @@
+"""The prompt said again at the beginning of its choices (`echo`), with its tokens' scores when they are asked
+for.
+
+The engine scores a prompt once, for the first of its choices; the others wait for that. Scores stay packed,
+however long the prompt is.
+"""
+
+import asyncio
+import sys
+from array import array
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from antiphon.domain.events import Event, Finished, Started, TextDelta
+from antiphon.domain.request import RawPrompt
+from antiphon.domain.scores import PackedScores, Scores, joined
+from antiphon.engines.base import (
+    Counts,
+    PromptScores,
+    SequenceFinished,
+    Steps,
+    StopCause,
+    TokenEvent,
+)
+from antiphon.errors import EngineError
+from antiphon.rendering.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.facts import Facts
+from antiphon.rendering.voice import Voice
+
+PART = 256
+"""Tokens in one delta of a scored prompt: writing them with all alternatives takes seven milliseconds; then
+others get their turn."""
+
+MANY = 10_000
+"""Tokens above which a thread looks where they stand: about ten milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the tokens of a prompt stand in its text."""
+
+    text: str
+    offsets: Sequence[int]
+    """Of each token, the character that holds its first byte."""
+    held: bytes = b""
+    """The beginning of a character that the prompt ends with; the completion may go on with it."""
+
+
+async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: Facts) -> Layout:
+    """The text that a choice begins with: the caller's own, or that of the caller's token ids."""
+    if len(tokens) > MANY:
+        return await asyncio.to_thread(_laid_out, prompt, tokens, facts)
+    return _laid_out(prompt, tokens, facts)
+
+
+def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: Facts) -> Layout:
+    if prompt.text is None:
+        return _walked(tokens, facts.pieces)
+    text, table = prompt.text, facts.vocabulary
+    name = table.names.get(-1 if table.bos_id is None else table.bos_id)
+    added = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
+    read = _walked(tokens[added:], facts.spelt)
+    # The tokenizer may have put a space first; one that normalises a text has its tokens placed as they come.
+    spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
+    offsets = array("q", [0] * added)
+    offsets.extend(min(max(offset - spaces, 0), len(text)) for offset in read.offsets)
+    return Layout(text, offsets)
+
+
+def _walked(tokens: Sequence[int], pieces: Pieces) -> Layout:
+    detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
+    for token in tokens:
+        offsets.append(said + detokenizer.breaks(token))
+        parts.append(text := detokenizer.add(token))
+        said += len(text)
+    return Layout("".join(parts), offsets, detokenizer.held())
+
+
+class Recital:
+    """One prompt, recited by each of its choices."""
+
+    def __init__(self, layout: Layout, tokens: tuple[int, ...], facts: Facts, wanted: int | None) -> None:
+        """`wanted`: alternatives of each token; None scores nothing."""
+        self.layout = layout
+        self._tokens = tokens
+        self._pieces = facts.spelt.bytes
+        self.wanted = wanted
+        self._logprobs = array("f", [float("nan")])
+        self._ids = array("i", [0] * (wanted or 0))
+        self._values = array("f", [0.0] * (wanted or 0))
+        self._whole = asyncio.Event()
+        if wanted is None:
+            self._whole.set()
+
+    def speak(self, voice: Voice, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
+        """The events of a choice, with the prompt before its text."""
+        voice.go_on(self.layout.held)
+        return self._recited(voice.choice, voice.speak(sequence))
+
+    async def overheard(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[TokenEvent, None]:
+        """The sequence that scores the prompt, as it is. Raises EngineError when it does not."""
+        async with aclosing(sequence) as events:
+            async for event in events:
+                if isinstance(event, PromptScores):
+                    self._add(event)
+                elif isinstance(event, Steps | SequenceFinished) and not self._whole.is_set():
+                    self._complete()
+                yield event
+
+    def _add(self, scores: PromptScores) -> None:
+        if scores.start != len(self._logprobs):
+            raise EngineError("the engine's scores of the prompt do not follow on each other")
+        _unpack(self._logprobs, scores.logprobs)
+        _unpack(self._ids, scores.alternative_ids)
+        _unpack(self._values, scores.alternative_logprobs)
+
+    def _complete(self) -> None:
+        expected = len(self._tokens)
+        if len(self._logprobs) != expected or len(self._ids) != expected * (self.wanted or 0):
+            raise EngineError("the engine did not score the whole prompt")
+        self._whole.set()
+
+    async def _recited(self, choice: int, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        carried: list[Scores] = []
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Started):
+                    await self._whole.wait()
+                for told in self._told(event, choice, carried):
+                    yield told
+                    await _let_others_work(told is not event)
+
+    def _told(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
+        """The event, with the prompt after Started. `carried`: scores that no part of its text goes with, for
+        what comes next."""
+        if carried and isinstance(event, TextDelta | Finished):
+            yield replace(event, scores=joined((*carried, event.scores or ())))
+            carried.clear()
+        else:
+            yield event
+        if isinstance(event, Started):
+            for text, scores in self._parts():
+                if text:
+                    yield TextDelta(choice, text, 0, scores)
+                else:
+                    carried.append(scores)
+
+    def _parts(self) -> Iterator[tuple[str, Scores]]:
+        """The prompt's text with its scores; at the end, perhaps, scores of tokens that show none."""
+        if self.wanted is None:
+            yield self.layout.text, ()
+            return
+        text, offsets = self.layout.text, self.layout.offsets
+        for begin, end in pairwise(self._cuts()):
+            until = len(text) if end == len(self._tokens) else offsets[end]
+            yield text[offsets[begin] if begin else 0 : until], self._packed(begin, end)
+
+    def _cuts(self) -> Iterator[int]:
+        """Tokens that parts begin with: the first to stand in their character, so that no part is without
+        text but the last."""
+        count, offsets = len(self._tokens), self.layout.offsets
+        yield 0
+        begin = 0
+        for place in range(PART, count, PART):
+            cut = next((at for at in range(place, begin, -1) if offsets[at - 1] < offsets[at]), begin)
+            if cut > begin:
+                yield (begin := cut)
+        yield count
+
+    def _packed(self, begin: int, end: int) -> PackedScores:
+        width = self.wanted or 0
+        wide = slice(begin * width, end * width)
+        return PackedScores(
+            self._tokens[begin:end],
+            self.layout.offsets[begin:end],
+            self._logprobs[begin:end],
+            self._pieces,
+            width,
+            self._ids[wide],
+            self._values[wide],
+        )
+
+
+async def silence(tokens: int) -> AsyncGenerator[TokenEvent, None]:
+    """The sequence of a choice that only recites: no engine is asked for it."""
+    yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
+
+
+async def _let_others_work(now: bool) -> None:
+    if now:
+        await asyncio.sleep(0)
+
+
+def _unpack(held: "array[int] | array[float]", chunk: bytes) -> None:
+    """Appends packed numbers, which are little-endian on every machine."""
+    if sys.byteorder == "big":
+        swapped = array(held.typecode, chunk)
+        swapped.byteswap()
+        chunk = swapped.tobytes()
+    held.frombytes(chunk)

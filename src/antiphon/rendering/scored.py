@@ -1,0 +1,102 @@
+"""One choice whose tokens are scored: their log-probabilities, told with the text that they belong to, and
+how likely the whole is.
+
+What is held back of the text holds back its tokens' scores; what a stop string cuts off takes those of the
+tokens with it that lie in it whole.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
+from antiphon.domain.scores import TokenScore
+from antiphon.engines.base import SequenceFinished, Steps, StopCause, TokenEvent
+from antiphon.rendering.facts import Facts
+from antiphon.rendering.stops import StopStrings
+from antiphon.rendering.voice import Voice
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What of the scores is wanted."""
+
+    told: bool
+    """Whether they are given; else they only rank."""
+    offset: int = 0
+    """Characters of the choice's text before the first token's."""
+
+
+class ScoredVoice(Voice):
+    """A voice that knows the log-probabilities of what it says."""
+
+    __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
+
+    def __init__(
+        self, choice: int, facts: Facts, stops: StopStrings, deaf: int = 0, scoring: Scoring = Scoring(True)
+    ) -> None:
+        super().__init__(choice, facts, stops, deaf)
+        self._scoring = scoring
+        self._pieces, self._spelt = facts.pieces.bytes, facts.spelt.bytes
+        self._total = 0.0
+        self._said = scoring.offset
+        """Characters that tokens have made certain; the stop filter may hold some of them back."""
+        self._shown = scoring.offset
+        self._pending: deque[tuple[TokenScore, bool]] = deque()
+        """Scores that were not told yet, each with whether its token shows text."""
+
+    def mean(self) -> float:
+        """Log-probability per token, of those that usage counts; 0 for none."""
+        return self._total / self.completion_tokens if self.completion_tokens else 0.0
+
+    def _told(self, event: TokenEvent) -> Iterator[Event]:
+        if isinstance(event, SequenceFinished) and event.cause is not StopCause.LENGTH:
+            self._forget_end()
+        yield from super()._told(event)
+
+    def _forget_end(self) -> None:
+        """A token that ended the turn and shows nothing is no part of the text."""
+        if self._pending and not self._pending[-1][1]:
+            self._pending.pop()
+
+    def _heard(self, steps: Steps) -> str:
+        text = ""
+        for index, token in enumerate(steps.tokens):
+            self.completion_tokens += 1
+            self._unreported += 1
+            self._total += steps.logprobs[index]
+            said = self._added(token, steps, index)
+            text += self._filter.add(said) if self.completion_tokens > self._deaf else said
+            if self._filter.stopped:
+                break
+        return text
+
+    def _added(self, token: int, steps: Steps, index: int) -> str:
+        """The text that a token makes certain; its score waits until the text is shown."""
+        silent = token in self._ends
+        if self._scoring.told:
+            offset = self._said + (not silent and self._detokenizer.breaks(token))
+            self._pending.append(
+                (self._score(token, steps, index, offset), not silent and bool(self._pieces[token]))
+            )
+        text = "" if silent else self._detokenizer.add(token)
+        self._said += len(text)
+        return text
+
+    def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
+        row = steps.alternatives[index] if steps.alternatives else ()
+        alternatives = tuple((other, self._spelt[other], value) for other, value in row)
+        return TokenScore(token, self._spelt[token], steps.logprobs[index], alternatives, offset)
+
+    def _delta(self, text: str) -> TextDelta:
+        self._shown += len(text)
+        return TextDelta(self.choice, text, self._reported(), tuple(self._due()))
+
+    def _due(self) -> Iterator[TokenScore]:
+        while self._pending and self._pending[0][0].offset < self._shown:
+            yield self._pending.popleft()[0]
+
+    def _finished(self, reason: FinishReason) -> Finished:
+        """With what stands at the end and shows nothing; what was cut is dropped."""
+        left = (score for score, shows in self._pending if not shows and score.offset <= self._shown)
+        return Finished(self.choice, reason, self._reported(), tuple(left) if self._scoring.told else None)

@@ -1,0 +1,201 @@
+"""From an encoder of BERT's kind, as transformers and sentence-transformers save it, to GGUF.
+
+Read are config.json, model.safetensors, the WordPiece vocabulary (vocab.txt, or tokenizer.json) and, where
+they are, tokenizer_config.json and sentence-transformers' pooling. What llama.cpp would compute otherwise
+than transformers is refused by name.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from antiphon.errors import ModelFileError
+from antiphon.weights.convert.saved import Tensor, read_json, read_tensors
+
+KINDS = ("F32", "F16")
+
+UNUSED = re.compile(r"(.*\.)?(embeddings\.position_ids|pooler\.dense\..*)|cls\..*")
+"""Tensors that embedding does not compute with."""
+
+WHOLE = ("position_embd.weight", "token_types.weight")
+"""Matrices that stay float32: rows of them are added, not multiplied."""
+
+SPACE = "\u2581"
+"""What a piece begins with in GGUF when a word begins with it."""
+
+CONTROL, NORMAL = 3, 1
+"""ggml's kinds of tokens."""
+
+SPECIAL = {
+    "[CLS]": ("bos_token_id", "cls_token_id"),  # llama.cpp puts the first of these before a text
+    "[SEP]": ("eos_token_id", "seperator_token_id"),  # the format's own spelling
+    "[PAD]": ("padding_token_id",),
+    "[MASK]": ("mask_token_id",),
+    "[UNK]": ("unknown_token_id",),
+}
+"""Pieces with a meaning, and the GGUF keys of their ids."""
+
+NEEDED: Mapping[str, tuple[object, ...]] = {
+    # key of config.json: the values that llama.cpp computes alike
+    "model_type": ("bert",),
+    "hidden_act": ("gelu",),
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How texts become pieces."""
+
+    pieces: tuple[str, ...]
+    """As WordPiece writes them, by id."""
+    lowercase: bool
+    strip_accents: bool
+
+
+def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
+    """Writes the encoder in the directory `source` as GGUF; matrices as `kind`. Raises ModelFileError."""
+    if kind not in KINDS:
+        raise ModelFileError(f"an encoder is written as {' or '.join(KINDS)}, not as {kind}")
+    config = read_json(source / "config.json")
+    for key, taken in NEEDED.items():
+        if config.get(key) not in taken:
+            raise ModelFileError(
+                f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, taken))} is converted"
+            )
+    wording = read_wording(source)
+    if len(wording.pieces) != config.get("vocab_size"):
+        raise ModelFileError(
+            f"{source} has {len(wording.pieces)} pieces and vocab_size = {config.get('vocab_size')!r}"
+        )
+    tensors = dict(
+        _named(read_tensors(source / "model.safetensors"), int(config["num_hidden_layers"]), source)
+    )
+    _write(target, kind, config, wording, read_pooling(source), tensors)
+
+
+def read_wording(source: Path) -> Wording:
+    """The vocabulary and what is done to a text before. Raises ModelFileError."""
+    said = _optional(source / "tokenizer_config.json")
+    if (source / "tokenizer.json").is_file():
+        return _from_tokenizer(read_json(source / "tokenizer.json"), source)
+    try:
+        lines = (source / "vocab.txt").read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ModelFileError(f"{source} holds neither tokenizer.json nor vocab.txt") from None
+    lowercase = bool(said.get("do_lower_case", True))
+    accents = said.get("strip_accents")
+    return Wording(tuple(lines), lowercase, lowercase if accents is None else bool(accents))
+
+
+def _from_tokenizer(said: dict[str, Any], source: Path) -> Wording:
+    model, normalizer = said.get("model") or {}, said.get("normalizer") or {}
+    if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
+        raise ModelFileError(
+            f"{source} has a tokenizer of the type {model.get('type')!r}; only BERT's WordPiece is converted"
+        )
+    ids: dict[str, int] = dict(model.get("vocab") or {})
+    ids |= {added["content"]: added["id"] for added in said.get("added_tokens") or ()}
+    pieces = sorted(ids, key=lambda piece: ids[piece])
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise ModelFileError(f"{source} has a vocabulary whose ids leave gaps")
+    lowercase = bool(normalizer.get("lowercase", True))
+    accents = normalizer.get("strip_accents")
+    return Wording(tuple(pieces), lowercase, lowercase if accents is None else bool(accents))
+
+
+def read_pooling(source: Path) -> str:
+    """`MEAN`, `CLS` or `LAST`: what sentence-transformers says, else the mean. Raises ModelFileError."""
+    said = _optional(source / "1_Pooling" / "config.json")
+    modes = {
+        "pooling_mode_mean_tokens": "MEAN",
+        "pooling_mode_cls_token": "CLS",
+        "pooling_mode_lasttoken": "LAST",
+    }
+    chosen = [key for key, value in said.items() if key.startswith("pooling_mode_") and value is True]
+    if not said:
+        return "MEAN"
+    if len(chosen) != 1 or chosen[0] not in modes:
+        raise ModelFileError(f"{source} pools by {' and '.join(chosen) or 'nothing'}, which is not supported")
+    return modes[chosen[0]]
+
+
+def phantom(piece: str) -> str:
+    """A piece as GGUF writes it: the beginning of a word is marked, not its going on."""
+    if piece.startswith("[") and piece.endswith("]"):
+        return piece
+    return piece[2:] if piece.startswith("##") else SPACE + piece
+
+
+def _named(tensors: Iterator[tuple[str, Tensor]], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that embedding computes with, under llama.cpp's names."""
+    import gguf
+
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
+    for name, values in tensors:
+        if UNUSED.fullmatch(name):
+            continue
+        found = names.get_name(name.removeprefix("bert."), try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise ModelFileError(f"{source} holds {name[:120]}, which no encoder of BERT's kind has")
+        yield found, values
+
+
+def _write(
+    target: Path,
+    kind: str,
+    config: Mapping[str, Any],
+    wording: Wording,
+    pooling: str,
+    tensors: Mapping[str, Tensor],
+) -> None:
+    import gguf
+
+    writer = gguf.GGUFWriter(target, "bert")
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if kind == "F16" else gguf.LlamaFileType.ALL_F32)
+    numbers: dict[Callable[[int], None], str] = {
+        writer.add_context_length: "max_position_embeddings",
+        writer.add_embedding_length: "hidden_size",
+        writer.add_feed_forward_length: "intermediate_size",
+        writer.add_block_count: "num_hidden_layers",
+        writer.add_head_count: "num_attention_heads",
+        writer.add_token_type_count: "type_vocab_size",
+    }
+    for add, key in numbers.items():
+        add(int(config[key]))
+    writer.add_layer_norm_eps(float(config.get("layer_norm_eps", 1e-12)))
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType[pooling])
+    _write_wording(writer, wording)
+    for name, values in sorted(tensors.items()):
+        half = kind == "F16" and values.ndim == 2 and name not in WHOLE
+        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float16 if half else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - gguf has no types
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list([phantom(piece) for piece in wording.pieces])
+    writer.add_token_types([CONTROL if piece in SPECIAL else NORMAL for piece in wording.pieces])
+    writer.add_bool("tokenizer.ggml.normalizer.lowercase", wording.lowercase)
+    writer.add_bool("tokenizer.ggml.normalizer.strip_accents", wording.strip_accents)
+    ids = {piece: index for index, piece in enumerate(wording.pieces)}
+    for piece, keys in SPECIAL.items():
+        if piece not in ids:
+            raise ModelFileError(f"the vocabulary has no {piece}, which BERT's has")
+        for key in keys:
+            writer.add_uint32(f"tokenizer.ggml.{key}", ids[piece])
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

@@ -1,0 +1,67 @@
+"""What lies in a directory of saved weights: tensors out of safetensors, as float32, and JSON objects.
+
+Both formats hold values only: nothing of them is executed.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.errors import ModelFileError
+
+Tensor = NDArray[np.float32]
+
+FORMATS = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
+"""safetensors' names of formats that numpy has too. BF16 is the upper half of a float32."""
+
+
+MOST_JSON = 64 << 20
+"""Bytes of one JSON file; a tokenizer.json of 120 thousand pieces has eight million."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file. Raises ModelFileError."""
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ModelFileError(f"{path} is too large to be read")
+        said = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+    if not isinstance(said, dict):
+        raise ModelFileError(f"{path} is not a JSON object")
+    return said
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Names and values, one by one. Raises ModelFileError."""
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        raise ModelFileError(
+            f"there is no {path}; PyTorch's .bin files are never read, since they may hold code: save the "
+            "weights as safetensors"
+        ) from None
+    except (SafetensorError, OSError) as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+    for name, tensor in tensors:
+        values = _values(tensor["dtype"], bytes(tensor["data"]))
+        if values is None:
+            raise ModelFileError(
+                f"{path} holds {name[:120]} as {tensor['dtype']}, which is not read; "
+                "save it as F32, F16 or BF16"
+            )
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{path} holds numbers in {name[:120]} that are not finite")
+        yield name, values.reshape(tensor["shape"])
+
+
+def _values(form: str, data: bytes) -> Tensor | None:
+    if form == "BF16":
+        return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, dtype=FORMATS[form]).astype(np.float32) if form in FORMATS else None

@@ -1,0 +1,214 @@
+"""`antiphon top`: what it makes of two readings of a server, what it draws, and how it ends."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.rates import Latency, ModelRates, quantile, rates
+from antiphon.cli.scrape import read
+from antiphon.cli.top_page import bar, cut, lines
+from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.telemetry.engines import series
+from antiphon.telemetry.exposition import Series, exposition
+from antiphon.telemetry.metrics import BUILD, Times
+from tests.cli.conftest import Run
+from tests.cli.pty_screen import CTRL_C, screen
+from tests.cli.standin import Standin, standin
+
+NASTY = 'a"b\\\n\x1b[2J'
+
+
+def times(*seconds: float) -> Histogram:
+    made = Times()
+    for each in seconds:
+        made.add(each)
+    return made.histogram()
+
+
+def page(loads: dict[str, Load | None]) -> str:
+    build: Series = (BUILD, {("9.9",): 1})
+    return exposition([build, *series(loads, {name: load is not None for name, load in loads.items()})])
+
+
+BEFORE = Load(
+    prefill_tokens=100,
+    cached_tokens=10,
+    decoded_tokens=50,
+    admitted=4,
+    prefix_hits=1,
+    first_token_seconds=times(30.0),
+    adapters=(AdapterLoad("ab" * 32, decoded_tokens=5),),
+)
+AFTER = Load(
+    running=3,
+    queued=2,
+    cells=1000,
+    cells_used=500,
+    cells_cached=250,
+    prefill_tokens=300,
+    cached_tokens=110,
+    decoded_tokens=2050,
+    admitted=8,
+    prefix_hits=4,
+    preemptions=2,
+    first_token_seconds=times(30.0, *[0.002] * 9, 0.3),
+    adapters=(AdapterLoad("ab" * 32, running=1, decoded_tokens=25),),
+)
+
+
+def between(before: Load | None, after: Load | None) -> ModelRates:
+    (found,) = rates(read(page({NASTY: before}), 10.0), read(page({NASTY: after}), 12.0))
+    assert found.model == NASTY
+    return found
+
+
+# --- figures ---
+
+
+def test_rates_and_percentiles_are_of_the_time_between_two_readings():
+    found = between(BEFORE, AFTER)
+    assert (found.computed, found.cached, found.made) == (100.0, 50.0, 1000.0)
+    assert (found.running, found.queued, found.cells_used, found.preempted) == (3, 2, 500, 2)
+    assert found.prefix_hits == 0.75
+    assert found.first_token is not None and found.inter_token is None
+    assert 0.001 < found.first_token.p50 <= 0.0025 and 0.25 < found.first_token.p95 <= 0.5
+    (adapter,) = found.adapters
+    assert (adapter.adapter, adapter.running, adapter.made) == ("ab" * 32, 1, 10.0)
+
+
+def test_what_cannot_be_known_is_not_made_up():
+    assert between(AFTER, None) == ModelRates(NASTY, up=False)
+    again = between(AFTER, BEFORE)
+    assert (again.made, again.computed, again.first_token, again.prefix_hits) == (None,) * 4, "it began anew"
+    came = between(None, AFTER)
+    assert (came.made, came.running) == (None, 3)
+
+
+def test_quantiles_lie_within_their_bucket():
+    histogram = dict(zip(LATENCY_BOUNDS, itertools.repeat(10.0), strict=False))
+    assert quantile(histogram | {float("inf"): 10.0}, 0.5) == pytest.approx(0.0005)
+    assert quantile({1.0: 0.0, 2.0: 4.0, float("inf"): 4.0}, 0.5) == 1.5
+    assert quantile({1.0: 1.0, 2.0: 1.0, float("inf"): 4.0}, 0.95) == 2.0, "above the last bound"
+
+
+# --- the page ---
+
+
+def test_it_fits_eighty_columns_and_commands_no_terminal():
+    many = 123456.7
+    slow, slower = Latency(299.0, 300.0), Latency(0.123, 9.999)
+    full = (10**7, 10**6, 10**6, 1.0, 123, 456)
+    big = ModelRates("a" * 200, True, 9999, 9999, many, many, many, slow, slower, *full)
+    down = ModelRates(NASTY, up=False)
+    text = lines([big, between(BEFORE, AFTER), down])
+    assert max(map(len, text)) <= 80
+    assert all(line.isprintable() for line in text)
+    assert any("does not answer" in line for line in text)
+
+
+def test_what_has_no_room_is_counted():
+    assert cut(["a", "b", "c", "d"], 3) == ["a", "b", "2 more lines; a taller window shows them"]
+    assert cut(["a", "b"], 2) == ["a", "b"]
+
+
+def test_the_bar_never_leaves_its_columns():
+    for used, kept in itertools.product((0, 0.01, 0.5, 0.999, 1, 7), repeat=2):
+        assert len(bar(used, kept)) == 20
+    assert bar(0.5, 0.25) == "█" * 10 + "▒" * 5 + "░" * 5
+
+
+# --- the command ---
+
+
+def growing() -> Callable[[], str]:
+    """A page on which every look finds more."""
+    looks = itertools.count()
+
+    def made() -> str:
+        look = next(looks)
+        return page({"m": Load(running=3, cells=100, decoded_tokens=look * 1000, admitted=look), "n": None})
+
+    return made
+
+
+@pytest.fixture
+def server() -> Iterator[Standin]:
+    with standin(key="secret") as running:
+        running.page = growing()
+        yield running
+
+
+KEY = {"ANTIPHON_API_KEY": "secret"}
+
+
+def test_once_prints_one_page_and_json_one_object(antiphon: Run, server: Standin):
+    done = antiphon("top", "--url", server.url, "--once", "--interval", "0.2", env=KEY)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "9.9" in done.stdout and "\x1b" not in done.stdout
+    rows = {
+        line.split()[0]: line.split() for line in done.stdout.splitlines() if line.startswith(("m ", "n "))
+    }
+    assert rows["m"][1:3] == ["0", "3"] and float(rows["m"][5].replace(",", "")) > 100
+    assert rows["n"][1:] == ["its", "engine", "does", "not", "answer"]
+    done = antiphon("top", "--url", server.url, "--json", "--interval", "0.2", env=KEY)
+    shown = json.loads(done.stdout)
+    assert [model["up"] for model in shown["models"]] == [True, False]
+    assert 100 < shown["models"][0]["made"] <= 5000, "a thousand more at each look, 0.2 s apart at least"
+
+
+def test_what_keeps_it_from_showing_anything_is_one_line(antiphon: Run, server: Standin):
+    for arguments, env, said in (
+        (["--url", "http://127.0.0.1:1", "--once"], {}, "nothing answers at http://127.0.0.1:1 ("),
+        (["--url", server.url, "--once"], {}, "no such key. Set ANTIPHON_API_KEY"),
+        (["--url", server.url], KEY, "standard output is no terminal; --once"),
+    ):
+        done = antiphon("top", *arguments, env=env)
+        assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(f"antiphon: {said}")
+    for wrong, said in (
+        ("", "the server has no /metrics page"),
+        ("other_metric 1\n", "does not answer like"),
+    ):
+        server.page = partial(str, wrong)
+        done = antiphon("top", "--url", server.url, "--once", env=KEY)
+        assert done.returncode == 1 and said in done.stderr
+
+
+def test_it_draws_anew_waits_for_a_server_that_went_away_and_ends_with_ctrl_c(tmp_path: Path):
+    with standin() as server:
+        server.page = growing()
+        arguments = ("top", "--url", server.url, "--interval", "0.2")
+        with screen(*arguments, cwd=tmp_path) as drawn:
+            for _ in range(3):
+                drawn.expect("prefix hits")
+            server.page = str
+            drawn.expect("the server has no /metrics page")
+            assert drawn.end() == 1
+        server.page = growing()
+        with screen(*arguments, cwd=tmp_path, size=(6, 80)) as drawn:
+            drawn.expect("3 more lines; a taller window")
+            drawn.type(CTRL_C)
+            assert drawn.end() == 0
+            assert "Traceback" not in drawn.text
+    with screen("top", "--url", server.url, cwd=tmp_path) as drawn:
+        drawn.expect("nothing answers at")
+        assert drawn.end() == 1
+
+
+def test_a_server_that_goes_away_is_waited_for(tmp_path: Path):
+    with standin() as server:
+        server.page = growing()
+        with screen("top", "--url", server.url, "--interval", "0.2", cwd=tmp_path) as drawn:
+            drawn.expect("prefix hits")
+            port = server.url.rpartition(":")[2]
+            server.page = lambda: None
+            drawn.expect(f"the connection to http://127.0.0.1:{port} broke")
+            drawn.expect("what was last seen")
+            server.page = growing()
+            drawn.expect("9.9")
+            drawn.expect(f"{' ' * 80}\r\nmodel")  # the line that said so is empty again
+            drawn.type(CTRL_C)
+            assert drawn.end() == 0

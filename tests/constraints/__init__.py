@@ -1,0 +1,1 @@
+"""Constraints: what is refused, and that what is taken is kept."""

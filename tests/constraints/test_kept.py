@@ -1,0 +1,153 @@
+"""What is taken is kept: every text that ends by itself satisfies its constraint."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, time
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from antiphon.constraints.checking import checked
+from antiphon.constraints.grammars import MAX_CHOICES
+from antiphon.constraints.matching import Matcher
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.errors import EngineError
+from tests.constraints.collected import TAKEN
+from tests.constraints.support import sampled, vocabulary
+
+KIND = ConstraintKind
+
+REGEXES = [
+    "a",
+    "a|b|",
+    "[a-f0-9]{8}",
+    "(?:ab)+c?",
+    "\\d{3}-\\d{4}",
+    "\\w+\\s\\w+",
+    "[^x]{1,4}",
+    "é{2,3}",
+    "yes|no|maybe",
+    "^abc$",
+    "a*?b",
+    "(?P<year>\\d{4})",
+    "[\\]\\[-]+",
+    "\\.\\*\\/",
+    "a/b",
+    '"quoted"',
+    "\\x41\\u0042",
+    ".{3}",
+    "[ -~]{5}",
+    "\\S\\D\\W",
+    "-?(?:0|[1-9]\\d*)(?:\\.\\d+)?",
+    "😀+",
+    "line\\nend",
+    "a{0}",
+    "(a|b)*c{2,}",
+]
+
+LARK = {
+    'start: "a" B* "c"\nB: /b+/': "ab*c",
+    '%llguidance {}\nstart: item ("," item)~1..3\nitem: /[0-9]+/': "[0-9]+(,[0-9]+){1,3}",
+    'start: [NAME] END // a comment with <this> and %json\nNAME: /[a-z]{2}/\nEND: "!"': "([a-z]{2})?!",
+    "%import common.INT\nstart: INT": "[0-9]+",
+}
+
+GBNF = {
+    'root ::= "a" [b-d]+ ("x" | y)\ny ::= "\\u00e9" | [^"\\\\x]': 'a[b-d]+(x|é|[^"\\\\x])',
+    'root ::= item (", " item){1,2} # a comment\nitem ::= [0-9]+': "[0-9]+(, [0-9]+){1,2}",
+    'root ::= "\\"" [\\x41-\\x43]* "\\"\\n"': '"[A-C]*"\n',
+}
+
+
+def accepts(schema: Any, text: str) -> bool:
+    """Whether the text is JSON that the schema takes, formats included."""
+    old = isinstance(schema, dict) and "draft-07" in str(schema.get("$schema"))
+    checker = Draft7Validator if old else Draft202012Validator
+    value = json.loads(text)
+    timed: dict[str, Callable[[str], object]] = {
+        "time": time.fromisoformat,
+        "date-time": datetime.fromisoformat,
+    }
+    if isinstance(schema, dict) and schema.get("type") == "string" and schema.get("format") in timed:
+        timed[schema["format"]](value)
+    return bool(checker(schema, format_checker=checker.FORMAT_CHECKER).is_valid(value))
+
+
+def test_schemas_are_kept():
+    words = vocabulary()
+    for schema in TAKEN[:: max(1, len(TAKEN) // 60)]:
+        for text in sampled(KIND.JSON_SCHEMA, json.dumps(schema), words, 2):
+            assert accepts(schema, text), (schema, text)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_all_schemas_are_kept_a_thousand_times():
+    words, count = vocabulary(), 0
+    for schema in TAKEN:
+        for text in sampled(KIND.JSON_SCHEMA, json.dumps(schema), words, 20):
+            count += 1
+            assert accepts(schema, text), (schema, text)
+    assert count >= 1000
+
+
+@pytest.mark.parametrize(
+    ("pattern", "escaped"),
+    [
+        ('^[^"]*$', '\\"'),
+        ("^[^\\\\]*$", "\\\\"),
+        ('^x?[^"a]+$', '\\"'),
+        ('^(?:[^"]|b)*$', '\\"'),
+        ('^[^\\]"]*$', '\\"'),
+    ],
+)
+def test_a_class_without_quote_or_backslash_does_not_let_its_escape_through(pattern: str, escaped: str):
+    """The compiler takes a class that holds every control character to hold these two."""
+    words = vocabulary()
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    matcher = Matcher(checked(Constraint(KIND.JSON_SCHEMA, schema), words), words)
+    with pytest.raises(EngineError):
+        matcher.consume(list(f'"{escaped}'.encode()))
+
+
+def test_json_has_one_space_after_each_comma_and_colon_and_none_elsewhere():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"const": 1}, "minItems": 2}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for text in sampled(KIND.JSON_SCHEMA, json.dumps(schema), vocabulary(), 5):
+        assert text == json.dumps(json.loads(text))
+    for text in sampled(KIND.JSON_OBJECT, "", vocabulary(), 5):
+        assert isinstance(json.loads(text), dict)
+
+
+def test_a_whitespace_pattern_says_what_stands_between():
+    schema = {"type": "array", "items": {"const": 1}, "minItems": 3, "maxItems": 3}
+    texts = sampled(KIND.JSON_SCHEMA, json.dumps(schema), vocabulary(), 20, "[ \\n]{0,2}")
+    assert all(re.fullmatch(r"\[[ \n]{0,2}1([ \n]{0,2},[ \n]{0,2}1){2}[ \n]{0,2}\]", text) for text in texts)
+    assert any("\n" in text for text in texts)
+
+
+@pytest.mark.parametrize("pattern", REGEXES)
+def test_regexes_match_the_whole_text(pattern: str):
+    texts = sampled(KIND.REGEX, pattern, vocabulary(), 5)
+    assert texts and all(re.fullmatch(pattern, text, re.ASCII) for text in texts), texts
+
+
+def test_a_choice_is_one_of_its_texts():
+    choices = ["yes", "no", 'a "b" \\ c', "línea\n😀", "[x](y)*", "yes"]
+    texts = sampled(KIND.CHOICE, json.dumps(choices), vocabulary(), 60)
+    assert set(texts) == set(choices)
+    many = [f"choice number {at}" for at in range(MAX_CHOICES)]
+    assert set(sampled(KIND.CHOICE, json.dumps(many), vocabulary(), 3)) <= set(many)
+
+
+@pytest.mark.parametrize("kind", [KIND.LARK, KIND.GBNF])
+def test_grammars_are_kept(kind: ConstraintKind):
+    for source, same in (LARK if kind is KIND.LARK else GBNF).items():
+        texts = sampled(kind, source, vocabulary(), 8)
+        assert texts and all(re.fullmatch(same, text) for text in texts), (source, texts)

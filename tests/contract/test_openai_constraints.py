@@ -1,0 +1,113 @@
+"""The openai client asks for JSON, a schema, a choice, a regex, a grammar: it gets that, or a refusal."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.contract.conftest import Target
+
+HELLO: Any = [{"role": "user", "content": "Who are you?"}]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+
+
+@pytest.fixture
+def model(cantor: Target) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=cantor.base_url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def said(client: openai.OpenAI, **asked: Any) -> tuple[str, str]:
+    """Text and finish reason, which are the same streamed and buffered."""
+    asked = {"model": "cantor", "messages": HELLO, "temperature": 1.5, "seed": 3, "max_tokens": 80} | asked
+    (choice,) = client.chat.completions.create(**asked).choices
+    parts = [part for chunk in client.chat.completions.create(stream=True, **asked) for part in chunk.choices]
+    assert "".join(part.delta.content or "" for part in parts) == choice.message.content
+    assert parts[-1].finish_reason == choice.finish_reason
+    return choice.message.content or "", choice.finish_reason
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"response_format": FORMAT},
+        {"response_format": {"type": "json_object", "schema": PERSON}},
+        {"extra_body": {"guided_json": PERSON}},
+        {"extra_body": {"guided_json": json.dumps(PERSON), "guided_whitespace_pattern": "[ ]?"}},
+        {"extra_body": {"structured_outputs": {"json": PERSON}}},
+    ],
+)
+def test_json_of_a_schema(model: openai.OpenAI, asked: dict[str, Any]) -> None:
+    text, reason = said(model, **asked)
+    found = json.loads(text)
+    assert reason == "stop" and {*found} == {"name", "age"}
+    assert len(found["name"]) <= 9 and found["age"] <= 120
+
+
+def test_a_text_that_is_cut_says_length(model: openai.OpenAI) -> None:
+    text, reason = said(model, response_format=FORMAT, max_tokens=5)
+    assert reason == "length" and text.startswith('{"name": "')
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "pattern"),
+    [
+        ("regex", "[a-c]{3}-\\d{3}", "[a-c]{3}-\\d{3}"),
+        ("choice", ["yes", "no", 'per"haps'], 'yes|no|per"haps'),
+        ("grammar", 'start: A B\nA: /x+/\nB: "!"', "x+!"),
+        ("grammar", 'root ::= ("ab" | "c"){2} "."', "(ab|c){2}\\."),
+    ],
+)
+def test_texts(model: openai.OpenAI, name: str, value: Any, pattern: str) -> None:
+    for body in ({f"guided_{name}": value}, {"structured_outputs": {name: value}}):
+        text, reason = said(model, extra_body=body)
+        assert reason == "length" or re.fullmatch(pattern, text), text
+
+
+def test_a_raw_prompt_may_be_constrained_too(model: openai.OpenAI) -> None:
+    body = {"guided_choice": ["red", "blue"]}
+    answer = model.completions.create(model="cantor", prompt="A colour:", n=3, extra_body=body)
+    assert all(choice.text in ("red", "blue") for choice in answer.choices)
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"guided_json": {"not": {}}}, "guided_json", "not"),
+    ({"guided_json": {"x-guidance": {"lenient": True}}}, "guided_json", "x-guidance"),
+    ({"guided_json": {"patternProperties": {}}}, "guided_json", "patternProperties"),
+    ({"guided_regex": "(?=a)"}, "guided_regex", "lookaround"),
+    ({"guided_regex": "((a{1000}){1000}){1000}"}, "guided_regex", ""),
+    ({"guided_grammar": "start: <a>"}, "guided_grammar", "<"),
+    ({"guided_choice": []}, "guided_choice", "list"),
+    ({"guided_choice": ["a"], "guided_regex": "a"}, "guided_choice", "exclude each other"),
+    ({"guided_choice": ["a"], "response_format": FORMAT}, "guided_choice", "exclude each other"),
+    ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "together"),
+    ({"guided_choice": ["a"], "guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "together"),
+    ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "constraint"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", ""),
+    ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "named"), REFUSED)
+def test_what_cannot_be_kept_is_refused_by_name(
+    model: openai.OpenAI, body: dict[str, Any], param: str, named: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        model.chat.completions.create(model="cantor", messages=HELLO, extra_body=body)
+    assert refusal.value.param == param and named in refusal.value.message
+
+
+def test_an_engine_that_takes_no_constraints_refuses_them(puppet: openai.OpenAI, scripted: Target) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        puppet.chat.completions.create(model=scripted.model, messages=HELLO, extra_body={"guided_regex": "a"})
+    assert refusal.value.param == "guided_regex"

@@ -1,0 +1,145 @@
+"""What the pages tell a reader to type works: it is run against a real server, or at least exists."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
+
+from antiphon.cli.main import app
+from antiphon.settings import load
+from tests.cli.conftest import bare_environment
+from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.e2e.server import Server
+
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+COMMANDS = list(dict.fromkeys(commands()))
+RUNNING = list({command.text: command for command in COMMANDS if command.runs}.values())
+EXISTING = list({command.text: command for command in [*spoken(), *COMMANDS] if not command.runs}.values())
+
+
+@pytest.fixture
+def shell(server: Server, tmp_path: Path) -> dict[str, str]:
+    """An environment in which `antiphon` is this one, and the server is where the settings say."""
+    path = tmp_path / "bin" / "antiphon"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m antiphon "$@"\n')
+    path.chmod(0o755)
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.touch()
+    port = server.url.rpartition(":")[2]
+    added = {"PATH": f"{path.parent}:{os.environ['PATH']}", "ANTIPHON_PORT": port, "HOME": str(tmp_path)}
+    return bare_environment() | added
+
+
+@pytest.mark.parametrize("command", RUNNING, ids=lambda command: command.text)
+def test_a_command_of_the_pages_runs(
+    command: Command, shell: dict[str, str], server: Server, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", command.text.replace("http://127.0.0.1:8000", server.url)],
+        env=shell,
+        cwd=tmp_path,
+        input="Hello!\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    if command.program == "curl":
+        assert answered(done.stdout), done.stdout
+
+
+def answered(text: str) -> bool:
+    """Whether it is a whole answer: of one piece, or a stream with its end."""
+    if text.startswith("data:"):
+        return text.rstrip().endswith("data: [DONE]") and '"error"' not in text
+    return "error" not in json.loads(text)
+
+
+@pytest.mark.parametrize("command", EXISTING, ids=lambda command: command.text)
+def test_what_is_not_run_exists(command: Command) -> None:
+    if command.program == "antiphon":
+        parse(command.words[1:])
+    elif command.program == "make":
+        parse_make(command.words[1:])
+    else:
+        assert command.program in OUTSIDE, f"{command}: say in docs.py whether it is run"
+
+
+def parse(words: list[str]) -> None:
+    """Asks the command line's own parser. Raises SystemExit or a usage error where it would."""
+    command = typer.main.get_command(app)
+    while words and isinstance(command, typer.core.TyperGroup):
+        name, found, words = command.resolve_command(typer.Context(command), words)
+        assert found is not None, name
+        command = found
+    try:
+        command.make_context("antiphon", [word for word in words if word != "..."])
+    except MissingParameter:
+        assert not words, "a sentence may leave out the arguments, and no more"
+    except NoArgsIsHelpError:
+        pass
+
+
+def parse_make(words: list[str]) -> None:
+    """Targets and variables that the Makefile knows; what goes on to `serve` as `serve` takes it."""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            assert re.search(rf"^{name}:", MAKEFILE, re.MULTILINE), f"there is no target {name}"
+            continue
+        assert re.search(rf"\$[({{]{name}[)}}]", MAKEFILE), f"nobody reads {name}"
+        if name == "ARGS" and "serve" in words:
+            parse(["serve", *shlex.split(value)])
+
+
+def test_the_check_finds_what_does_not_exist() -> None:
+    for words in (["serve", "--modle", "a"], ["cat"], ["models", "fetch"], ["chat", "--port", "1"]):
+        with pytest.raises(Exception, match=r"(?i)no such"):
+            parse(words)
+    with pytest.raises(AssertionError):
+        parse_make(["server"])
+    with pytest.raises(AssertionError):
+        test_what_is_not_run_exists(Command("a.md", "unknown --flag"))
+    assert {"curl", "antiphon"} <= {command.program for command in RUNNING}
+
+
+@pytest.mark.parametrize("page", ["docs/quickstart.md"])
+def test_its_python_gets_an_answer(page: str, server: Server) -> None:
+    for code in blocks(ROOT / page, "python"):
+        ran = subprocess.run(
+            [sys.executable, "-c", code.replace("http://127.0.0.1:8000", server.url)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert len(ran.stdout.split()) >= 3 and not ran.stderr
+
+
+def test_the_settings_files_of_the_pages_are_taken(tmp_path: Path) -> None:
+    for page in PAGES:
+        for number, block in enumerate(blocks(page, "toml")):
+            file = tmp_path / f"{page.stem}-{number}.toml"
+            file.write_text(block)
+            load({}, {}, file, [])
+
+
+def test_every_block_names_its_language() -> None:
+    """What is not said to be a shell's is not tried, so none may be left unsaid."""
+    assert [page.name for page in PAGES if blocks(page, "")] == []
+
+
+def test_every_link_of_the_pages_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} names {target}"

@@ -1,0 +1,55 @@
+"""/metrics and `antiphon top --json` of a real server, and of one whose engine has stopped."""
+
+import json
+import subprocess
+import sys
+import time
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.server import Server, serving
+
+BODY = {"model": "cantor", "prompt": "Antiphon is", "max_tokens": 8}
+
+
+def numbers(server: Server) -> dict[tuple[str, ...], float]:
+    with server.client() as client:
+        page = client.get("/metrics").text
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_a_generation_is_found_in_the_numbers_of_the_server_and_of_the_engine(server: Server) -> None:
+    before = numbers(server)
+    with server.client() as client:
+        usage = client.post("/v1/completions", json=BODY).json()["usage"]
+    after = numbers(server)
+
+    def grown(*key: str) -> float:
+        return after[key] - before.get(key, 0.0)
+
+    made, load = usage["completion_tokens"], server.load()
+    assert grown("antiphon_tokens_total", "cantor", "output") == made
+    assert grown("antiphon_engine_decoded_tokens_total", "cantor") >= made
+    assert grown("antiphon_engine_first_token_seconds_count", "cantor") >= 1
+    assert grown("antiphon_engine_inter_token_seconds_count", "cantor") >= made - 1
+    assert after["antiphon_engine_cells", "cantor"] == load.cells > 0
+    command = [sys.executable, "-m", "antiphon", "top", "--url", server.url, "--json", "--interval", "0.2"]
+    shown = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (shown["models"][0]["model"], shown["models"][0]["up"]) == ("cantor", True)
+
+
+def test_a_stopped_engine_is_told_as_not_up_within_a_second() -> None:
+    with serving() as server:
+        assert numbers(server)["antiphon_engine_up", "cantor"] == 1
+        server.host().suspend()
+        began = time.monotonic()
+        found = numbers(server)
+        took = time.monotonic() - began
+        server.host().resume()
+        assert took < 10, "stated: one second"
+        assert found["antiphon_engine_up", "cantor"] == 0
+        assert ("antiphon_engine_cells", "cantor") not in found

@@ -1,0 +1,1 @@
+"""Tests of the sampler, against a slow and obvious one."""

@@ -1,0 +1,132 @@
+"""A cache that keeps the tokens of every id, and a loop that carries out plans: what the decode loop and the
+library do, without computing. It fails when a plan would compute a token upon others than its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
+from antiphon.engines.llama.cells import Change, Copy
+from antiphon.engines.llama.policy import Policy
+from antiphon.engines.llama.pool import Pool
+from antiphon.engines.llama.scheduler import Call, Plan, Scheduler
+from antiphon.engines.llama.sequence import Phase, Sequence
+
+BUDGET = 64
+Entry = tuple[str | None, str, int, int]
+"""Adapter, salt, token, and which computing made it: a shared cell is one entry in several ids."""
+
+
+def policy(layout: str = "pool", sequences: int = 4, **changes: Any) -> Policy:
+    """`layout`: pool, streams or exact."""
+    sizes: dict[str, Any] = {
+        "chunk": 16,
+        "budget": BUDGET,
+        "cells": 1000 if layout != "pool" else 4000,
+        "row_counts": tuple(range(1, sequences + 1)),
+        "layout": KVLayout.POOL if layout == "pool" else KVLayout.STREAMS,
+        "ids": 16 if layout == "pool" else sequences,
+    }
+    return Policy(sequences, exact=layout == "exact", **(sizes | changes))
+
+
+def sequence(prompt: int | tuple[int, ...] = 5, max_tokens: int = 100, **more: Any) -> Sequence:
+    """A sequence with these tokens, or with so many, from 1 on."""
+    tokens = tuple(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
+    context = more.pop("context", 1000)
+    request = TokenRequest((TokenSegment(tokens),), max_tokens, Sampling(0.0), **more)
+    return Sequence(request, tokens, context)
+
+
+def spans(call: Call) -> list[tuple[int | None, int, int]]:
+    return [(span.sequence.id, span.start, span.stop) for span in call.spans]
+
+
+class Simulation:
+    """A scheduler and the cache that it believes in."""
+
+    def __init__(self, policy: Policy, draw: Callable[[Sequence], int] = lambda _: 0) -> None:
+        self.scheduler = Scheduler(policy)
+        self.cache: dict[int, list[Entry]] = {}
+        self.computed = 0
+        """Rows that were computed, less padding."""
+        self.given: list[Sequence] = []
+        """Who got a token in the last step."""
+        self._draw = draw
+
+    def add(self, *sequences: Sequence) -> None:
+        for one in sequences:
+            assert self.scheduler.add(one) is None
+
+    def step(self, budget: int = BUDGET) -> Plan:
+        plan = self.scheduler.plan(budget)
+        self.carry_out(plan)
+        return plan
+
+    def run(self, steps: int = 10_000) -> None:
+        """Until nobody is left."""
+        while self.scheduler.running or self.scheduler.waiting:
+            self.step()
+            steps -= 1
+            assert steps, "somebody starves"
+
+    def change(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, Copy):
+                assert not self.cache.get(change.target)
+                assert len(self.cache[change.source]) >= change.length
+                self.cache[change.target] = self.cache[change.source][: change.length]
+            else:
+                self.cache[change.id] = self.cache.get(change.id, [])[: change.start]
+
+    def carry_out(self, plan: Plan) -> None:
+        self.change(plan.changes)
+        self.given = []
+        for call in plan.calls:
+            drawing = []
+            for one, seat, position in zip(call.rows, call.ids, call.positions, strict=True):
+                assert len(self.cache.get(seat, [])) == position
+                if one is not None:
+                    assert seat == one.id and position == one.computed
+                    self._compute(one, position + 1, call)
+                    drawing.append(one)
+            for span in call.spans:
+                assert span.start == span.sequence.computed
+                self._compute(span.sequence, span.stop, call)
+                if span.scored:
+                    span.sequence.scored = span.stop
+                elif span.logits:
+                    drawing.append(span.sequence)
+            for one in drawing:
+                if one.accept(self._draw(one), frozenset()):
+                    self.scheduler.drop(one)
+            self.given += drawing
+        self.check()
+
+    def _compute(self, one: Sequence, stop: int, call: Call) -> None:
+        assert call.adapter == one.request.adapter
+        cells = self.cache.setdefault(one.seat, [])
+        assert [(key[:2], token) for *key, token, _ in cells] == [
+            (list(one.key), token) for token in one.tokens[: one.computed]
+        ], "what it goes on from is its own tokens, under its own adapter"
+        for token in one.tokens[one.computed : stop]:
+            self.computed += 1
+            cells.append((*one.key, token, self.computed))
+        one.computed = stop
+
+    def check(self) -> None:
+        """The scheduler's accounts against the cache."""
+        self.change(self.scheduler.take_changes())
+        cells, running = self.scheduler.cells, self.scheduler.everybody()
+        seats = [one.seat for one in running]
+        assert len(set(seats)) == len(seats) <= self.scheduler.policy.sequences
+        if isinstance(cells, Pool):
+            used = {entry for seat in seats for entry in self.cache.get(seat, [])}
+            everything = {entry for entries in self.cache.values() for entry in entries}
+            assert cells.used == len(used)
+            assert cells.cached == len(everything - used)
+            assert len(everything) <= cells.total
+        else:
+            assert cells.used == sum(len(self.cache.get(seat, [])) for seat in seats)
+            assert cells.cached == sum(map(len, self.cache.values())) - cells.used
+        assert all(one.phase in (Phase.PREFILL, Phase.DECODE) for one in running)

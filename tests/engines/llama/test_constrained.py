@@ -1,0 +1,201 @@
+"""Constrained sequences on the real library with cantor: what they say is allowed at every token, alone and
+beside others, and whatever breaks is an error."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.constraints.checking import checked
+from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import (
+    SequenceFinished,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama.masks import Guide, Masks, tokens_of
+from antiphon.errors import AntiphonError, EngineError, InvalidValue
+from tests.engines.llama.conftest import loaded
+
+CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 10},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "city": {"enum": ["Paris", "London"]},
+    },
+    "required": ["name", "age", "city"],
+    "additionalProperties": False,
+}
+JSON = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(SCHEMA))
+CODE = Constraint(ConstraintKind.REGEX, "[a-z]{3}-\\d{3}")
+
+
+@pytest.fixture(params=[False, True], ids=["pool", "exact"])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[LlamaTokenEngine]:
+    async with loaded(CANTOR, exact=request.param) as made:
+        yield made
+
+
+class Said:
+    """What one sequence said."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.steps: list[int] = []
+        self.cause: StopCause | None = None
+        self.logprobs: list[float] = []
+
+
+async def say(
+    engine: LlamaTokenEngine, constraint: Constraint | None, said: Said | None = None, **more: Any
+) -> Said:
+    """Runs one sequence; what it had said is in `said` also when it fails."""
+    said = said or Said()
+    prompt = await engine.tokenize([TextPiece("Once upon a time")], True)
+    sampling = Sampling(temperature=more.pop("temperature", 1.5), seed=more.pop("seed", 1))
+    most = more.pop("max_tokens", 120)
+    asked = TokenRequest((TokenSegment(prompt),), most, sampling, constraint=constraint, **more)
+    async for event in engine.generate(asked):
+        if isinstance(event, Steps):
+            said.tokens += event.tokens
+            said.steps.append(len(event.tokens))
+            said.logprobs += event.logprobs
+        if isinstance(event, SequenceFinished):
+            said.cause = event.cause
+            assert event.counts.completion_tokens == len(said.tokens)
+    return said
+
+
+async def text(engine: LlamaTokenEngine, said: Said) -> str:
+    pieces = (await engine.vocabulary()).pieces
+    return b"".join(pieces[token] for token in said.tokens).decode()
+
+
+async def test_what_is_said_satisfies_the_constraint_alone_and_beside_others(
+    engine: LlamaTokenEngine,
+) -> None:
+    constraints = [JSON, None, CODE, JSON, None, JSON]
+    together = await asyncio.gather(*(say(engine, one, seed=at) for at, one in enumerate(constraints)))
+    for seed, constraint in enumerate(constraints):
+        found = await text(engine, together[seed])
+        if constraint is JSON:
+            assert {*json.loads(found)} == {"name", "age", "city"} and found == json.dumps(
+                json.loads(found), ensure_ascii=False
+            )
+            assert together[seed].cause is StopCause.END and max(together[seed].steps) > 1
+        elif constraint is CODE:
+            assert len(found) == 7
+        if constraint is not None and (await engine.info()).exact:
+            assert (await say(engine, constraint, seed=seed)).tokens == together[seed].tokens
+
+
+async def test_forced_tokens_have_log_probabilities_when_asked_for(engine: LlamaTokenEngine) -> None:
+    plain, scored = await say(engine, JSON, seed=5), await say(engine, JSON, seed=5, logprobs=2)
+    assert plain.tokens == scored.tokens and len(scored.logprobs) == len(scored.tokens)
+    assert len(plain.steps) < len(scored.steps)
+
+
+async def test_a_text_that_is_cut_says_so_and_a_stop_token_ends_it(engine: LlamaTokenEngine) -> None:
+    for most in (1, 3, 7):
+        cut = await say(engine, JSON, max_tokens=most)
+        assert cut.cause is StopCause.LENGTH and len(cut.tokens) == most
+    whole = await say(engine, JSON)
+    stopped = await say(engine, JSON, stop_token_ids=(whole.tokens[4],))
+    assert stopped.cause is StopCause.STOP_TOKEN
+    assert stopped.tokens == whole.tokens[: whole.tokens.index(whole.tokens[4]) + 1]
+
+
+async def test_what_cannot_be_kept_is_refused_before_a_token(engine: LlamaTokenEngine) -> None:
+    unsound = Constraint(ConstraintKind.REGEX, "(?=a)b", field="guided_regex")
+    for ask in (engine.check(unsound), say(engine, unsound)):
+        with pytest.raises(InvalidValue, match="lookaround"):
+            await ask
+
+
+class Broken:
+    """Masks, of which the answers of a guide go wrong from the `at`-th on."""
+
+    def __init__(self, masks: Masks, at: int, how: Callable[[Guide], None]) -> None:
+        self.news = masks.news
+        self.size = masks.size
+        self._masks = masks
+        self._left = at
+        self._how = how
+
+    def put(self, guide: Guide) -> None:
+        self._left -= 1
+        if self._left > 0:
+            self._masks.put(guide)
+        else:
+            self._how(guide)
+            self.news.set()
+
+    def abandon(self, guide: Guide) -> None:
+        self._masks.abandon(guide)
+
+
+def fails(guide: Guide) -> None:
+    guide.error = EngineError("broken")
+    guide.settled = guide.ready = True
+
+
+def settles_only(guide: Guide) -> None:
+    guide.settled = True
+
+
+def answers_nothing(guide: Guide) -> None:
+    """The worker is gone."""
+
+
+def knows_no_mask(guide: Guide) -> None:
+    guide.settled = guide.ready = True
+
+
+@pytest.mark.parametrize("how", [fails, settles_only, answers_nothing, knows_no_mask])
+@pytest.mark.parametrize("at", [1, 4])
+async def test_whatever_breaks_is_an_error_and_never_unconstrained_text(
+    at: int, how: Callable[[Guide], None]
+) -> None:
+    """What was said before satisfies the constraint so far, and others go on."""
+    async with loaded(CANTOR) as engine:
+        masks = Masks(tokens := tokens_of(await engine.vocabulary()))
+        words = Vocabulary(tokens)
+        grammar = checked(JSON, words)
+
+        class Standin:
+            async def guide(self, constraint: Constraint) -> Guide:
+                return Guide(
+                    grammar, Broken(masks, at, how), lambda: clock.pop(0) if len(clock) > 1 else clock[0]
+                )
+
+            async def aclose(self) -> None:
+                masks.close()
+
+        clock = [0.0] * 40 + [1000.0]
+        engine._constraints = Standin()  # type: ignore[assignment]
+        said = Said()
+        other = asyncio.ensure_future(say(engine, None, seed=9))  # noqa: TID251 - a test's own, awaited below
+        with pytest.raises(EngineError):
+            await say(engine, JSON, said)
+        assert (await other).tokens and said.cause is None
+        Matcher(grammar, words).consume(said.tokens)
+
+
+async def test_a_dead_checker_refuses() -> None:
+    async with loaded(CANTOR) as engine:
+        checker, _ = await engine._constraining()._made()
+        checker._limits = type(checker._limits)(start=0.001)
+        with pytest.raises(AntiphonError):
+            await say(engine, JSON)

@@ -1,0 +1,179 @@
+"""Guides: forced tokens and masks come from beside the decode thread, and every failure is an error."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+import pytest
+
+from antiphon.constraints.checking import checked
+from antiphon.constraints.matching import Vocabulary
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.engines.base import TokenKind
+from antiphon.engines.base import Vocabulary as Table
+from antiphon.engines.llama.masks import CAP, Guide, Masks, tokens_of
+from antiphon.errors import EngineError, UnsupportedParameter
+from tests.constraints.support import END, TOKENS
+
+KIND = ConstraintKind
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def masks() -> Iterator[Masks]:
+    made = Masks(TOKENS)
+    yield made
+    made.close()
+
+
+def grammar(kind: ConstraintKind, source: str) -> str:
+    return checked(Constraint(kind, source), Vocabulary(TOKENS))
+
+
+def answered(guide: Guide, seconds: float = 10.0) -> Guide:
+    until = time.monotonic() + seconds
+    while not guide.ready and time.monotonic() < until:
+        time.sleep(0.0005)
+    assert guide.ready
+    return guide
+
+
+def text_of(masks: Masks, source: str, seed: int) -> bytes:
+    """A text as the decode thread makes one, with a model that knows nothing."""
+    chosen, made = Random(seed), list[int]()
+    guide = masks.guide(source)
+    while len(made) < 500:
+        forced = answered(guide).take_forced()
+        made += forced
+        if forced and forced[-1] == END:
+            break
+        token = chosen.choice(np.flatnonzero(guide.allowed()).tolist())
+        made.append(token)
+        if token == END:
+            break
+        guide.advance(token)
+    assert made.pop() == END
+    return b"".join(TOKENS.pieces[token] for token in made)
+
+
+def test_a_text_follows_its_schema_and_ends_where_it_is_complete(masks: Masks):
+    source = grammar(KIND.JSON_SCHEMA, json.dumps(SCHEMA))
+    for seed in range(10):
+        found = json.loads(text_of(masks, source, seed))
+        assert len(found["name"]) <= 6 and found["age"] <= 120
+
+
+def test_what_is_forced_comes_as_a_list_and_the_mask_is_of_what_follows(masks: Masks):
+    guide = answered(masks.guide(grammar(KIND.REGEX, "abc[xy]z")))
+    assert guide.forced() == (ord("a"), ord("b"), ord("c"))
+    assert np.flatnonzero(guide.allowed()).tolist() == [ord("a")]
+    guide.advance(ord("a"))
+    assert guide.take_forced() == (ord("b"), ord("c"))
+    assert np.flatnonzero(guide.allowed()).tolist() == [ord("x"), ord("y")]
+    guide.advance(ord("x"))
+    assert answered(guide).take_forced() == (ord("z"),)
+    assert np.flatnonzero(guide.allowed()).tolist() == [END]
+
+
+def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: Masks):
+    guide = answered(masks.guide(grammar(KIND.REGEX, "[ab]{9}")))
+    guide.advance(ord("c"))
+    for _ in range(2):
+        with pytest.raises(EngineError):
+            answered(guide).forced()
+        with pytest.raises(EngineError):
+            guide.allowed()
+        guide.advance(ord("a"))
+
+
+def test_a_grammar_that_does_not_compile_allows_nothing(masks: Masks):
+    with pytest.raises(EngineError):
+        answered(masks.guide('{"grammars": [{"lark_grammar": "start: /(/"}]}')).allowed()
+
+
+class Nowhere:
+    """A desk where nobody works."""
+
+    def __init__(self) -> None:
+        self.news = threading.Event()
+        self.size = len(TOKENS.pieces)
+
+    def put(self, guide: Guide) -> None: ...
+    def abandon(self, guide: Guide) -> None: ...
+
+
+def test_a_guide_that_was_not_answered_yet_allows_nothing():
+    waiting = Guide("", Nowhere())
+    for ask in (waiting.forced, waiting.allowed):
+        with pytest.raises(EngineError):
+            ask()
+
+
+class Failing:
+    """A matcher that fails at its `at`-th call, as native code may: by something that is no error of ours."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.complete = False
+
+    def _count(self) -> None:
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("the native matcher is gone")
+
+    def consume(self, tokens: list[int]) -> None:
+        self._count()
+
+    def forced(self) -> list[int]:
+        self._count()
+        return []
+
+    def mask(self) -> bytes:
+        self._count()
+        return b"\xff" * 64
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_matcher_that_breaks_is_an_error_of_its_guide(at: int):
+    """Also the fourth: a mask that would allow the end where the matcher says the text is not complete."""
+    guide = Guide("", Nowhere())
+    guide._matcher = Failing(at)  # type: ignore[assignment]
+    words = Vocabulary(TOKENS)
+    with suppress(RuntimeError):
+        guide.work(words)
+    assert guide.ready
+    with pytest.raises(EngineError):
+        guide.allowed()
+
+
+def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(masks: Masks):
+    bomb = '{"grammars": [{"lark_grammar": "start: /((a{1000}){1000}){1000}/"}]}'
+    clock: list[float] = [0.0]
+    stuck = [masks.guide(bomb, lambda: clock[0]) for _ in range(2)]
+    time.sleep(0.05)
+    clock[0] = CAP + 1
+    for guide in stuck:
+        assert guide.overdue() or guide.ready
+        masks.abandon(guide)
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab")), 1.0 * CAP).forced()
+
+
+def table(kinds: Callable[[int], TokenKind], ends: tuple[int, ...]) -> Table:
+    pieces = tuple(bytes([token]) for token in range(256))
+    return Table(pieces, tuple(kinds(token) for token in range(256)), {}, ends)
+
+
+def test_only_tokens_of_text_are_part_of_it_and_a_model_that_cannot_end_is_refused():
+    found = tokens_of(table(lambda token: TokenKind.CONTROL if token == 7 else TokenKind.NORMAL, (9, 10)))
+    assert found.pieces[7] == found.pieces[9] == b"" and found.pieces[8] == b"\x08" and found.ends == (9, 10)
+    with pytest.raises(UnsupportedParameter):
+        tokens_of(table(lambda token: TokenKind.NORMAL, ()))

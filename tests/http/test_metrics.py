@@ -1,0 +1,137 @@
+"""/metrics: counts what was answered, asks engines, waits for none, and shows nothing of what callers say."""
+
+import asyncio
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.load import Histogram, Load
+from antiphon.engines.base import EngineState
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import EngineUnavailable
+from antiphon.http.edge import Edge
+from antiphon.http.metrics import observed
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import ScriptedEngine
+from tests.http.harness import CHAT, HELLO, KEY, Served, serving_edge
+
+CANARY = "canary-prompt-7d1c"
+LOAD = Load(queued=2, running=3, cells=100, first_token_seconds=Histogram((1,) + (0,) * 16, 0.0005))
+
+
+class Observed(ScriptedEngine):
+    """Says how busy it is, after a while or never."""
+
+    def __init__(self, wait=0.0, error=None, **how):
+        super().__init__(**how)
+        self._wait = wait
+        self._error = error
+
+    async def observe(self):
+        await asyncio.sleep(self._wait)
+        if self._error is not None:
+            raise self._error
+        return LOAD
+
+
+def models_of(**engines):
+    return Models(tuple(Model(name, engine, 7) for name, engine in engines.items()))
+
+
+@pytest.fixture
+async def counted():
+    """A server with a key, over an engine that can be observed and one that is starting."""
+    models = models_of(m=Observed(), away=Observed(state=EngineState.STARTING), plain=ScriptedEngine())
+    metrics = Metrics()
+    edge = Edge(
+        Pipeline(models, metrics, 0.0),
+        models,
+        OpenAI(),
+        ServerSettings(),
+        (ServiceKey(KEY),),
+        metrics=metrics,
+    )
+    async with serving_edge(edge) as (port, connections):
+        yield Served(port, ScriptedEngine(), edge, connections)
+
+
+BEARER = {"authorization": f"Bearer {KEY}"}
+
+
+async def scraped(server):
+    reply = await server.ask("/metrics", headers=BEARER)
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    text = reply.body.decode()
+    return text, {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_it_asks_for_the_key_like_every_route(counted):
+    assert (await counted.ask("/metrics")).status == 401
+
+
+async def test_what_was_answered_is_counted_by_route_model_and_status(counted):
+    for body in (HELLO, HELLO | {"stream": True}, HELLO | {"model": "away"}, HELLO | {"model": CANARY}):
+        await counted.ask(CHAT, body, headers=BEARER)
+    await counted.ask("/health")
+    await counted.ask("/v1/models/m", headers=BEARER)
+    await counted.ask(f"/{CANARY}", headers=BEARER)
+    await counted.ask("/metrics")
+    text, found = await scraped(counted)
+    requests = {key[1:]: value for key, value in found.items() if key[0] == "antiphon_http_requests_total"}
+    assert requests == {
+        (CHAT, "200"): 2,
+        (CHAT, "503"): 1,
+        (CHAT, "404"): 1,
+        ("/health", "200"): 1,
+        ("/v1/models/{model:path}", "200"): 1,
+        ("other", "404"): 1,
+        ("/metrics", "401"): 1,
+    }
+    assert found["antiphon_generations_total", "m", "ok"] == 2
+    assert found["antiphon_generations_total", "away", "engine_unavailable"] == 1
+    assert found["antiphon_tokens_total", "m", "output"] == 6
+    assert found["antiphon_generation_first_token_seconds_count", "m"] == 2
+    assert found["antiphon_http_request_seconds_count", CHAT] == 4
+    assert CANARY not in text and KEY not in text and "anonymous" not in text
+
+
+async def test_engines_are_told_by_model_and_those_away_as_not_up(counted):
+    _, found = await scraped(counted)
+    assert (found["antiphon_engine_queued", "m"], found["antiphon_engine_cells", "m"]) == (2, 100)
+    assert found["antiphon_engine_first_token_seconds_count", "m"] == 1
+    up = {key[1]: value for key, value in found.items() if key[0] == "antiphon_engine_up"}
+    assert up == {"m": 1, "away": 0, "plain": 1}
+    assert [key for key in found if key[0] == "antiphon_engine_queued"] == [("antiphon_engine_queued", "m")]
+
+
+async def test_no_scrape_waits_for_an_engine_that_does_not_answer():
+    engines = {f"stuck{index}": Observed(wait=3600) for index in range(4)}
+    broken = Observed(error=EngineUnavailable("gone"))
+    began = time.monotonic()
+    seen = await observed(models_of(**engines, broken=broken, well=Observed()), patience=0.1)
+    assert time.monotonic() - began < 1, "stated: 0.1 s, all at once"
+    assert {name for name, each in seen.items() if each.up} == {"well"}
+    assert seen["well"].load == LOAD
+
+
+async def test_names_that_callers_make_up_are_no_labels(counted):
+    for index in range(30):
+        await counted.ask(f"/made/up/{index}", headers=BEARER)
+        await counted.ask(f"/v1/models/made-up-{index}", headers=BEARER)
+    before = len((await scraped(counted))[1])
+    for index in range(30, 60):
+        await counted.ask(f"/made/up/{index}", headers=BEARER)
+        await counted.ask(CHAT, HELLO | {"model": f"made-up-{index}"}, headers=BEARER)
+    text, found = await scraped(counted)
+    assert "made/up" not in text and "made-up" not in text
+    # new since: the counter and the buckets of the chat route and of this one
+    assert len(found) - before <= 2 * (1 + 19)

@@ -1,0 +1,193 @@
+"""Log-probabilities with the text that they belong to: however tokens cut characters, steps cut tokens, and
+stop strings cut the text."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.domain.events import Finished, TextDelta
+from antiphon.domain.request import RawPrompt
+from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.scores import TokenScore
+from antiphon.errors import ContextLengthExceeded, InvalidValue
+from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing.toy import ToyModel
+from tests.rendering.asking import answer, asking, events_of, renderer
+
+PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "\n\n", "END", "a", "  ")
+
+
+def in_bytes(scores):
+    return b"".join(score.piece for score in scores)
+
+
+async def test_plain_choices_carry_no_scores():
+    engine, tokens = renderer(Script(text="Hello world"))
+    assert (await answer(engine, asking())).choices[0].scores is None
+    assert tokens.requests[0].logprobs is None
+
+
+async def test_each_token_has_its_raw_logprob_and_alternatives_best_first():
+    engine, tokens = renderer()
+    found = await answer(
+        engine, asking(logprobs=3, max_tokens=6, sampling=AskedSampling(temperature=1.7, seed=3))
+    )
+    past = tokens.requests[0].segments[0].tokens
+    model = ToyModel(tokens.table)
+    for score in found.choices[0].scores:
+        row = model.logprobs(past)
+        assert score.logprob == row[score.token]
+        assert [value for _, _, value in score.alternatives] == sorted(row, reverse=True)[:3]
+        past = (*past, score.token)
+
+
+async def test_zero_asks_for_no_alternatives():
+    engine, _ = renderer(Script(text="Hello world"))
+    scores = (await answer(engine, asking(logprobs=0))).choices[0].scores
+    assert [score.piece for score in scores] == [b"Hello", b" world"]
+    assert not any(score.alternatives for score in scores)
+
+
+async def test_the_end_of_the_turn_has_no_entry_and_is_counted():
+    engine, _ = renderer(Script(text="Hello"))
+    found = await answer(engine, asking(logprobs=0))
+    assert len(found.choices[0].scores) == 1 and found.usage.completion_tokens == 2
+
+
+async def test_half_a_character_waits_for_the_other_half_and_both_stand_at_its_place():
+    engine, _ = renderer(Script(text="a😀b"))
+    events = await events_of(engine, asking(logprobs=0))
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert [delta.text for delta in deltas] == ["a", "😀", "b"]
+    assert [[score.piece for score in delta.scores] for delta in deltas] == [
+        [b"a"],
+        [b"\xf0\x9f", b"\x98\x80"],
+        [b"b"],
+    ]
+    assert [score.offset for delta in deltas for score in delta.scores] == [0, 1, 1, 2]
+
+
+async def test_bytes_that_are_no_character_keep_their_places():
+    engine, _ = renderer(Script(text=b"\xf0\x9fa\x98\x80b\xf0\x9f"))
+    (choice,) = (await answer(engine, asking(logprobs=0))).choices
+    assert choice.text == "\ufffda\ufffd\ufffdb\ufffd"
+    assert [(score.piece, score.offset) for score in choice.scores] == [
+        (b"\xf0\x9f", 0), (b"a", 1), (b"\x98\x80", 2), (b"b", 4), (b"\xf0\x9f", 5),
+    ]  # fmt: skip
+
+
+async def test_what_a_stop_string_cuts_takes_the_entries_of_whole_tokens_along():
+    engine, _ = renderer(Script(text="Hello world END the"))
+    (choice,) = (await answer(engine, asking(logprobs=0, stop=("ld END",)))).choices
+    assert choice.text == "Hello wor"
+    assert [score.piece for score in choice.scores] == [b"Hello", b" world"]
+    (choice,) = (await answer(engine, asking(logprobs=0, stop=(" world",)))).choices
+    assert (choice.text, in_bytes(choice.scores)) == ("Hello", b"Hello")
+    (choice,) = (await answer(engine, asking(logprobs=0, stop=("Hello",)))).choices
+    assert (choice.text, choice.scores) == ("", ())
+
+
+async def test_a_token_that_shows_nothing_has_an_entry_at_its_place_by_its_name():
+    tokens = ScriptedTokenEngine()
+    plain, control = tokens.tokenizer.plain, tokens.tokenizer.controls["[INST]"]
+    engine, _ = renderer(Script(tokens=(*plain("Hello"), control, *plain(" world"), control)))
+    events = await events_of(engine, asking(logprobs=0))
+    scores = [score for event in events if isinstance(event, TextDelta) for score in event.scores]
+    assert [(score.piece, score.offset) for score in scores] == [
+        (b"Hello", 0),
+        (b"[INST]", 5),
+        (b" world", 5),
+    ]
+    (last,) = next(event for event in events if isinstance(event, Finished)).scores or ()
+    assert (last.piece, last.offset) == (b"[INST]", 11)
+
+
+async def test_end_tokens_that_end_nothing_have_entries():
+    engine, tokens = renderer()
+    eos = tokens.table.eos_id
+    sampling = AskedSampling(temperature=0.0, ignore_eos=True, logit_bias=((eos, 100.0),))
+    found = await answer(engine, asking(logprobs=0, max_tokens=3, sampling=sampling))
+    assert [score.token for score in found.choices[0].scores] == [eos] * 3
+    assert found.choices[0].text == ""
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.sampled_from(PIECES), max_size=12),
+    stops=st.lists(st.sampled_from(["END", "\n\n", "llo", "本", "😀a", " the", "o w"]), max_size=3),
+    burst=st.integers(1, 5),
+    cut=st.integers(1, 20),
+)
+async def test_entries_offsets_and_text_agree_however_the_stream_is_cut(words, stops, burst, cut):
+    engine, _ = renderer(Script(text="".join(words), burst=burst), info=scripted_info(context_length=256))
+    request = asking(logprobs=2, stop=tuple(stops), max_tokens=cut)
+    events = await events_of(engine, request)
+    text = ""
+    told: list[TokenScore] = []
+    for event in events:
+        if isinstance(event, TextDelta):
+            for score in event.scores:
+                assert len(text) <= score.offset < len(text) + len(event.text)
+            text += event.text
+            told += event.scores
+        elif isinstance(event, Finished):
+            assert event.scores == ()
+    (choice,) = (await answer(engine, request)).choices
+    assert (choice.text, list(choice.scores)) == (text, told)
+    offsets = [score.offset for score in told]
+    assert offsets == sorted(offsets)
+    shown = in_bytes(told)
+    whole = text.removesuffix("\ufffd").encode()
+    assert shown.startswith(whole) and (not text or offsets[0] == 0)
+    for score, begin in zip(told, offsets, strict=True):
+        try:
+            piece = score.piece.decode()
+        except UnicodeDecodeError:
+            continue
+        assert piece.startswith(text[begin : begin + len(piece)]) and text[begin:]
+    assert all(score.logprob is not None and math.isfinite(score.logprob) for score in told)
+
+
+# --- what else the engine is asked ---
+
+
+async def test_stop_strings_are_not_looked_for_in_the_first_min_tokens():
+    engine, _ = renderer(Script(text="Hello world Hello"))
+    sampling = AskedSampling(temperature=0.0, min_tokens=1)
+    (choice,) = (await answer(engine, asking(stop=("Hello",), sampling=sampling))).choices
+    assert choice.text == "Hello world "
+
+
+@pytest.mark.parametrize(
+    ("field", "sampling", "output"),
+    [
+        ("allowed_token_ids", {"allowed_token_ids": (5, 99_999)}, {}),
+        ("logit_bias", {"logit_bias": ((99_999, 1.0),)}, {}),
+        ("stop_token_ids", {}, {"stop_token_ids": (99_999,)}),
+    ],
+)
+async def test_token_ids_that_the_model_lacks_are_refused_by_name(field, sampling, output):
+
+    engine, tokens = renderer()
+    with pytest.raises(InvalidValue, match="token id 99999") as refused:
+        await answer(engine, asking(sampling=AskedSampling(**sampling), **output))
+    assert refused.value.param == field and not tokens.requests
+
+
+async def test_more_scores_than_memory_holds_are_refused_before_any_is_made():
+    engine, tokens = renderer(info=scripted_info(context_length=8192))
+    await engine.profile()
+    prompt = RawPrompt(tokens=(20,) * 4000)
+    for output in ({"echo": True, "max_tokens": 4000}, {"max_tokens": 4096, "best_of": 128}):
+        with pytest.raises(InvalidValue, match=r"log-probabilities, and 8,388,608 are the most") as refused:
+            await answer(engine, asking(*(prompt,) * 60, logprobs=20, **output))
+        assert refused.value.param == "logprobs" and not tokens.requests
+
+
+async def test_more_least_tokens_than_fit_are_refused():
+
+    engine, _ = renderer(info=scripted_info(context_length=20))
+    with pytest.raises(ContextLengthExceeded, match=r"min_tokens is 9, and only 5"):
+        await answer(engine, asking(RawPrompt(tokens=(9,) * 15), sampling=AskedSampling(min_tokens=9)))

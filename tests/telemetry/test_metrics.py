@@ -1,0 +1,97 @@
+"""The page that Prometheus reads: its own parser reads it, and every number of an engine is on it."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.telemetry import engines, metrics
+from antiphon.telemetry.exposition import Family, Kind, exposition
+from antiphon.telemetry.metrics import Generation, Metrics, Times
+
+NASTY = 'a"b\\c\nd{}é'
+
+
+def read(text: str) -> dict[tuple[str, ...], float]:
+    """Every sample under its name and its labels' values."""
+    families = text_string_to_metric_families(text)
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_labels_may_hold_anything():
+    text = exposition([(Family("antiphon_x", Kind.GAUGE, "Says \\ and\nmore.", ("model",)), {(NASTY,): 2})])
+    assert text.count("\n") == 3
+    assert read(text) == {("antiphon_x", NASTY): 2}
+
+
+def test_buckets_are_cumulative_and_hold_their_bounds():
+    times = Times()
+    for seconds in (0.001, 0.0011, 0.3, 1000.0):
+        times.add(seconds)
+    found = read(exposition([(Family("antiphon_s", Kind.HISTOGRAM, "Seconds."), {(): times.histogram()})]))
+    bounds = {key[1]: value for key, value in found.items() if key[0] == "antiphon_s_bucket"}
+    assert list(map(float, bounds)) == [*LATENCY_BOUNDS, float("inf")]
+    assert (bounds["0.001"], bounds["0.0025"], bounds["0.25"], bounds["0.5"]) == (1, 2, 2, 3)
+    assert (bounds["300.0"], bounds["+Inf"], found["antiphon_s_count",]) == (3, 4, 4)
+    assert found["antiphon_s_sum",] == pytest.approx(1000.3021)
+
+
+def test_a_generation_is_counted_once_under_its_model():
+    counted = Metrics()
+    counted.generation_began("m")
+    counted.generation_began("m")
+    counted.generation_ended(Generation("m", "ok", 10, 4, 6, 2.0, 0.2))
+    found = read(exposition(counted.series()))
+    assert found["antiphon_generations_running", "m"] == 1
+    assert found["antiphon_generations_total", "m", "ok"] == 1
+    assert (found["antiphon_tokens_total", "m", "input"], found["antiphon_tokens_total", "m", "output"]) == (
+        10,
+        4,
+    )
+    assert found["antiphon_cached_tokens_total", "m"] == 6
+    assert found["antiphon_generation_seconds_sum", "m"] == 2.0
+    assert found["antiphon_generation_first_token_seconds_sum", "m"] == 0.2
+
+
+def test_every_number_of_an_engine_is_told():
+    """Each field of Load gets a value that no other has, and each value is found."""
+    values: dict[str, Any] = {each.name: index for index, each in enumerate(fields(Load), start=100)}
+    histograms = {
+        name: Histogram(total=float(value)) for name, value in values.items() if name.endswith("_seconds")
+    }
+    adapter = AdapterLoad("0" * 64, running=1, queued=2, decoded_tokens=3)
+    values["adapters"] = (adapter,)
+    load = Load(**(values | histograms))
+    found = read(exposition(engines.series({"m": load, "n": None}, {"m": True, "n": False})))
+    del values["adapters"]
+    assert set(values.values()) <= set(found.values())
+    assert (found["antiphon_engine_up", "m"], found["antiphon_engine_up", "n"]) == (1, 0)
+    assert [key for key in found if "n" in key[1:]] == [("antiphon_engine_up", "n")]
+    assert found["antiphon_engine_adapter_decoded_tokens_total", "m", "0" * 64] == 3
+
+
+def test_names_are_legal_and_none_stands_twice():
+    families = (*metrics.FAMILIES, *engines.FAMILIES)
+    names = [family.name for family in families]
+    assert len(set(names)) == len(names)
+    for family in families:
+        assert family.name.startswith("antiphon_") and family.says.endswith(".")
+        assert family.name.endswith("_total") == (family.kind is Kind.COUNTER), family.name
+        assert "le" not in family.labels
+
+
+def test_every_family_of_the_process_is_listed():
+    counted = Metrics()
+    counted.generation_began("m")
+    counted.generation_ended(Generation("m", "ok", 1, 1, 0, 1.0, 1.0))
+    counted.answered("/health", "200", 0.1)
+    elsewhere = {metrics.BUILD.name, metrics.BODY_BYTES.name}
+    assert {family.name for family, _ in counted.series()} | elsewhere == {
+        family.name for family in metrics.FAMILIES
+    }
