@@ -2,25 +2,21 @@
 
 `Engine`: a generation request in, events out. The contract, checked by `antiphon.testing.check_engine`:
   - one Started first, with the first token and not before (of a request that makes none, when its first
-  choice is
-    complete); then TextDelta and Finished of the choices in any interleaving, exactly one Finished for each
-    choice and nothing of that choice after it, and Drafted between them; Usage last, once;
+    choice is complete); then TextDelta and Finished of the choices in any interleaving, exactly one
+    Finished for each choice and nothing of that choice after it, Drafted between them; Usage last, once;
   - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
   - leaving the context ends the work at once, wherever it stands; no retry inside.
 
 `TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string.
-The
-contract, checked by `antiphon.testing.check_token_engine`:
+The contract, checked by `antiphon.testing.check_token_engine`:
   - `generate` runs ONE sequence: one SequenceStarted when it is admitted to the batch (before that it is
-  queued: if the
-    engine goes away then, EngineUnavailable; after that, EngineDied), then PromptScores when asked for, then
-    Steps, then one SequenceFinished;
+    queued: if the engine goes away then, EngineUnavailable; after that, EngineDied), then PromptScores when
+    asked for, then Steps, then one SequenceFinished;
   - a sequence that cannot be queued is refused with EngineBusy or Overloaded; siblings of one that is
     there never are;
   - closing the generator ends that sequence and no other, also while queued and in prefill;
   - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it;
-  each may be
-    closed alone, the first included;
+    each may be closed alone, the first included;
   - log-probabilities are of the model's raw distribution, before temperature;
   - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts.
 """
@@ -33,6 +29,7 @@ from typing import Protocol, runtime_checkable
 
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
+from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddings, EmbedRequest, Vectors
 from antiphon.domain.events import Event
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
@@ -80,6 +77,14 @@ class Tokenizing(Protocol):
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         """What each token adds to a text, perhaps part of a character; of a control token the name."""
+
+
+@runtime_checkable
+class TextEmbedding(Protocol):
+    """An engine that makes vectors of texts; one whose model generates refuses them, and the other way."""
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        """All of them; cancelling ends the work. Raises as `stream` does."""
 
 
 @runtime_checkable
@@ -292,6 +297,8 @@ class Vocabulary:
     """Whether the tokenizer wants a BOS before a raw prompt."""
     space_prefix: bool = False
     """Whether tokenizing text puts a space before it that detokenizing takes away."""
+    around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    """What stands before and after a whole text whose vector is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +325,8 @@ class EngineInfo:
     sampling: AskedSampling = field(default_factory=AskedSampling)
     """Sampling defaults that the weights carry."""
     load: Load = field(default_factory=Load)
+    embedding: EmbeddingFacts | None = None
+    """Of a model that makes vectors, and then no tokens; None: it makes tokens and no vectors."""
 
 
 class TokenEngine(Protocol):
@@ -364,3 +373,13 @@ class Constrainable(Protocol):
 
     async def check(self, constraint: Constraint) -> None:
         """Raises the RequestError that says why a constraint cannot be kept; asked before admission."""
+
+
+@runtime_checkable
+class Embedding(Protocol):
+    """A token engine that makes vectors where `EngineInfo.embedding` says so. Its contract is checked by
+    `antiphon.testing.check_embedding_engine`."""
+
+    def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
+        """One SequenceStarted when its first text is in the batch, then Vectors until all are there; closing
+        the generator ends it. Queued, refused and failing like `generate`; turns are taken text by text."""

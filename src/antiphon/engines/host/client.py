@@ -17,12 +17,14 @@ from functools import partial
 from typing import TypeVar
 
 from antiphon.domain.constraint import Constraint
+from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     EngineState,
     LoadSpec,
     Prepared,
     Segment,
+    SequenceStarted,
     TextPiece,
     TokenEvent,
     TokenRequest,
@@ -40,6 +42,8 @@ from antiphon.engines.host.frames import (
     Check,
     Counted,
     Done,
+    Embed,
+    Embedded,
     Ended,
     Facts,
     Failed,
@@ -262,7 +266,7 @@ class HostTokenEngine:
     def _receive(self, message: ToGateway) -> None:
         if isinstance(message, Hello):
             raise FrameError("the host said Hello twice")
-        if isinstance(message, Begun | Scored | Stepped):
+        if isinstance(message, Begun | Scored | Stepped | Embedded):
             call = self._calls.get(message.call)
             if call is not None:
                 call.started = True
@@ -337,6 +341,22 @@ class HostTokenEngine:
                         yield steps
                     case Ended(value=finished):
                         yield finished
+                        return
+                    case other:
+                        raise self._nonsense(other)
+        finally:
+            self._close(number)
+
+    async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
+        number, call = self._open(lambda number: Embed(number, request))
+        try:
+            while True:
+                match await call.next():
+                    case Begun(value=begun):
+                        yield begun
+                    case Embedded(value=vectors):
+                        yield vectors
+                    case Done():
                         return
                     case other:
                         raise self._nonsense(other)

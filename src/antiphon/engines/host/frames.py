@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from antiphon.domain.constraint import Constraint
+from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     Prepared,
@@ -131,6 +132,13 @@ class Check(Message, tag=9):
     constraint: Constraint
 
 
+class Embed(Message, tag=10):
+    """Begin to make vectors; answered by Begun, Embedded and Done, or by Failed."""
+
+    call: int
+    request: EmbedRequest
+
+
 # --- from the host ------------------------------------------------------------------------------------------
 
 
@@ -203,15 +211,24 @@ class Done(Message, tag=10):
     call: int
 
 
-Asking = Generate | Prepare | Tokenize | AskVocabulary | AskInfo | AddAdapter | RemoveAdapter | Check
+class Embedded(Message, tag=11):
+    """Some vectors of the call's texts."""
+
+    call: int
+    value: Vectors
+
+
+Asking = Generate | Prepare | Tokenize | AskVocabulary | AskInfo | AddAdapter | RemoveAdapter | Check | Embed
 ToHost = Hello | Cancel | Asking
-Reply = Begun | Scored | Stepped | Ended | Failed | Counted | Tokenized | Table | Facts | Done
+Reply = Begun | Scored | Stepped | Ended | Failed | Counted | Tokenized | Table | Facts | Done | Embedded
 ToGateway = Hello | Reply
 
 
-def event_reply(call: int, event: TokenEvent) -> Reply:
-    """The message that carries one event of a sequence."""
+def event_reply(call: int, event: TokenEvent | Vectors) -> Reply:
+    """The message that carries one event of a sequence, or of texts whose vectors are made."""
     match event:
+        case Vectors():
+            return Embedded(call, event)
         case Steps():
             return Stepped(call, event)
         case SequenceStarted():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.domain.constraint import Constraint
-from antiphon.engines.base import Adapting, Constrainable, TokenEngine
+from antiphon.engines.base import Adapting, Constrainable, Embedding, TokenEngine
 from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
     TO_HOST,
@@ -26,6 +26,7 @@ from antiphon.engines.host.frames import (
     Check,
     Counted,
     Done,
+    Embed,
     Facts,
     Failed,
     FrameError,
@@ -97,6 +98,8 @@ class Session:
         try:
             if isinstance(asking, Generate):
                 await self._generate(asking)
+            elif isinstance(asking, Embed):
+                await self._embed(asking)
             else:
                 self._say(await answer(self._host.engine, asking))
         except AntiphonError as error:
@@ -122,6 +125,12 @@ class Session:
             async for event in events:
                 self._say(event_reply(asking.call, event))
 
+    async def _embed(self, asking: Embed) -> None:
+        async with aclosing(embedding(self._host.engine).embed(asking.request)) as events:
+            async for event in events:
+                self._say(event_reply(asking.call, event))
+        self._say(Done(asking.call))
+
 
 async def answer(engine: TokenEngine, asking: Asking) -> Reply:
     """What the engine says to a call that makes no token."""
@@ -143,8 +152,8 @@ async def answer(engine: TokenEngine, asking: Asking) -> Reply:
         case Check(call, constraint):
             await constrainable(engine, constraint).check(constraint)
             return Done(call)
-        case Generate(call):
-            raise FrameError(f"call {call} makes tokens")
+        case Generate(call) | Embed(call):
+            raise FrameError(f"call {call} is answered by more than one message")
 
 
 def constrainable(engine: TokenEngine, constraint: Constraint) -> Constrainable:
@@ -158,6 +167,13 @@ def adapting(engine: TokenEngine) -> Adapting:
     """The engine, as one that computes with adapters. Raises InvalidValue."""
     if not isinstance(engine, Adapting):
         raise InvalidValue("this engine takes no adapters", param="adapter")
+    return engine
+
+
+def embedding(engine: TokenEngine) -> Embedding:
+    """The engine, as one that makes vectors. Raises UnsupportedParameter."""
+    if not isinstance(engine, Embedding):
+        raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     return engine
 
 

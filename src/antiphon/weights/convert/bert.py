@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.saved import Tensor, read_json, read_tensors
+from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_tensors
 
-KINDS = ("F32", "F16")
+KINDS = ("F32", "F16", "Q8_0")
+
+BLOCK = 32
+"""Columns of a matrix that Q8_0 needs a multiple of; others stay F16."""
 
 UNUSED = re.compile(r"(.*\.)?(embeddings\.position_ids|pooler\.dense\..*)|cls\..*")
 """Tensors that embedding does not compute with."""
@@ -26,6 +29,13 @@ WHOLE = ("position_embd.weight", "token_types.weight")
 
 SPACE = "\u2581"
 """What a piece begins with in GGUF when a word begins with it."""
+
+OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
+"""What norms are called in checkpoints that came from TensorFlow."""
+
+MODULES = ("Transformer", "Pooling", "Normalize")
+"""Of sentence-transformers: what an encoder in GGUF computes. Vectors are always normalised when they are
+asked for."""
 
 CONTROL, NORMAL = 3, 1
 """ggml's kinds of tokens."""
@@ -64,6 +74,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     if kind not in KINDS:
         raise ModelFileError(f"an encoder is written as {' or '.join(KINDS)}, not as {kind}")
     config = read_json(source / "config.json")
+    _require_modules(source)
     for key, taken in NEEDED.items():
         if config.get(key) not in taken:
             raise ModelFileError(
@@ -75,7 +86,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
             f"{source} has {len(wording.pieces)} pieces and vocab_size = {config.get('vocab_size')!r}"
         )
     tensors = dict(
-        _named(read_tensors(source / "model.safetensors"), int(config["num_hidden_layers"]), source)
+        _named(read_tensors(source / "model.safetensors", UNUSED), int(config["num_hidden_layers"]), source)
     )
     _write(target, kind, config, wording, read_pooling(source), tensors)
 
@@ -126,6 +137,19 @@ def read_pooling(source: Path) -> str:
     return modes[chosen[0]]
 
 
+def _require_modules(source: Path) -> None:
+    """Refuses what sentence-transformers computes after or before the encoder, and GGUF would leave out."""
+    if not (source / "modules.json").is_file():
+        return
+    said = read_list(source / "modules.json")
+    kinds = [str(each.get("type")).rpartition(".")[2] if isinstance(each, dict) else "?" for each in said]
+    if odd := next((kind for kind in kinds if kind not in MODULES), None):
+        raise ModelFileError(
+            f"{source} has the module {odd[:80]} of sentence-transformers, which a GGUF encoder does not "
+            f"compute; only {', '.join(MODULES)} are converted"
+        )
+
+
 def phantom(piece: str) -> str:
     """A piece as GGUF writes it: the beginning of a word is marked, not its going on."""
     if piece.startswith("[") and piece.endswith("]"):
@@ -139,9 +163,10 @@ def _named(tensors: Iterator[tuple[str, Tensor]], layers: int, source: Path) -> 
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
     for name, values in tensors:
-        if UNUSED.fullmatch(name):
-            continue
-        found = names.get_name(name.removeprefix("bert."), try_suffixes=(".weight", ".bias"))
+        new = name.removeprefix("bert.")
+        for old, now in OLD_NAMES.items():
+            new = new.removesuffix(old) + now if new.endswith(old) else new
+        found = names.get_name(new, try_suffixes=(".weight", ".bias"))
         if found is None:
             raise ModelFileError(f"{source} holds {name[:120]}, which no encoder of BERT's kind has")
         yield found, values
@@ -159,7 +184,7 @@ def _write(
 
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_type(gguf.GGUFType.MODEL)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if kind == "F16" else gguf.LlamaFileType.ALL_F32)
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
     numbers: dict[Callable[[int], None], str] = {
         writer.add_context_length: "max_position_embeddings",
         writer.add_embedding_length: "hidden_size",
@@ -175,12 +200,19 @@ def _write(
     writer.add_pooling_type(gguf.PoolingType[pooling])
     _write_wording(writer, wording)
     for name, values in sorted(tensors.items()):
-        half = kind == "F16" and values.ndim == 2 and name not in WHOLE
-        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float16 if half else np.float32))
+        form = gguf.GGMLQuantizationType[_kind_of(name, values, kind)]
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), form), raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _kind_of(name: str, values: Tensor, kind: str) -> str:
+    """How one tensor is written."""
+    if values.ndim != 2 or name in WHOLE:
+        return "F32"
+    return "F16" if kind == "Q8_0" and values.shape[1] % BLOCK else kind
 
 
 def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - gguf has no types

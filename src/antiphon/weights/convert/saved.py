@@ -4,6 +4,7 @@ Both formats hold values only: nothing of them is executed.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,32 @@ MOST_JSON = 64 << 20
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file. Raises ModelFileError."""
-    try:
-        if path.stat().st_size > MOST_JSON:
-            raise ModelFileError(f"{path} is too large to be read")
-        said = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
-        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+    said = _read(path)
     if not isinstance(said, dict):
         raise ModelFileError(f"{path} is not a JSON object")
     return said
 
 
-def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Names and values, one by one. Raises ModelFileError."""
+def read_list(path: Path) -> list[Any]:
+    """The list in a file. Raises ModelFileError."""
+    said = _read(path)
+    if not isinstance(said, list):
+        raise ModelFileError(f"{path} is not a JSON list")
+    return said
+
+
+def _read(path: Path) -> object:
+    try:
+        if path.stat().st_size > MOST_JSON:
+            raise ModelFileError(f"{path} is too large to be read")
+        said: object = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+    return said
+
+
+def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[tuple[str, Tensor]]:
+    """Names and values, one by one, less those whose whole name `unused` matches. Raises ModelFileError."""
     from safetensors import SafetensorError, deserialize
 
     try:
@@ -50,6 +64,8 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     except (SafetensorError, OSError) as problem:
         raise ModelFileError(f"{path} cannot be read: {problem}") from None
     for name, tensor in tensors:
+        if unused is not None and unused.fullmatch(name):
+            continue
         values = _values(tensor["dtype"], bytes(tensor["data"]))
         if values is None:
             raise ModelFileError(

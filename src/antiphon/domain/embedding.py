@@ -1,0 +1,76 @@
+"""Embedding: texts in, a vector of unit length for each out. Values only; knows no dialect and no engine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from antiphon.domain.request import RawPrompt
+
+WIDTH = 4
+"""Bytes of one number of a vector: float32, little-endian."""
+
+
+class Pooling(StrEnum):
+    """How the rows of a text's tokens become its one vector."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    """The first token's row."""
+    LAST = "last"
+    """The last token's row."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingFacts:
+    """What an embedding model makes."""
+
+    dimensions: int
+    """Numbers of one vector."""
+    pooling: Pooling
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """One call."""
+
+    model: str
+    inputs: tuple[RawPrompt, ...]
+    """Text, in which nothing is a control token, or token ids as they are."""
+    dimensions: int | None = None
+    """Numbers that each vector shall have; None is what the model makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """What came of it."""
+
+    vectors: bytes
+    """One after the other in the order of the inputs."""
+    dimensions: int
+    prompt_tokens: int
+    """Of all inputs, with what the tokenizer puts before and after a text."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The vectors, one by one."""
+        width = self.dimensions * WIDTH
+        return (self.vectors[at : at + width] for at in range(0, len(self.vectors), width))
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """What a token engine is asked for: token ids of several texts, whose vectors are computed in order."""
+
+    texts: tuple[tuple[int, ...], ...]
+    """As the model reads them, with what stands before and after a text."""
+    actor: str = ""
+    """Who asks, opaque: actors take turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors of consecutive texts. Several come for one request, in order; together they cover it."""
+
+    start: int
+    """Place in the request of the first of them."""
+    values: bytes
+    """Float32, little-endian: as many for each text as the model has dimensions, of unit length."""
