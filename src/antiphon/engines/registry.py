@@ -1,11 +1,19 @@
 """The models that a caller may name, and the engine behind each. Holds no logic of choice; that is
-`pipeline.resolve`."""
+`pipeline.resolve`.
+
+Base models are there from the start to the end. Adapters come and go while requests run: a request holds the
+engine that it found, so taking a name away ends none.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from antiphon.domain.adapter import Adapter
 from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
+
+MOST_SHOWN = 8
+"""Names that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,29 +24,53 @@ class Model:
     engine: Engine
     created: int
     """Unix time in seconds at which this server began to serve it."""
+    parent: str | None = None
+    """Of an adapter, the base model's name; None is a base model."""
+    adapter: Adapter | None = None
+    """Of an adapter, what it is."""
 
 
 class Models:
-    """All models, in the order of the settings."""
+    """All models: the base models in the order of the settings, then adapters in the order of loading."""
 
     def __init__(self, models: tuple[Model, ...]) -> None:
         self._models = {model.name: model for model in models}
 
     def __iter__(self) -> Iterator[Model]:
-        return iter(self._models.values())
+        return iter(tuple(self._models.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._models
+
+    def bases(self) -> tuple[Model, ...]:
+        """The models that have an engine of their own."""
+        return tuple(model for model in self if model.parent is None)
+
+    def adapters(self) -> tuple[Model, ...]:
+        """The models that are adapters of another."""
+        return tuple(model for model in self if model.parent is not None)
 
     def get(self, name: str) -> Model:
         """The model of that name. Raises ModelNotFound, which names those that exist."""
         found = self._models.get(name)
         if found is None:
-            known = ", ".join(list(self._models)[:8]) or "none"
+            known = ", ".join(list(self._models)[:MOST_SHOWN]) or "none"
             shown = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
                 f"the model {shown!r} does not exist; this server has: {known}", param="model"
             )
         return found
 
+    def put(self, model: Model) -> None:
+        """Serves an adapter from now on, in place of one of the same name."""
+        self._models[model.name] = model
+
+    def remove(self, model: Model) -> None:
+        """Takes an adapter's name away; one that is not there is no error."""
+        if self._models.get(model.name) is model:
+            del self._models[model.name]
+
     async def aclose(self) -> None:
         """Closes every engine."""
-        for model in self:
+        for model in self.bases():
             await model.engine.aclose()

@@ -32,7 +32,7 @@ async def health(_: Request) -> Response:
 async def ready(request: Request) -> Response:
     """200 when every engine is ready; else 503 with the names of those that are not, and where they stand."""
     models: Models = request.app.state.edge.models
-    states = {model.name: model.engine.state() for model in models}
+    states = {model.name: model.engine.state() for model in models.bases()}
     missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
     if not missing:
         return _answer(200, {"status": "ok"})

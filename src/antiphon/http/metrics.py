@@ -59,9 +59,9 @@ def _series(edge: Edge, seen: dict[str, Seen]) -> Iterator[Series]:
 
 
 async def observed(models: Models, patience: float = PATIENCE) -> dict[str, Seen]:
-    """Every engine, asked at once."""
+    """Every engine, asked at once; adapters are their base model's to tell."""
     async with asyncio.TaskGroup() as group:
-        asked = {model.name: group.create_task(_seen(model, patience)) for model in models}
+        asked = {model.name: group.create_task(_seen(model, patience)) for model in models.bases()}
     return {name: task.result() for name, task in asked.items()}
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from antiphon.domain.context import Context, SystemClock
+from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.events import Event, Started
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
@@ -62,7 +62,13 @@ class Renderer:
     def stream(
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        return aclosing(self._events(request, context))
+        return self.adapted(request, context, None)
+
+    def adapted(
+        self, request: GenerationRequest, context: Context, adapter: str | None
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """The same, computed with the adapter of that digest."""
+        return aclosing(self._events(request, context, adapter))
 
     async def profile(self) -> Profile:
         return (await self._known()).profile
@@ -95,10 +101,13 @@ class Renderer:
 
     # --- one request ---
 
-    async def _events(self, request: GenerationRequest, context: Context) -> AsyncGenerator[Event, None]:
+    async def _events(
+        self, request: GenerationRequest, context: Context, adapter: str | None
+    ) -> AsyncGenerator[Event, None]:
         facts, fitted = await self._prepared(request, context)
         cast = casting(request, facts, fitted)
-        asked = self._asked(request, context, facts, fitted)
+        one = self._one(request, context, facts, adapter)
+        asked = asked_of(request, one, fitted, context.clock)
         spoken = [self._speech(voice, *each) for voice, each in zip(cast.voices, asked, strict=True)]
         tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices)
         started = False
@@ -132,39 +141,22 @@ class Renderer:
             raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
         await self._engine.check(constraint)
 
-    def _asked(
-        self, request: GenerationRequest, context: Context, facts: Facts, fitted: Sequence[prompts.Fitted]
-    ) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
-        """The sequences of all choices; those of one prompt are siblings."""
+    def _one(
+        self, request: GenerationRequest, context: Context, facts: Facts, adapter: str | None
+    ) -> TokenRequest:
+        """What the sequences of all prompts and choices have in common."""
         output = request.output
-        candidates = output.best_of or output.choices
-        one = TokenRequest(
+        return TokenRequest(
             segments=(),
             max_tokens=0,
             sampling=request.sampling.settle(facts.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
             cache_salt=self._salt(request, context),
+            adapter=adapter,
             constraint=output.constraint,
             actor=context.actor.id,
         )
-        for prompt in fitted:
-            # The caller may have chosen the request's id, so it cannot name the group.
-            group = context.clock.unique() if candidates > 1 else None
-            segments = (TokenSegment(prompt.tokens),)
-            scored = prompt.recital.wanted if prompt.recital is not None else None
-            for choice in range(candidates):
-                yield (
-                    prompt,
-                    replace(
-                        one,
-                        segments=segments,
-                        max_tokens=prompt.max_tokens,
-                        group=group,
-                        choice=choice,
-                        prompt_logprobs=scored if choice == 0 else None,
-                    ),
-                )
 
     def _speech(
         self, voice: Voice, prompt: prompts.Fitted, asked: TokenRequest
@@ -196,6 +188,30 @@ class Renderer:
                     self._facts = await learn(self._engine, self._prove, self._facts)
                     self._learnt = generation
         return self._facts
+
+
+def asked_of(
+    request: GenerationRequest, one: TokenRequest, fitted: Sequence[prompts.Fitted], clock: Clock
+) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
+    """The sequences of all choices; those of one prompt are siblings."""
+    candidates = request.output.best_of or request.output.choices
+    for prompt in fitted:
+        # The caller may have chosen the request's id, so it cannot name the group.
+        group = clock.unique() if candidates > 1 else None
+        segments = (TokenSegment(prompt.tokens),)
+        scored = prompt.recital.wanted if prompt.recital is not None else None
+        for choice in range(candidates):
+            yield (
+                prompt,
+                replace(
+                    one,
+                    segments=segments,
+                    max_tokens=prompt.max_tokens,
+                    group=group,
+                    choice=choice,
+                    prompt_logprobs=scored if choice == 0 else None,
+                ),
+            )
 
 
 @asynccontextmanager

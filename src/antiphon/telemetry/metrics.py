@@ -1,7 +1,7 @@
 """What this process counts and times: requests by route, generations by model. Lives in memory.
 
-Labels are names that the settings and the code hold, so their number is bounded: never what a caller wrote,
-who it was, or what was said.
+Labels are names that the settings and the code hold, and those of loaded adapters, which are forgotten when
+they are unloaded: so their number is bounded. Never what else a caller wrote, who it was, or what was said.
 """
 
 from bisect import bisect_left
@@ -124,13 +124,34 @@ class Metrics:
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Answers, by route and status."""
     request_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    leaving: set[str] = field(default_factory=set)
+    """Models that were unloaded while generations of theirs run."""
 
     def generation_began(self, model: str) -> None:
+        self.leaving.discard(model)
         self.running[model] += 1
 
     def generation_ended(self, generation: Generation) -> None:
         model = generation.model
         self.running[model] -= 1
+        self._count(generation, model)
+        if model in self.leaving:
+            self.forget(model)
+
+    def forget(self, model: str) -> None:
+        """Shows a model no more that is no longer served; once its last generation has ended."""
+        if self.running[model] > 0:
+            self.leaving.add(model)
+            return
+        self.leaving.discard(model)
+        for counts in (self.running, self.prompt_tokens, self.completion_tokens, self.cached_tokens):
+            counts.pop(model, None)
+        for times in (self.seconds, self.first_tokens):
+            times.pop(model, None)
+        for labels in [labels for labels in self.ended if labels[0] == model]:
+            del self.ended[labels]
+
+    def _count(self, generation: Generation, model: str) -> None:
         self.ended[model, generation.status] += 1
         self.prompt_tokens[model] += generation.prompt_tokens
         self.completion_tokens[model] += generation.completion_tokens

@@ -1,0 +1,194 @@
+"""Adapters as models: loads, replaces and unloads them while requests run. Knows names; files are the
+keeper's, and engines know digests.
+
+A name is there from the moment its engine has the adapter until it is unloaded: new requests are then told
+that there is no such model, and those that run with it end as they would have. The same content may have
+several names; its engine lets go of it with the last. Names live in this process: those that the settings
+give are back after a restart, others are not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from antiphon.domain.adapter import Adapter
+from antiphon.domain.context import Clock
+from antiphon.engines.base import Adapting, Engine
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import (
+    EngineUnavailable,
+    InvalidValue,
+    MissingParameter,
+    ModelNotFound,
+    PermissionDenied,
+    UnsupportedParameter,
+)
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.metrics import Metrics
+
+MOST_ADAPTERS = 2048
+"""Names at once: each is a line of /v1/models and a handful of series of /metrics."""
+
+REMEDY = (
+    "adapters are loaded at run time only from directories that the operator names: set lora.directories "
+    "(ANTIPHON_LORA_DIRECTORIES), and restart the server"
+)
+
+Keep = Callable[[str], Awaitable[Adapter]]
+"""Takes an adapter's path as a caller wrote it, checks the files, and keeps them under their digest. Raises
+InvalidValue, which names `lora_path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A base model that takes adapters."""
+
+    engine: Adapting
+    keep: Keep
+    view: Callable[[str], Engine]
+    """The model's engine, computing with the adapter of a digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An adapter that a caller asks for."""
+
+    name: str
+    path: str
+    base: str | None = None
+    """The base model's name; None is the only one there is."""
+    in_place: bool = False
+    """Whether it may take the place of one of the same name."""
+
+
+class Adapters:
+    """The adapters of one server. One change at a time: what follows sees what was before."""
+
+    def __init__(
+        self, models: Models, homes: Mapping[str, Home], clock: Clock, metrics: Metrics, enabled: bool
+    ) -> None:
+        """`homes`: by the base model's name. `enabled`: whether callers may load and unload."""
+        self._models = models
+        self._homes = homes
+        self._clock = clock
+        self._metrics = metrics
+        self._enabled = enabled
+        self._changing = asyncio.Lock()
+
+    def declare(self, name: str, base: str, adapter: Adapter) -> None:
+        """Names an adapter of the settings, before its engine has it: until then requests wait for it."""
+        self._put(name, base, adapter)
+
+    async def restore(self, base: str) -> None:
+        """Gives a base model's engine the adapters that have names. Raises InvalidValue for one that it
+        refuses, and EngineUnavailable."""
+        for model in self._of(base):
+            if model.adapter is not None:
+                await self._homes[base].engine.add_adapter(model.adapter.digest, model.adapter.path)
+
+    async def load(self, wanted: Wanted) -> None:
+        """Makes an adapter a model. The same content under its name is no error.
+
+        Raises PermissionDenied, InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
+        has changed.
+        """
+        self._require_enabled()
+        async with self._changing:
+            base, home = self._home(wanted.base)
+            self._require_free(wanted)
+            adapter = await home.keep(wanted.path)
+            before = self._models.get(wanted.name) if wanted.name in self._models else None
+            if before is not None and not wanted.in_place:
+                if _same(before, base, adapter):
+                    return
+                raise InvalidValue(
+                    f"the adapter {wanted.name!r} is loaded already, with other content; send load_inplace "
+                    "true to put this in its place, or unload it first",
+                    param="lora_name",
+                )
+            try:
+                await home.engine.add_adapter(adapter.digest, adapter.path)
+            except InvalidValue as refused:
+                raise InvalidValue(refused.message, param="lora_path") from None
+            self._put(wanted.name, base, adapter)
+            record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
+            if before is not None:
+                await self._release(before)
+
+    async def unload(self, name: str) -> None:
+        """Takes a name away at once; what runs with it ends. Raises PermissionDenied, ModelNotFound, or
+        InvalidValue for a base model."""
+        self._require_enabled()
+        async with self._changing:
+            model = self._models.get(name) if name in self._models else None
+            if model is None:
+                raise ModelNotFound(
+                    f"the adapter {name[:100]!r} cannot be found; /v1/models lists what is loaded",
+                    param="lora_name",
+                )
+            if model.parent is None:
+                raise InvalidValue(f"{name!r} is a base model; only adapters are unloaded", param="lora_name")
+            self._models.remove(model)
+            self._metrics.forget(name)
+            record("adapter_unloaded", name=name, base=model.parent)
+            await self._release(model)
+
+    def _put(self, name: str, base: str, adapter: Adapter) -> None:
+        engine = self._homes[base].view(adapter.digest)
+        self._models.put(Model(name, engine, int(self._clock.wall()), base, adapter))
+
+    async def _release(self, gone: Model) -> None:
+        """Has the engine let go of what no name needs any more. One that is away has nothing to let go of."""
+        await gone.engine.aclose()
+        if gone.parent is None or gone.adapter is None:
+            return
+        digest = gone.adapter.digest
+        if any(_has(model, digest) for model in self._of(gone.parent)):
+            return
+        with suppress(EngineUnavailable):
+            await self._homes[gone.parent].engine.remove_adapter(digest)
+
+    def _of(self, base: str) -> Iterable[Model]:
+        return (model for model in self._models.adapters() if model.parent == base)
+
+    def _require_enabled(self) -> None:
+        if not self._enabled:
+            raise PermissionDenied(REMEDY)
+
+    def _home(self, name: str | None) -> tuple[str, Home]:
+        """The base model of an adapter, by name."""
+        if name is None:
+            if len(self._homes) == 1:
+                return next(iter(self._homes.items()))
+            known = ", ".join(self._homes) or "none"
+            raise MissingParameter(
+                f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
+            )
+        if name not in self._homes:
+            found = self._models.get(name)  # raises ModelNotFound, which names those there are
+            raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")
+        return name, self._homes[name]
+
+    def _require_free(self, wanted: Wanted) -> None:
+        """Raises InvalidValue for a name that no adapter can have, before any file is looked at."""
+        if wanted.name in self._models:
+            if self._models.get(wanted.name).parent is None:
+                raise InvalidValue(
+                    f"{wanted.name!r} is a base model's name; choose another", param="lora_name"
+                )
+        elif len(self._models.adapters()) >= MOST_ADAPTERS:
+            record("adapters_full", logging.WARNING, most=MOST_ADAPTERS)
+            raise InvalidValue(
+                f"{MOST_ADAPTERS:,} adapters are loaded, which is the most; unload one first",
+                param="lora_name",
+            )
+
+
+def _same(model: Model, base: str, adapter: Adapter) -> bool:
+    return model.parent == base and _has(model, adapter.digest)
+
+
+def _has(model: Model, digest: str) -> bool:
+    return model.adapter is not None and model.adapter.digest == digest

@@ -1,0 +1,83 @@
+"""A base model's renderer as it speaks with one adapter: an `Engine` and `Tokenizing` of its own, which
+shares all that the renderer knows (vocabulary, templates, profile) and owns nothing.
+
+How busy the engine is, is the base model's to say: this is not `Observable`.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.engines.base import EngineState
+from antiphon.errors import AntiphonError, EngineUnavailable, InvalidValue, ModelNotFound
+from antiphon.rendering.renderer import Renderer
+
+ADAPTER = "adapter"
+"""The `param` of an engine's refusal of a digest that it does not know."""
+
+RETRY_AFTER = 1.0
+"""Seconds that an engine which has just come back needs to read its adapters again, with small ones."""
+
+
+class AdaptedRenderer:
+    """Speaks with the adapter of one digest. Closing it is saying that the adapter's name was taken away."""
+
+    def __init__(self, base: Renderer, digest: str) -> None:
+        self._base = base
+        self._digest = digest
+        self._closed = False
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        """The base model's stream, with the adapter."""
+        async with (
+            self._base.adapted(request, context, self._digest) as events,
+            aclosing(self._told(events, request.model)) as told,
+        ):
+            yield told
+
+    async def profile(self) -> Profile:
+        """That of the base model."""
+        return await self._base.profile()
+
+    def state(self) -> EngineState:
+        """That of the base model's engine."""
+        return self._base.state()
+
+    async def aclose(self) -> None:
+        """What runs goes on; a request that its engine does not know yet is told that the model is gone."""
+        self._closed = True
+
+    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
+        """As the base model."""
+        return await self._base.encode(prompt, add_special)
+
+    async def decode(self, tokens: Sequence[int]) -> str:
+        """As the base model."""
+        return await self._base.decode(tokens)
+
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        """As the base model."""
+        return await self._base.spell(tokens)
+
+    async def _told(self, events: AsyncIterator[Event], name: str) -> AsyncGenerator[Event, None]:
+        """The same events. The caller named a model, so that is what a refused adapter is an error of."""
+        try:
+            async for event in events:
+                yield event
+        except InvalidValue as refused:
+            if refused.param != ADAPTER:
+                raise
+            raise self._missing(name) from None
+
+    def _missing(self, name: str) -> AntiphonError:
+        if self._closed:
+            return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
+        return EngineUnavailable(
+            f"the engine of {name} has not loaded its adapter yet; try again shortly", retry_after=RETRY_AFTER
+        )
