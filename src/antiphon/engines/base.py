@@ -140,6 +140,8 @@ class LoadSpec:
     """Of these, sequences of one actor; more are refused with Overloaded."""
     keep_prefixes: bool = True
     """Whether computed prefixes stay in free cells for later requests."""
+    adapter_memory: int = 1 << 30
+    """Bytes of adapters that stay in memory; others are read again when their turn comes."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
+from antiphon.engines.llama.adapters import Native, Shelf
 from antiphon.engines.llama.decoding import DecodeLoop, Delivery
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.policy import Policy
@@ -31,6 +33,16 @@ VOCABULARY = 10
 PATIENCE = 20.0
 
 
+class Adapter:
+    """Stands for one in the library's memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def close(self) -> None:
+        pass
+
+
 class FakeContext:
     """Keeps the rows of each call and the cells of each slot; the likeliest next token is the position
     modulo 10.
@@ -42,6 +54,10 @@ class FakeContext:
         self.flag = False
         self.rows: list[tuple[int, int, int, bool]] = []
         self.answer: Callable[[FakeContext], int] = lambda _: Decoded.DONE
+        self.shelf = Shelf(Adapter, self._turn_on, 0)
+        self.on: Native | None = None
+        """The adapter that is on."""
+        self.cleared = 0
         self.broken: set[int] = set()
         """Slots whose logits are not numbers."""
 
@@ -85,6 +101,13 @@ class FakeContext:
         assert self.cells.get(target, 0) == 0
         assert self.cells[source] >= length
         self.cells[target] = length
+
+    def clear(self) -> None:
+        self.cells.clear()
+        self.cleared += 1
+
+    def _turn_on(self, adapter: Native | None) -> None:
+        self.on = adapter
 
     def abort(self) -> None:
         self.flag = True

@@ -2,7 +2,7 @@
 
 An adapter is known by the digest of its content. Hundreds may be known; the ones used last are in memory, up
 to a bound in bytes, and the others are read again when their turn comes. Who computes with which is decided
-elsewhere. All of it belongs to the decode thread.
+elsewhere. All of it belongs to the decode thread, less what says otherwise.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from antiphon.errors import EngineError, LoadError
+
+Stamp = tuple[int, int, int]
+"""Size, time of the last change and number of a file: while these are the same, so is its content."""
 
 
 class Native(Protocol):
@@ -24,8 +27,14 @@ class _Known:
     """One adapter; `native` is None while it is only on disk."""
 
     path: Path
-    size: int
+    stamp: Stamp
     native: Native | None = None
+    fault: str = ""
+    """Why it is not computed with, though it was read."""
+
+    @property
+    def size(self) -> int:
+        return self.stamp[0]
 
 
 class Shelf:
@@ -45,6 +54,9 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._known)
 
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._known
+
     @property
     def loaded(self) -> int:
         """How many are in memory."""
@@ -52,13 +64,12 @@ class Shelf:
 
     def add(self, digest: str, path: Path) -> None:
         """Makes an adapter known, and reads it once to see that it can be. Raises LoadError."""
-        if digest in self._known:
+        stamp = stamp_of(path)
+        known = self._known.get(digest)
+        if known is not None:
+            known.path, known.stamp = path, stamp
             return
-        try:
-            size = path.stat().st_size
-        except OSError as problem:
-            raise LoadError(f"the adapter {path.name} cannot be read: {problem.strerror}") from None
-        self._known[digest] = _Known(path, size, self._read(path))
+        self._known[digest] = _Known(path, stamp, self._read(path))
         self._make_room(keep=digest)
 
     def remove(self, digest: str) -> None:
@@ -73,15 +84,34 @@ class Shelf:
 
     def use(self, digest: str | None) -> None:
         """Has the next decode compute with this adapter, or with none. Raises EngineError when it cannot be
-        read any more.
+        read any more, or was found not to compute.
         """
         if digest == self._on:
             return
         native = None if digest is None else self._native(digest)
-        self._turn_on(native)
+        try:
+            self._turn_on(native)
+        except EngineError:
+            self._on = None
+            self._turn_on(None)
+            raise
         self._on = digest
         if digest is not None:
             self._make_room(keep=digest)
+
+    def ban(self, digest: str, fault: str) -> None:
+        """Computes with it no more, until it was removed and added again."""
+        known = self._known.get(digest)
+        if known is None:
+            return
+        known.fault = fault
+        if self._on == digest:
+            self.use(None)
+
+    def resting(self, digest: str) -> Path | None:
+        """The file of an adapter that is known and not in memory. From any thread."""
+        known = self._known.get(digest)
+        return None if known is None or known.native is not None else known.path
 
     def close(self) -> None:
         """Frees all of them."""
@@ -93,8 +123,12 @@ class Shelf:
         if known is None:
             raise EngineError("the adapter was unloaded")
         self._known[digest] = known
+        if known.fault:
+            raise EngineError(known.fault)
         if known.native is None:
             try:
+                if stamp_of(known.path) != known.stamp:
+                    raise EngineError(f"the file of the adapter {known.path.name} was changed; load it again")
                 known.native = self._read(known.path)
             except LoadError as problem:
                 raise EngineError(problem.message) from None
@@ -110,3 +144,12 @@ class Shelf:
                 known.native.close()
                 known.native = None
                 held -= known.size
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Raises LoadError when the file cannot be read."""
+    try:
+        facts = path.stat()
+    except OSError as problem:
+        raise LoadError(f"the adapter {path.name} cannot be read: {problem.strerror}") from None
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino

@@ -63,5 +63,8 @@ class Cells(Protocol):
     def reserve(self, count: int) -> bool:
         """Whether so many cells are free, after giving up what is kept as far as needed."""
 
+    def forget(self, adapter: str) -> None:
+        """Gives up everything that is kept of prompts computed with this adapter."""
+
     def forget_all(self) -> None:
         """Gives up everything that is kept."""

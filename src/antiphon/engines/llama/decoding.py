@@ -1,17 +1,15 @@
 """The decode thread: it owns the native context, carries out the scheduler's plans, draws tokens, and
 reports.
 
-Other threads talk to it through `submit`, `close` and `stop` only; it talks to them through one call of
-`post` for each step. Nothing here chooses who runs; that is the scheduler's.
+Other threads talk to it through its inbox, `submit`, `close` and `stop` only; it talks to them through one
+call of `post` for each step. Nothing here chooses who runs; that is the scheduler's.
 """
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Lock
 
 import numpy as np
 
@@ -25,9 +23,10 @@ from antiphon.engines.base import (
     StopCause,
     TokenEvent,
 )
-from antiphon.engines.llama.cells import Change, Copy
-from antiphon.engines.llama.computing import Computing, Drawer, Logits
+from antiphon.engines.llama.computing import Computing, Drawer, Logits, change, empty, fill
 from antiphon.engines.llama.guiding import Guiding
+from antiphon.engines.llama.inbox import Inbox
+from antiphon.engines.llama.lending import NO_NUMBERS, Lending
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.meters import Meters
 from antiphon.engines.llama.sampling import prompt_scores
@@ -67,16 +66,15 @@ class DecodeLoop:
         """The model's end-of-generation tokens."""
         self._post = post
         self._clock = clock
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.inbox = Inbox(context)
+        """For any thread."""
         self._outbox: list[Delivery] = []
         self._streams: dict[Sequence, Stream] = {}
         self._meters = Meters()
         self._guiding = Guiding()
-        self._lock = Lock()
-        """Guards the next three, which other threads look at."""
-        self._flight: frozenset[Sequence] = frozenset()
-        """Closing one of these aborts the running decode."""
-        self._stopped = False
+        self.shelf = context.shelf
+        self.lending = Lending(self.shelf, self._forget)
+        """The decode thread's, like all else: ask the inbox for what it does."""
         self._submitted = 0
         self._added = 0
         self._victims: frozenset[Sequence] = frozenset()
@@ -84,6 +82,8 @@ class DecodeLoop:
         aborted: those who come and go cannot keep the others from computing.
         """
         self._stopping = False
+        self._cleanings = 0
+        """How often the whole cache was overwritten."""
         self._pace = 0.0
         """Seconds that one prompt token takes; 0 while unknown."""
 
@@ -91,31 +91,22 @@ class DecodeLoop:
 
     def submit(self, stream: Stream) -> None:
         """Queues the stream's sequence. Raises EngineUnavailable when the thread has ended."""
-        with self._lock:
-            if self._stopped:
-                raise EngineUnavailable("the engine has stopped; try again soon")
-            self._submitted += 1
-            self._inbox.put(partial(self._add, stream))
+        self._submitted += 1
+        self.inbox.put(partial(self._add, stream))
 
     def close(self, stream: Stream) -> None:
         """Ends the stream's sequence wherever it stands; its `Ended` comes when that is done."""
-        with self._lock:
-            if stream.sequence in self._flight:
-                self._context.abort()
-            self._inbox.put(partial(self._close, stream))
+        self.inbox.interrupt(partial(self._close, stream), stream.sequence)
 
     def stop(self) -> None:
         """Ends every sequence, then the thread."""
-        with self._lock:
-            if self._flight:
-                self._context.abort()
-            self._inbox.put(self._stop)
+        self.inbox.interrupt(self._stop)
 
     def load(self) -> Load:
         """Counters, each true at some moment of the running step. Raises EngineUnavailable when the thread
         has ended.
         """
-        if self._stopped:
+        if self.inbox.is_shut:
             raise EngineUnavailable("the engine has stopped; try again soon")
         return self._meters.load(self._scheduler, self._submitted - self._added)
 
@@ -130,9 +121,8 @@ class DecodeLoop:
                     self._step()
         except Exception:  # the engine adapter's border
             log.exception("the decode thread failed")
-        with self._lock:
-            self._stopped = True
-        for command in self._commands():
+        self.inbox.shut()
+        for command in self.inbox.all():
             command()
         self._end_all()
         self._flush()
@@ -140,25 +130,20 @@ class DecodeLoop:
     def _obey(self) -> None:
         """Carries out what others asked for; waits for it while there is nothing to compute."""
         if not self._streams:
-            self._change(self._scheduler.take_changes())
+            change(self._context, self._scheduler.take_changes())
             self._flush()
-            self._inbox.get()()
-        for command in self._commands():
+            self.inbox.wait()()
+        for command in self.inbox.all():
             command()
-
-    def _commands(self) -> Iterator[Callable[[], None]]:
-        try:
-            while True:
-                yield self._inbox.get_nowait()
-        except Empty:
-            return
 
     def _add(self, stream: Stream) -> None:
         self._added += 1
-        refusal = self._scheduler.add(stream.sequence, self._clock())
+        adapter = stream.sequence.request.adapter
+        refusal = self.lending.refusal(adapter) or self._scheduler.add(stream.sequence, self._clock())
         if refusal is not None:
             self._outbox.append((stream, Ended(refusal)))
             return
+        self.lending.begin(adapter)
         self._streams[stream.sequence] = stream
 
     def _close(self, stream: Stream) -> None:
@@ -219,17 +204,10 @@ class DecodeLoop:
     def _should_look_up(self, began: float) -> bool:
         """Whether the rest of a plan is left for the next one, now that one prompt was worked on."""
         late = self._clock() - began > self._scheduler.policy.step_latency
-        return not self._inbox.empty() or (late and self._scheduler.decoding())
-
-    def _change(self, changes: list[Change]) -> None:
-        for change in changes:
-            if isinstance(change, Copy):
-                self._context.copy(change.source, change.target, change.length)
-            else:
-                self._context.remove(change.id, change.start)
+        return not self.inbox.empty or (late and self._scheduler.decoding())
 
     def _prepare(self, plan: Plan) -> None:
-        self._change(plan.changes)
+        change(self._context, plan.changes)
         now = self._clock()
         for sequence in plan.admitted:
             queued = now - self._streams[sequence].began
@@ -240,52 +218,52 @@ class DecodeLoop:
         self._flush()
 
     def _run(self, call: Call) -> bool:
-        """Carries out one call; whether it was computed."""
-        rows = self._fill(call)
+        """Carries out one call; whether it was computed, and all that it stands upon is still there."""
+        if not self._turn_to(call.adapter):
+            return False
+        rows = fill(self._context, call)
+        cleanings = self._cleanings
         began = self._clock()
         status = self._decode(rows, call)
         self._victims = call.sequences() if status == Decoded.ABORTED else frozenset()
         if status == Decoded.DONE:
             now = self._clock()
             if call.spans and rows >= MEASURABLE:
-                self._measure((now - began) / rows)
+                pace = (now - began) / rows
+                self._pace = MEMORY * self._pace + (1 - MEMORY) * pace if self._pace else pace
             self._advance(call, now)
         elif status != Decoded.NO_ROOM or not self._scheduler.make_room(rows):
             self._undo(call, status)
         self._flush()
-        return status == Decoded.DONE
+        return status == Decoded.DONE and cleanings == self._cleanings
+
+    def _turn_to(self, adapter: str | None) -> bool:
+        """Has the library compute with an adapter; where it cannot, the sequences that run with it end."""
+        try:
+            self.shelf.use(adapter)
+        except EngineError as error:
+            self._end_adapted(adapter, error.message)
+            return False
+        return True
+
+    def _end_adapted(self, adapter: str | None, fault: str) -> None:
+        for sequence in self._scheduler.everybody():
+            if sequence.request.adapter == adapter:
+                self._release(sequence, Ended(EngineError(fault)), keep=False)
+        self._flush()
 
     def _decode(self, rows: int, call: Call) -> int:
         spared = any(victim.phase is not Phase.OVER for victim in self._victims)
-        abortable = frozenset() if spared else call.abortable()
-        with self._lock:
-            self._context.resume()
-            self._flight = abortable
-        status = self._context.decode(rows)
-        with self._lock:
-            self._flight = frozenset()
+        trusted = call.adapter is None or self.lending.proved(call.adapter)
+        abortable = call.abortable() if trusted and not spared else frozenset()
+        with self.inbox.abortable(abortable):
+            status = self._context.decode(rows)
         self._meters.steps += 1
         return status
 
-    def _fill(self, call: Call) -> int:
-        """Writes the call's rows into the batch; how many they are."""
-        at = len(call.ids)
-        if at:
-            self._context.set_singles(call.tokens, call.positions, call.ids)
-        for span in call.spans:
-            sequence = span.sequence
-            tokens = sequence.tokens[span.start : span.stop]
-            self._context.set_rows(at, tokens, span.start, sequence.seat, span.logits, span.scored)
-            at += span.stop - span.start
-        return at
-
     def _undo(self, call: Call, status: int) -> None:
         """Frees what a call left in the cache that was not computed whole; a failure ends its sequences."""
-        for seat, position in zip(call.ids, call.positions, strict=True):
-            self._context.remove(seat, position)
-        for span in call.spans:
-            if span.sequence.id is not None:
-                self._context.remove(span.sequence.id, span.start)
+        empty(self._context, call)
         if status == Decoded.ABORTED:
             return
         log.error("llama_decode failed with %d", status)
@@ -311,12 +289,14 @@ class DecodeLoop:
             span.sequence.computed = span.stop
             if span.scored:
                 scored.append(span)
-            elif span.logits:
-                owners.append(span.sequence)
+            elif span.logits or call.watched:
+                owners.append(span.sequence if span.logits else None)
         outputs = len(owners) + sum(span.stop - span.start for span in scored)
         if not outputs:
             return
         logits = self._context.logits(outputs)
+        if call.adapter is not None and not self._is_sound(call.adapter, logits):
+            return
         at = len(owners)
         self._accept(owners, logits[:at], now)
         self._meters.drew(call.adapter, sum(owner is not None for owner in owners))
@@ -332,6 +312,7 @@ class DecodeLoop:
             found = prompt_scores(logits[: len(asked)], asked, sequence.request.prompt_logprobs or 0)
         except EngineError as error:
             self._release(sequence, Ended(error), keep=False)
+            self._clean()
             return
         sequence.scored = span.stop
         self._say(sequence, PromptScores(span.start + 1, *found))
@@ -353,23 +334,41 @@ class DecodeLoop:
                 self._release(sequence, Ended(found), keep=False)
                 continue
             stream = self._streams[sequence]
-            if stream.said:
-                before[stream.said] += 1
-            else:
+            before[stream.said] += 1
+            if not stream.said:
                 self._meters.first_token.add(now - stream.began)
             stream.said = now
             cause = sequence.accept(found.token, self._ends)
-            if found.logprob is None:
-                self._outbox.append((stream, Steps((found.token,))))
-            else:
-                steps = Steps((found.token,), (found.logprob,), (found.alternatives,))
-                self._outbox.append((stream, steps))
+            scored = () if found.logprob is None else ((found.logprob,), (found.alternatives,))
+            self._say(sequence, Steps((found.token,), *scored))
             if cause is not None:
                 self._finish(sequence, cause)
             elif sequence.guide is not None:
                 sequence.guide.advance(found.token)
-        for said, times in before.items():
-            self._meters.inter_token.add(now - said, times)
+        for said in filter(None, before):
+            self._meters.inter_token.add(now - said, before[said])
+        if any(isinstance(found, EngineError) for found in results):
+            self._clean()
+
+    def _is_sound(self, adapter: str, logits: Logits) -> bool:
+        """Whether a call with an adapter gave numbers. If not, those who run with it end."""
+        sound = bool(np.isfinite(logits.max(axis=1)).all())
+        if not self.lending.judge(adapter, sound):
+            self._end_adapted(adapter, NO_NUMBERS)
+            self._clean()
+        return sound
+
+    def _clean(self) -> None:
+        """What is no number stays in the cells after they are free, and spoils whoever gets them next: so all
+        are overwritten, and those who run are computed again."""
+        self._scheduler.put_all_back()
+        self._context.clear()
+        self._cleanings += 1
+
+    def _forget(self, adapter: str) -> None:
+        """Gives up what is left of an adapter that goes away."""
+        self._scheduler.cells.forget(adapter)
+        self._meters.by_adapter.pop(adapter, None)
 
     def _finish(self, sequence: Sequence, cause: StopCause) -> None:
         counts = Counts(sequence.prompt, sequence.made, sequence.shared)
@@ -381,13 +380,12 @@ class DecodeLoop:
         """Frees what a sequence holds; then says that it ended."""
         if sequence.guide is not None:
             sequence.guide.leave()
-        self._scheduler.drop(sequence, self._clock(), keep)
+        adapter = sequence.request.adapter
+        self._scheduler.drop(sequence, self._clock(), keep and self.lending.lends(adapter))
+        self.lending.end(adapter)
         stream = self._streams.pop(sequence)
         if ended is not None:
             self._outbox.append((stream, ended))
-
-    def _measure(self, pace: float) -> None:
-        self._pace = MEMORY * self._pace + (1 - MEMORY) * pace if self._pace else pace
 
     def _say(self, sequence: Sequence, event: TokenEvent) -> None:
         self._outbox.append((self._streams[sequence], event))

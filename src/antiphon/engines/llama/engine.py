@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
 from antiphon.domain.constraint import Constraint
@@ -25,6 +26,7 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
+from antiphon.engines.llama.adapting import Adapters
 from antiphon.engines.llama.constraining import Constraining
 from antiphon.engines.llama.decoding import DecodeLoop, Delivery
 from antiphon.engines.llama.loading import Loaded, load_model
@@ -67,6 +69,7 @@ class LlamaTokenEngine:
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: Tokenizer | None = None
         self._constraints: Constraining | None = None
+        self._adapters = Adapters(self._running)
         self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
@@ -114,6 +117,8 @@ class LlamaTokenEngine:
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence; closing ends it, and returns when it holds nothing any more."""
         sequence = self._sequence(request)
+        if request.adapter is not None:
+            await self._adapters.ready(request.adapter)
         if request.constraint is not None:
             sequence.guide = await self._constraining().guide(request.constraint)
         stream = Stream(sequence, self._clock())
@@ -130,6 +135,14 @@ class LlamaTokenEngine:
     async def check(self, constraint: Constraint) -> None:
         """Whether a constraint can be kept."""
         await self._constraining().check(constraint)
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        """Makes an adapter usable while sequences run; `digest` is the SHA-256 of its file."""
+        await self._adapters.add(digest, Path(path))
+
+    async def remove_adapter(self, digest: str) -> None:
+        """Refuses an adapter to new sequences; who runs with it goes on."""
+        await self._adapters.remove(digest)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Token ids of the pieces joined to one text."""
@@ -181,9 +194,6 @@ class LlamaTokenEngine:
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
-        if request.adapter is not None:
-            problem = f"the engine has no adapter {request.adapter!r}; name one that is loaded"
-            raise InvalidValue(problem, param="adapter")
         loaded = self._model()
         drawing = Drawing(
             request.sampling,

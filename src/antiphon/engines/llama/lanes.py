@@ -20,6 +20,10 @@ from antiphon.engines.llama.sequence import Key, Sequence, common
 WORTH, WORTH_PART = 8, 128
 """A whole stream is copied for so many tokens, and for this part of its cells: fewer are computed as fast."""
 
+ADAPTED_ROWS = 2
+"""Fewest decode rows with an adapter: with F32, F16 or BF16 matrices a lone row is computed otherwise than
+one among others. The proof at load knows only the model's own."""
+
 
 @dataclass(slots=True)
 class Lane:
@@ -105,6 +109,11 @@ class Lanes:
     def reserve(self, count: int) -> bool:
         return True
 
+    def forget(self, adapter: str) -> None:
+        for lane in self.lanes:
+            if lane.kept and lane.key is not None and lane.key[0] == adapter:
+                self._clear(lane)
+
     def forget_all(self) -> None:
         for lane in self.lanes:
             if lane.kept:
@@ -116,7 +125,8 @@ class Lanes:
         """The lanes from the first to the last of these, as many as one of the proved numbers of rows."""
         ids = [sequence.seat for sequence in decoding]
         low, high = min(ids), max(ids)
-        count = next(count for count in self._policy.row_counts if count > high - low)
+        least = max(high - low + 1, min(ADAPTED_ROWS, len(self.lanes)) if decoding[0].request.adapter else 1)
+        count = next(count for count in self._policy.row_counts if count >= least)
         low = min(low, len(self.lanes) - count)
         return self.lanes[low : low + count]
 

@@ -4,10 +4,16 @@ Not thread safe. Which adapter is on when, and which is kept in memory, is decid
 """
 
 import ctypes
+import math
+import os
 from pathlib import Path
 
 from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.errors import LoadError
+
+ALPHA = b"adapter.lora.alpha"
+LONGEST_NUMBER = 64
+"""Bytes of a number as llama.cpp writes it."""
 
 
 class NativeAdapter:
@@ -17,11 +23,24 @@ class NativeAdapter:
         """Raises LoadError with the library's reason."""
         self._call = model.library.call
         with model.library.log_captured() as log:
-            self.pointer = self._call.llama_adapter_lora_init(model.pointer, str(path).encode())
+            self.pointer = self._call.llama_adapter_lora_init(model.pointer, os.fsencode(path))
         if not self.pointer:
             raise LoadError(
                 f"llama.cpp refused the adapter {path.name}: {log.errors() or 'it gave no reason'}"
             )
+
+        if not 0 < (alpha := self._alpha()) < math.inf:
+            self.close()
+            raise LoadError(f"the adapter {path.name} has the alpha {alpha}; it must be a positive number")
+
+    def _alpha(self) -> float:
+        """What its matrices are multiplied with, times their rank; not a number where it says none."""
+        buffer = ctypes.create_string_buffer(LONGEST_NUMBER)
+        self._call.llama_adapter_meta_val_str(self.pointer, ALPHA, buffer, LONGEST_NUMBER)
+        try:
+            return float(buffer.value)
+        except ValueError:
+            return math.nan
 
     def close(self) -> None:
         """Frees its matrices."""

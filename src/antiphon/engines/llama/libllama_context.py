@@ -9,14 +9,17 @@ import ctypes
 from array import array
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.engines.llama.adapters import Native, Shelf
 from antiphon.engines.llama.libllama import Library
+from antiphon.engines.llama.libllama_adapter import NativeAdapter, switch
 from antiphon.engines.llama.libllama_layouts import Batch
 from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.errors import LibraryError, LoadError
+from antiphon.errors import EngineError, LibraryError, LoadError
 
 KV_TYPES = {"f32": 0, "f16": 1}
 """ggml's numbers of the types that a KV cache may have here."""
@@ -56,6 +59,8 @@ class ContextShape:
     kv_type: str
     outputs: int = 0
     """Most rows of one decode that give logits; 0 is one for each sequence."""
+    adapter_memory: int = 0
+    """Bytes of adapters that stay in memory beside the one in use."""
 
 
 class NativeContext:
@@ -76,6 +81,8 @@ class NativeContext:
                 f"llama.cpp could not make room for {params.n_ctx} tokens in the KV cache: "
                 f"{log.errors() or 'it gave no reason'}; lower the context length or the number of sequences."
             )
+        self.shelf = Shelf(partial(NativeAdapter, model), self._turn_on, shape.adapter_memory)
+        """The model's adapters; decode computes with the one that is on."""
         self._check(model.library)
         self._memory = self._call.llama_get_memory(self.pointer)
         self._allocate(shape.rows)
@@ -149,8 +156,9 @@ class NativeContext:
         )
 
     def close(self) -> None:
-        """Frees the cache."""
+        """Frees the cache, and the adapters."""
         if self.pointer:
+            self.shelf.close()
             self._call.llama_free(self.pointer)
             self.pointer = None
 
@@ -210,6 +218,16 @@ class NativeContext:
             return
         self._call.llama_memory_seq_cp(self._memory, source, target, -1, -1)
         self.remove(target, length)
+
+    def clear(self) -> None:
+        """Frees all cells and overwrites what was in them."""
+        self._call.llama_memory_clear(self._memory, True)
+
+    def _turn_on(self, adapter: Native | None) -> None:
+        if adapter is not None and not isinstance(adapter, NativeAdapter):
+            raise TypeError(f"{adapter!r} is no adapter of the library")
+        if switch(self._call, self.pointer, adapter):
+            raise EngineError("the engine's library refused to compute with the adapter")
 
     def abort(self) -> None:
         """Makes a running decode return ABORTED, and the next one too, until `resume`. From any thread."""

@@ -128,6 +128,7 @@ def context_shape(spec: LoadSpec, model: NativeModel) -> ContextShape:
         unified=not streams(spec),
         flash=not spec.exact,
         kv_type=spec.kv_type,
+        adapter_memory=spec.adapter_memory,
         outputs=max(ids, min(rows, spec.sequences + scored_rows(spec, model.size))),
     )
 

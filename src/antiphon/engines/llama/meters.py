@@ -71,7 +71,8 @@ class Meters:
     def _adapters(self, scheduler: Scheduler) -> list[AdapterLoad]:
         running = Counter(sequence.request.adapter for sequence in scheduler.everybody())
         queued = Counter(sequence.request.adapter for sequence in scheduler.waiting.everybody())
-        named = sorted(adapter for adapter in running | queued if adapter is not None)
+        used = {*running, *queued, *tuple(self.by_adapter)}
+        named = sorted(adapter for adapter in used if adapter is not None)
         return [
             AdapterLoad(adapter, running[adapter], queued[adapter], self.by_adapter[adapter])
             for adapter in named

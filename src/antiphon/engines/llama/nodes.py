@@ -37,6 +37,13 @@ class Node:
     def size(self) -> int:
         return self.end - self.start
 
+    def root(self) -> "Node":
+        """The uppermost above it."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
+
     def path(self) -> "Iterator[Node]":
         """Itself and all above it, less the root."""
         node = self

@@ -75,8 +75,14 @@ class Pool:
             self._give_up(short)
         return short <= 0
 
+    def forget(self, adapter: str) -> None:
+        self._forget(self.tree.kept_with(adapter))
+
     def forget_all(self) -> None:
-        for seat in tuple(self.tree.kept):
+        self._forget(list(self.tree.kept))
+
+    def _forget(self, seats: list[int]) -> None:
+        for seat in seats:
             self.tree.forget(seat)
             self._take_back(seat)
 

@@ -127,6 +127,11 @@ class PrefixTree:
         for key in [key for key, root in self._roots.items() if not root.children]:
             del self._roots[key]
 
+    def kept_with(self, adapter: str) -> list[int]:
+        """The kept ids of what was computed with this adapter."""
+        roots = [root for (name, _), root in self._roots.items() if name == adapter]
+        return [seat for seat, leaf in self.kept.items() if leaf.root() in roots]
+
     # --- nodes
 
     def _is_double(self, leaf: Node, key: Key) -> bool:

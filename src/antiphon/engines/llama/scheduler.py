@@ -65,6 +65,11 @@ class Call:
         singles = (sequence for sequence in self.rows if sequence is not None)
         return frozenset((*singles, *(span.sequence for span in self.spans)))
 
+    @property
+    def watched(self) -> bool:
+        """Whether the end of each span gives logits, for a look at whether the adapter gives numbers."""
+        return self.adapter is not None
+
     def abortable(self) -> frozenset[Sequence]:
         """Sequences whose leaving is worth an abort: those whose prompt it computes, or the only one."""
         if len(self.rows) + len(self.spans) == 1:
@@ -179,6 +184,14 @@ class Scheduler:
         self._crowded = True
         return self._preempt()
 
+    def put_all_back(self) -> None:
+        """Nothing in the cache is to be believed: who runs is computed again from the beginning.
+        Whoever asks for it clears the cache."""
+        for sequence in tuple(self._running):
+            self._put_back(sequence, False)
+        self.cells.forget_all()
+        self.cells.changes.clear()
+
     # --- admission
 
     def _admit(self, plan: Plan) -> None:
@@ -252,11 +265,14 @@ class Scheduler:
         if len(self._running) < 2:
             return False
         youngest = max(self._running, key=lambda sequence: sequence.arrival)
-        del self._running[youngest]
-        self.cells.release(youngest, True)
-        self.waiting.put_back(youngest)
+        self._put_back(youngest, True)
         self.tally.preemptions += 1
         return True
+
+    def _put_back(self, sequence: Sequence, keep: bool) -> None:
+        del self._running[sequence]
+        self.cells.release(sequence, keep)
+        self.waiting.put_back(sequence)
 
     # --- rows
 
