@@ -52,6 +52,7 @@ BORDERS = {
         "antiphon.engines.llama.libllama",
         "antiphon.engines.llama.libllama_adapter",
         "antiphon.engines.llama.libllama_context",
+        "antiphon.engines.llama.libllama_embedder",
         "antiphon.engines.llama.libllama_find",
         "antiphon.engines.llama.libllama_layouts",
         "antiphon.engines.llama.libllama_model",

@@ -70,6 +70,9 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_set_abort_callback": (None, [P, P, P]),
     "llama_decode": (I32, [P, Batch]),
     "llama_get_logits": (P, [P]),
+    "llama_get_embeddings_seq": (P, [P, I32]),
+    "llama_pooling_type": (ctypes.c_int, [P]),
+    "llama_model_n_embd_out": (I32, [P]),
 }
 """Result and argument types of every function that is called, less those that take parameter structs."""
 

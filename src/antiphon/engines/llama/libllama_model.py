@@ -74,6 +74,10 @@ class NativeModel:
             getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in facts
         )
 
+    def dimensions(self) -> int:
+        """Numbers of the vector that the model makes of a text."""
+        return int(self._call.llama_model_n_embd_out(self.pointer))
+
     def chat_template(self) -> str | None:
         """The default chat template's source."""
         found = self._call.llama_model_chat_template(self.pointer, None)
@@ -118,15 +122,24 @@ class NativeModel:
         """Whether the tokenizer puts a BOS before a text."""
         return bool(self._call.llama_vocab_get_add_bos(self._vocabulary))
 
-    def tokenize(self, text: bytes) -> list[int]:
-        """Token ids of UTF-8 text in which nothing is a control token; no BOS."""
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an EOS."""
+        plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
+        for at in range(len(whole) - len(plain) + 1):
+            if whole[at : at + len(plain)] == plain:
+                return tuple(whole[:at]), tuple(whole[at + len(plain) :])
+        return tuple(whole[:1]) if self.adds_bos() else (), ()
+
+    def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
+        """Token ids of UTF-8 text in which nothing is a control token. `whole`: with what stands before and
+        after it."""
         if not text:
             return []
         room = len(text) + 16
         while True:
             ids = np.empty(room, dtype=np.int32)
             address = ctypes.c_void_p(ids.ctypes.data)
-            count = self._call.llama_tokenize(self._vocabulary, text, len(text), address, room, False, False)
+            count = self._call.llama_tokenize(self._vocabulary, text, len(text), address, room, whole, False)
             if count >= 0:
                 return [int(token) for token in ids[:count]]
             room = -count

@@ -63,8 +63,18 @@ def load_model(spec: LoadSpec) -> Loaded:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
     if spec.prefill_chunk < 1:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
+    return load_generator(spec, *open_model(spec))
+
+
+def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
+    """The weights, and where the library comes from. Raises a StartupError."""
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors)
+    return model, f"{place.origin}, {library.version()}"
+
+
+def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> Loaded:
+    """A model that makes tokens, ready to compute; its weights are freed when it cannot be."""
     try:
         if not model.generates():
             raise LoadError(
@@ -84,7 +94,7 @@ def load_model(spec: LoadSpec) -> Loaded:
             model=model,
             context=context,
             policy=policy(spec, context, model.size),
-            info=describe(model, context, spec, f"{place.origin}, {library.version()}"),
+            info=describe(model, context, spec, origin),
             ends=frozenset(token for token in range(model.size) if model.ends(token)),
         )
     except BaseException:

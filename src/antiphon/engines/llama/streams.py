@@ -1,39 +1,39 @@
-"""The event loop's end of one sequence: events put in by the loop's own callbacks, taken by whoever reads."""
+"""The event loop's end of what the decode thread works on: events put in by the loop's own callbacks, taken
+by whoever reads."""
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from antiphon.engines.base import TokenEvent
 from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import AntiphonError
 
+E = TypeVar("E")
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The decode thread has let go of the sequence; its error, when it failed."""
+    """The decode thread has let go; the error, when it failed."""
 
     error: AntiphonError | None = None
 
 
-class Stream:
-    """A mailbox with one reader. Only the event loop's thread touches it; the decode thread carries it
-    along.
-    """
+class Mailbox(Generic[E]):
+    """It has one reader. Only the event loop's thread touches it; the decode thread carries it along."""
 
-    __slots__ = ("_events", "_waiting", "began", "ended", "said", "sequence")
+    __slots__ = ("_events", "_waiting", "began", "ended")
 
-    def __init__(self, sequence: Sequence, began: float) -> None:
-        self.sequence = sequence
+    def __init__(self, began: float) -> None:
         self.began = began
         """When it was asked for, in seconds of the engine's clock."""
-        self.said = 0.0
-        """When its last token was drawn; the decode thread's."""
         self.ended: Ended | None = None
-        self._events: deque[TokenEvent] = deque()
+        self._events: deque[E] = deque()
         self._waiting: asyncio.Future[None] | None = None
 
-    def put(self, event: TokenEvent | Ended) -> None:
+    def put(self, event: E | Ended) -> None:
         """Adds an event and wakes the reader."""
         if isinstance(event, Ended):
             self.ended = event
@@ -42,8 +42,8 @@ class Stream:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    async def take(self) -> TokenEvent | None:
-        """The next event; None after the last. Raises the sequence's error."""
+    async def take(self) -> E | None:
+        """The next event; None after the last. Raises the error of a failure."""
         while not self._events and self.ended is None:
             await self._news()
         if self._events:
@@ -66,7 +66,19 @@ class Stream:
             self._waiting = None
 
 
-def deliver(deliveries: list[tuple[Stream, TokenEvent | Ended]]) -> None:
+class Stream(Mailbox[TokenEvent]):
+    """Of one sequence."""
+
+    __slots__ = ("said", "sequence")
+
+    def __init__(self, sequence: Sequence, began: float) -> None:
+        super().__init__(began)
+        self.sequence = sequence
+        self.said = 0.0
+        """When its last token was drawn; the decode thread's."""
+
+
+def deliver(deliveries: Iterable[tuple[Mailbox[E], E | Ended]]) -> None:
     """Puts events where they belong."""
-    for stream, event in deliveries:
-        stream.put(event)
+    for mailbox, event in deliveries:
+        mailbox.put(event)

@@ -62,6 +62,7 @@ def read_vocabulary(model: NativeModel) -> Vocabulary:
         eos_id=model.eos(),
         add_bos=model.adds_bos(),
         space_prefix=model.vocabulary_type() == SENTENCE_PIECE and model.metadata(SPACE_PREFIX) != "false",
+        around=model.around(),
     )
 
 
