@@ -31,6 +31,9 @@ INTERPRETER_VARIABLES = frozenset(
 )
 """What a Python needs of the environment to start; no credential is among it."""
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""A helper may start no other: numpy would try to as it is imported."""
+
 START_DEADLINE = 20.0
 """Seconds for the interpreter to start; our own code, so slow only when the machine is."""
 
@@ -55,6 +58,8 @@ class Limits:
     """Bytes of address space, the interpreter's own included."""
     answer: int = 4 * 1024 * 1024
     """Bytes of JSON that come back."""
+    writes: int = 0
+    """Bytes of one file that it may write."""
 
 
 class Stop(StrEnum):
@@ -110,7 +115,7 @@ async def _start(limits: Limits) -> "Process":
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
+        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES} | ONE_THREAD,
     )
 
 
@@ -189,7 +194,7 @@ def _confine(limits: Limits) -> None:
     for kind, most in (
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_CPU, cpu),
-        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_FSIZE, limits.writes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_NOFILE, OPEN_FILES),

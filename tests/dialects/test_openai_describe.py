@@ -16,6 +16,7 @@ def test_every_operation_is_described():
     paths = {operation.path for operation in dialect.operations}
     paths |= {dialect.models.path, f"{dialect.models.path}/{{model}}"}
     paths |= {dialect.tokens.tokenize_path, dialect.tokens.detokenize_path}
+    paths |= {dialect.adapters.load_path, dialect.adapters.unload_path}
     assert DESCRIBED.paths.keys() == paths
 
 

@@ -7,7 +7,7 @@ import pytest
 from openai.types import completion_create_params as text_reference
 from openai.types.chat import completion_create_params as chat_reference
 
-from antiphon.dialects.openai import tokens, wire
+from antiphon.dialects.openai import adapters, tokens, wire
 from antiphon.dialects.openai.fields import FIELDS, TABLES, Place, Standing, sift
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
@@ -29,6 +29,8 @@ SHAPES: dict[Place, type[msgspec.Struct]] = {
     Place.STREAM: wire.StreamOptions,
     Place.TOKENIZE: tokens.TokenizeRequest,
     Place.DETOKENIZE: tokens.DetokenizeRequest,
+    Place.LOAD: adapters.LoadAdapterRequest,
+    Place.UNLOAD: adapters.UnloadAdapterRequest,
 }
 REFUSED = [
     (place, field)

@@ -104,6 +104,8 @@ def test_models_are_listed_in_order_and_shown_with_their_profile():
         "object": "model",
         "created": 6,
         "owned_by": "antiphon",
+        "root": "a",
+        "parent": None,
         "state": "starting",
     }
     shown = json.loads(OpenAIModels().shown(ModelEntry("b", 5, "ready", SCRIPTED_PROFILE)))

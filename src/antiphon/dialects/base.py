@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Generation
 from antiphon.domain.events import Event
 from antiphon.domain.profile import Profile
@@ -113,6 +114,38 @@ class TokenOperations(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LoadCall:
+    """An adapter that shall become a model."""
+
+    name: str
+    path: str
+    """As the caller wrote it."""
+    base: str | None
+    """None is the only model there is."""
+    in_place: bool
+    """Whether it may take the place of one of the same name."""
+
+
+class AdapterOperations(Protocol):
+    """The two endpoints that load and unload adapters."""
+
+    load_path: str
+    unload_path: str
+
+    def decode_load(self, body: bytes) -> LoadCall:
+        """Raises a RequestError that names the field at fault."""
+
+    def decode_unload(self, body: bytes) -> str:
+        """The adapter's name. Raises a RequestError that names the field at fault."""
+
+    def loaded(self, name: str) -> str:
+        """The answer to load, plain text."""
+
+    def unloaded(self, name: str) -> str:
+        """The answer to unload, plain text."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelEntry:
     """What a list of models says of one."""
 
@@ -122,6 +155,10 @@ class ModelEntry:
     """Where its engine stands."""
     profile: Profile | None = None
     """None while the engine cannot say."""
+    parent: str | None = None
+    """Of an adapter, the base model's name."""
+    adapter: Adapter | None = None
+    """Of an adapter, what it is."""
 
 
 class ModelOperations(Protocol):
@@ -154,6 +191,7 @@ class Dialect(Protocol):
     operations: tuple[Operation, ...]
     tokens: TokenOperations
     models: ModelOperations
+    adapters: AdapterOperations
 
     def error(self, error: AntiphonError) -> bytes:
         """The body of an error response."""

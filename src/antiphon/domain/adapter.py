@@ -1,6 +1,14 @@
-"""A LoRA adapter as it is served: facts of its file, and no name, which is the model's."""
+"""A LoRA adapter as it is served: facts of its file. Its name is the model's; what names there can be is said
+here."""
 
+import re
 from dataclasses import dataclass
+
+LONGEST_NAME = 200
+"""Characters of a name, as of a model's."""
+
+ADAPTER_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
+"""Such names can be said in a log, a label, a path of an address and a terminal without being quoted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
-from antiphon.http import health, metrics, routes
+from antiphon.http import adapters, health, metrics, routes
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
 from antiphon.http.generate import Generate
@@ -44,6 +44,8 @@ def route_table(edge: Edge) -> list[BaseRoute]:
         Route(f"{dialect.models.path}/{{model:path}}", routes.show_model),
         Route(dialect.tokens.tokenize_path, routes.tokenize, methods=["POST"], middleware=[gate]),
         Route(dialect.tokens.detokenize_path, routes.detokenize, methods=["POST"], middleware=[gate]),
+        Route(dialect.adapters.load_path, adapters.load, methods=["POST"], middleware=[gate]),
+        Route(dialect.adapters.unload_path, adapters.unload, methods=["POST"], middleware=[gate]),
         Route("/metrics", metrics.show),
         Route("/openapi.json", routes.openapi),
         Route("/docs", routes.docs),

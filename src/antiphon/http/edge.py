@@ -17,6 +17,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.http.bodies import Bodies
 from antiphon.http.work import Ongoing
+from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 
@@ -50,6 +51,8 @@ class Edge:
     """Shared with the pipeline, which counts generations."""
     bodies: Bodies = field(default_factory=Bodies)
     """What all request bodies together hold."""
+    adapters: Adapters | None = None
+    """What loads and unloads them; None, where the operator does not let callers do so."""
 
 
 @dataclass(slots=True)

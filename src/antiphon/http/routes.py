@@ -30,7 +30,7 @@ PAGE_HEADERS = {
 
 
 async def list_models(request: Request) -> Response:
-    """Every model, in the order of the settings."""
+    """Every model: those of the settings in their order, then adapters."""
     edge = edge_of(request)
     return _json(edge.dialect.models.listed(_entry(model) for model in edge.models))
 
@@ -48,9 +48,9 @@ async def tokenize(request: Request) -> Response:
     call = await decoded(edge.dialect.tokens.decode_tokenize, exchange_of(request.scope))
     model = _chosen(edge, call.model)
     engine = _tokenizing(model)
-    tokens = await _awaited(request, engine.encode(call.prompt, call.add_special))
-    pieces = await _awaited(request, engine.spell(tokens)) if call.texts else None
-    profile = await _awaited(request, model.engine.profile())
+    tokens = await awaited(request, engine.encode(call.prompt, call.add_special))
+    pieces = await awaited(request, engine.spell(tokens)) if call.texts else None
+    profile = await awaited(request, model.engine.profile())
     return _json(edge.dialect.tokens.tokenized(tokens, profile.context_length, pieces))
 
 
@@ -58,7 +58,7 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     edge = edge_of(request)
     call = await decoded(edge.dialect.tokens.decode_detokenize, exchange_of(request.scope))
-    text = await _awaited(request, _tokenizing(_chosen(edge, call.model)).decode(call.tokens))
+    text = await awaited(request, _tokenizing(_chosen(edge, call.model)).decode(call.tokens))
     return _json(edge.dialect.tokens.detokenized(text))
 
 
@@ -91,7 +91,7 @@ def edge_of(request: Request) -> Edge:
     return edge
 
 
-async def _awaited(request: Request, work: Awaitable[T]) -> T:
+async def awaited(request: Request, work: Awaitable[T]) -> T:
     """The result, unless the caller leaves or the time for a generation is up."""
     edge = edge_of(request)
     async with attended(request.receive, edge.ongoing, edge.settings.request_timeout) as attention:
@@ -100,10 +100,10 @@ async def _awaited(request: Request, work: Awaitable[T]) -> T:
 
 
 def _chosen(edge: Edge, name: str | None) -> Model:
-    """The named model; without a name the only one."""
+    """The named model; without a name the only one, adapters of it apart."""
     if name is not None:
         return edge.models.get(name)
-    models = list(edge.models)
+    models = edge.models.bases()
     if len(models) != 1:
         names = ", ".join(model.name for model in models) or "none"
         raise MissingParameter(f"model is missing; this server has: {names}", param="model")
@@ -117,12 +117,13 @@ def _tokenizing(model: Model) -> Tokenizing:
 
 
 def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
-    return ModelEntry(model.name, model.created, str(model.engine.state()), profile)
+    state = str(model.engine.state())
+    return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 
 
 async def _profile(request: Request, model: Model) -> Profile | None:
     try:
-        return await _awaited(request, model.engine.profile())
+        return await awaited(request, model.engine.profile())
     except EngineUnavailable:
         return None
 

@@ -22,7 +22,6 @@ from antiphon.errors import (
     InvalidValue,
     MissingParameter,
     ModelNotFound,
-    PermissionDenied,
     UnsupportedParameter,
 )
 from antiphon.telemetry.logs import record
@@ -30,11 +29,6 @@ from antiphon.telemetry.metrics import Metrics
 
 MOST_ADAPTERS = 2048
 """Names at once: each is a line of /v1/models and a handful of series of /metrics."""
-
-REMEDY = (
-    "adapters are loaded at run time only from directories that the operator names: set lora.directories "
-    "(ANTIPHON_LORA_DIRECTORIES), and restart the server"
-)
 
 Keep = Callable[[str], Awaitable[Adapter]]
 """Takes an adapter's path as a caller wrote it, checks the files, and keeps them under their digest. Raises
@@ -66,15 +60,12 @@ class Wanted:
 class Adapters:
     """The adapters of one server. One change at a time: what follows sees what was before."""
 
-    def __init__(
-        self, models: Models, homes: Mapping[str, Home], clock: Clock, metrics: Metrics, enabled: bool
-    ) -> None:
-        """`homes`: by the base model's name. `enabled`: whether callers may load and unload."""
+    def __init__(self, models: Models, homes: Mapping[str, Home], clock: Clock, metrics: Metrics) -> None:
+        """`homes`: by the base model's name."""
         self._models = models
         self._homes = homes
         self._clock = clock
         self._metrics = metrics
-        self._enabled = enabled
         self._changing = asyncio.Lock()
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
@@ -91,10 +82,9 @@ class Adapters:
     async def load(self, wanted: Wanted) -> None:
         """Makes an adapter a model. The same content under its name is no error.
 
-        Raises PermissionDenied, InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
+        Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
         has changed.
         """
-        self._require_enabled()
         async with self._changing:
             base, home = self._home(wanted.base)
             self._require_free(wanted)
@@ -118,9 +108,8 @@ class Adapters:
                 await self._release(before)
 
     async def unload(self, name: str) -> None:
-        """Takes a name away at once; what runs with it ends. Raises PermissionDenied, ModelNotFound, or
-        InvalidValue for a base model."""
-        self._require_enabled()
+        """Takes a name away at once; what runs with it ends. Raises ModelNotFound, or InvalidValue for a
+        base model."""
         async with self._changing:
             model = self._models.get(name) if name in self._models else None
             if model is None:
@@ -152,10 +141,6 @@ class Adapters:
 
     def _of(self, base: str) -> Iterable[Model]:
         return (model for model in self._models.adapters() if model.parent == base)
-
-    def _require_enabled(self) -> None:
-        if not self._enabled:
-            raise PermissionDenied(REMEDY)
 
     def _home(self, name: str | None) -> tuple[str, Home]:
         """The base model of an adapter, by name."""

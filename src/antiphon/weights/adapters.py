@@ -7,12 +7,14 @@ An adapter is known below by that digest alone; names are given to it above.
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.errors import ModelFileError
+from antiphon.errors import InvalidValue, ModelFileError
+from antiphon.weights.allowed import copied, shown
 from antiphon.weights.convert.peft import convert_peft, is_peft
-from antiphon.weights.gguf import Header, read_any
+from antiphon.weights.gguf import Header, read_any, read_header
 
 PAIR = (".lora_a", ".lora_b")
 BLOCK = 1 << 20
@@ -46,13 +48,38 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
             _require_peft(source)
             convert_peft(source, base, partial)
         else:
+            _require_file(source)
             _copy(source, partial)
         found = read_adapter(partial, base, named=source.name)
         target = directory / f"{found.digest}.gguf"
         partial.replace(target)
+    except ModelFileError as refused:
+        message = refused.message.replace(str(partial), str(source)).replace(partial.name, source.name)
+        raise ModelFileError(message) from None
     finally:
         partial.unlink(missing_ok=True)
     return AdapterFile(target, found.digest, found.rank, found.alpha, found.size)
+
+
+def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
+    """The sandbox's job: what a caller named is copied from where it may lie, and kept in `into`/kept.
+
+    Raises InvalidValue, which names `lora_path` and the path as the caller wrote it.
+    """
+    said, base, into = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
+    directories, most = payload["directories"], payload["most"]
+    if not isinstance(directories, list) or not isinstance(most, int):
+        raise TypeError("the job needs directories and a size")
+    arrived = into / "arrived"
+    arrived.mkdir()
+    source = arrived
+    try:
+        source = copied(said, [Path(str(each)) for each in directories], arrived, most)
+        found = keep_adapter(source, read_header(Path(base)), into / "kept")
+    except ModelFileError as refused:
+        message = refused.message.replace(str(source), shown(said))
+        raise InvalidValue(message, param="lora_path") from None
+    return {"digest": found.digest, "rank": found.rank, "alpha": found.alpha, "size": found.size}
 
 
 def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterFile:
@@ -107,6 +134,12 @@ def _require_peft(source: Path) -> None:
         raise ModelFileError(
             f"{source} holds no adapter_config.json; name a GGUF file, or a directory as PEFT saves it"
         )
+
+
+def _require_file(source: Path) -> None:
+    """A pipe would never end, and a device is no adapter."""
+    if source.exists() and not source.is_file():
+        raise ModelFileError(f"{source} is no regular file; name a GGUF file, or a directory of PEFT")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from antiphon.dialects.base import Description
-from antiphon.dialects.openai import models, tokens, wire
+from antiphon.dialects.openai import adapters, models, tokens, wire
 from antiphon.dialects.openai.fields import TABLES, Place, Standing
 
 REF = "#/components/schemas/{name}"
@@ -25,6 +25,8 @@ SHAPES: tuple[type[msgspec.Struct], ...] = (
     tokens.TokenizeAnswer,
     tokens.DetokenizeRequest,
     tokens.DetokenizeAnswer,
+    adapters.LoadAdapterRequest,
+    adapters.UnloadAdapterRequest,
 )
 
 REQUESTS: Mapping[str, Place] = {
@@ -35,6 +37,8 @@ REQUESTS: Mapping[str, Place] = {
     "StreamOptions": Place.STREAM,
     "TokenizeRequest": Place.TOKENIZE,
     "DetokenizeRequest": Place.DETOKENIZE,
+    "LoadAdapterRequest": Place.LOAD,
+    "UnloadAdapterRequest": Place.UNLOAD,
 }
 """Schemas whose fields stand in the table."""
 
@@ -43,6 +47,8 @@ EXAMPLES: Mapping[str, object] = {
     "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
     "TokenizeRequest": {"prompt": "Hello!"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
+    "UnloadAdapterRequest": {"lora_name": "pirate"},
 }
 
 
@@ -90,12 +96,23 @@ def _paths() -> dict[str, Any]:
                 "Show the text of token ids", "tokens", "DetokenizeRequest", _json("DetokenizeAnswer")
             )
         },
+        "/v1/load_lora_adapter": {"post": _change("Make a LoRA adapter a model", "LoadAdapterRequest")},
+        "/v1/unload_lora_adapter": {
+            "post": _change("Take a LoRA adapter's name away", "UnloadAdapterRequest")
+        },
     }
 
 
 def _generation(summary: str, answer: str, chunk: str) -> dict[str, Any]:
     answers = {"application/json": answer, "text/event-stream": chunk}
     return _operation(summary, "completions", f"{answer}Request", answers)
+
+
+def _change(summary: str, body: str) -> dict[str, Any]:
+    """An operation that answers with a sentence."""
+    operation = _operation(summary, "adapters", body)
+    operation["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    return operation
 
 
 def _json(schema: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
 from antiphon.dialects.base import (
+    AdapterOperations,
     Call,
     Chunks,
     Description,
@@ -9,6 +10,7 @@ from antiphon.dialects.base import (
     Operation,
     TokenOperations,
 )
+from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.describe import describe
 from antiphon.dialects.openai.encode import ChatForm, OpenAIChunks, TextForm, chat_answer, text_answer
@@ -68,6 +70,7 @@ class OpenAI:
         )
         self.models: ModelOperations = OpenAIModels()
         self.tokens: TokenOperations = VLLMTokens()
+        self.adapters: AdapterOperations = VLLMAdapters()
 
     def error(self, error: AntiphonError) -> bytes:
         return encode_error(error)

@@ -35,6 +35,8 @@ class Place(StrEnum):
     STREAM = "stream_options"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
+    LOAD = "/v1/load_lora_adapter"
+    UNLOAD = "/v1/unload_lora_adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ PART = frozenset({Place.PART})
 STREAM = frozenset({Place.STREAM})
 TOKENIZE = frozenset({Place.TOKENIZE})
 DETOKENIZE = frozenset({Place.DETOKENIZE})
+LOAD = frozenset({Place.LOAD})
+UNLOAD = frozenset({Place.UNLOAD})
 
 
 def _supported(places: frozenset[Place], **says: str) -> tuple[Field, ...]:
@@ -156,6 +160,15 @@ FIELDS: tuple[Field, ...] = (
     *_supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
     *_supported(DETOKENIZE, tokens="The token ids."),
     *_supported(TOKENIZE | DETOKENIZE, model="Name of a model; may be left out when there is only one."),
+    *_supported(
+        LOAD,
+        lora_path="A GGUF adapter, or a directory as PEFT saves it, on the server: in one of the directories "
+        "that the setting lora.directories names, absolute or relative to one of them.",
+        load_inplace="Whether it takes the place of an adapter of the same name with other content, which is "
+        "else an error.",
+        base_model_name="The model that it adapts; may be left out when there is only one.",
+    ),
+    *_supported(LOAD | UNLOAD, lora_name="The name that callers use as model."),
     # --- accepted and ignored ---
     _ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
@@ -222,6 +235,8 @@ FIELDS: tuple[Field, ...] = (
     _refused("chat_template", TOKENIZE, TEMPLATE),
     _refused("chat_template_kwargs", TOKENIZE, TEMPLATE, {}),
     _refused("tools", TOKENIZE, TOOLS, []),
+    _refused("is_3d_lora_weight", LOAD, "experts are not adapted here; leave it out", False),
+    _refused("lora_int_id", UNLOAD, "adapters are known by their names; leave it out"),
 )
 
 Table = Mapping[str, Field]

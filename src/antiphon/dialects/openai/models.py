@@ -22,18 +22,36 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = OWNER
+    root: str
+    """Whose weights: of a base model its own name, of an adapter the SHA-256 of its content."""
+    parent: str | None
+    """Of an adapter, the base model; else null."""
     state: str
     """Where its engine stands."""
+
+
+class AdapterShape(Struct, frozen=True):
+    """What an adapter is."""
+
+    digest: str
+    """SHA-256 of its GGUF file, in hexadecimal."""
+    rank: int
+    alpha: float
+    size: int
+    """Bytes."""
 
 
 class ModelCard(ModelShape, frozen=True, kw_only=True):
     """One model with what it can take and give; the profile is null while its engine cannot say."""
 
     profile: Profile | None
+    """An adapter's is its base model's."""
+    adapter: AdapterShape | None
+    """Null for a base model."""
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    """All models, in the order of the settings."""
+    """All models: those of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
     data: list[ModelShape]
@@ -45,9 +63,20 @@ class OpenAIModels:
     path = "/v1/models"
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
-        shapes = [ModelShape(id=model.name, created=model.created, state=model.state) for model in models]
-        return _encode(ModelList(data=shapes))
+        return _encode(ModelList(data=[_shape(model) for model in models]))
 
     def shown(self, model: ModelEntry) -> bytes:
-        card = ModelCard(id=model.name, created=model.created, state=model.state, profile=model.profile)
-        return _encode(card)
+        found = model.adapter
+        adapter = AdapterShape(found.digest, found.rank, found.alpha, found.size) if found else None
+        shape = msgspec.structs.asdict(_shape(model))
+        return _encode(ModelCard(**shape, profile=model.profile, adapter=adapter))
+
+
+def _shape(model: ModelEntry) -> ModelShape:
+    return ModelShape(
+        id=model.name,
+        created=model.created,
+        root=f"sha256:{model.adapter.digest}" if model.adapter else model.name,
+        parent=model.parent,
+        state=model.state,
+    )

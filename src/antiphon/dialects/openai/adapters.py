@@ -1,0 +1,61 @@
+"""vLLM's endpoints that load and unload LoRA adapters: /v1/load_lora_adapter and /v1/unload_lora_adapter."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from antiphon.dialects.base import LoadCall
+from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.shape import shaped
+from antiphon.dialects.openai.wire import Name
+from antiphon.dialects.strict_json import read_object
+from antiphon.domain.adapter import ADAPTER_NAME, LONGEST_NAME
+from antiphon.errors import InvalidValue
+
+LONGEST_PATH = 4096
+"""Characters of a path: as many bytes as the system takes."""
+
+AdapterPath = Annotated[str, Meta(min_length=1, max_length=LONGEST_PATH)]
+
+
+class LoadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/load_lora_adapter."""
+
+    lora_name: Name
+    lora_path: AdapterPath
+    load_inplace: bool | None = None
+    base_model_name: Name | None = None
+
+
+class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/unload_lora_adapter."""
+
+    lora_name: Name
+
+
+class VLLMAdapters:
+    """`AdapterOperations` of the dialect."""
+
+    load_path = "/v1/load_lora_adapter"
+    unload_path = "/v1/unload_lora_adapter"
+
+    def decode_load(self, body: bytes) -> LoadCall:
+        given, _ = sift(read_object(body), Place.LOAD)
+        wire = shaped(given, LoadAdapterRequest)
+        if not ADAPTER_NAME.fullmatch(wire.lora_name):
+            raise InvalidValue(
+                f"lora_name must be at most {LONGEST_NAME} letters, digits and characters of ._:/-, and "
+                "begin with a letter or digit",
+                param="lora_name",
+            )
+        return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
+
+    def decode_unload(self, body: bytes) -> str:
+        given, _ = sift(read_object(body), Place.UNLOAD)
+        return shaped(given, UnloadAdapterRequest).lora_name
+
+    def loaded(self, name: str) -> str:
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    def unloaded(self, name: str) -> str:
+        return f"Success: LoRA adapter '{name}' removed successfully."
