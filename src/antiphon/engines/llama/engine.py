@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from antiphon.domain.constraint import Constraint
+from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
     Prepared,
     Segment,
+    SequenceStarted,
     TextPiece,
     TokenEvent,
     TokenRequest,
@@ -28,14 +30,16 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.llama.adapting import Adapters
 from antiphon.engines.llama.constraining import Constraining
-from antiphon.engines.llama.decoding import DecodeLoop, Delivery
-from antiphon.engines.llama.loading import Loaded, load_model
+from antiphon.engines.llama.decoding import DecodeLoop
+from antiphon.engines.llama.embedding_loop import Answer, EmbeddingLoop
+from antiphon.engines.llama.embedding_model import LoadedEmbedder, load_any
+from antiphon.engines.llama.loading import Loaded
 from antiphon.engines.llama.sampling import Drawing, Sampler
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Sequence as TokenSequence
-from antiphon.engines.llama.streams import Stream, deliver
+from antiphon.engines.llama.streams import Ended, Mailbox, Stream, deliver
 from antiphon.engines.llama.tokenizing import Tokenizer, read_vocabulary
-from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue
+from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
 
 MOST_ALTERNATIVES = 20
 
@@ -46,6 +50,9 @@ text. Only what is used takes memory.
 
 
 Result = TypeVar("Result")
+E = TypeVar("E")
+Model = Loaded | LoadedEmbedder
+Worker = DecodeLoop | EmbeddingLoop
 
 
 @contextmanager
@@ -64,8 +71,8 @@ class LlamaTokenEngine:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._thread: threading.Thread | None = None
-        self._loaded: Loaded | None = None
-        self._decoder: DecodeLoop | None = None
+        self._loaded: Model | None = None
+        self._worker: Worker | None = None
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: Tokenizer | None = None
         self._constraints: Constraining | None = None
@@ -73,8 +80,9 @@ class LlamaTokenEngine:
         self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Loads on the decode thread, which then waits for sequences. Raises a StartupError."""
-        ready: Future[tuple[Loaded, DecodeLoop]] = Future()
+        """Loads on the decode thread, which then waits for sequences, or for texts. Raises a
+        StartupError."""
+        ready: Future[tuple[Model, Worker]] = Future()
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
             target=self._decode_thread, args=(spec, ready, loop), name="antiphon-decode", daemon=True
@@ -82,31 +90,34 @@ class LlamaTokenEngine:
         self._thread.start()
         with deep_stack():
             self._texts.submit(int)  # makes the thread start now, with that stack
-        loaded, decoder = await asyncio.wrap_future(ready)
-        self._loaded, self._decoder = loaded, decoder
+        loaded, worker = await asyncio.wrap_future(ready)
+        self._loaded, self._worker = loaded, worker
         return loaded.info
 
     def _decode_thread(
-        self, spec: LoadSpec, ready: Future[tuple[Loaded, DecodeLoop]], loop: asyncio.AbstractEventLoop
+        self, spec: LoadSpec, ready: Future[tuple[Model, Worker]], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Loads, decodes until stopped, frees. Native objects of the context are touched by no other
+        """Loads, works until stopped, frees. Native objects of the context are touched by no other
         thread.
         """
         try:
-            loaded = load_model(spec)
+            loaded = load_any(spec)
         except BaseException as error:  # noqa: BLE001 - handed to whoever called load
             ready.set_exception(error)
             return
 
-        def post(deliveries: list[Delivery]) -> None:
+        def post(deliveries: Sequence[tuple[Mailbox[E], E | Ended]]) -> None:
             with suppress(RuntimeError):  # the loop has closed, so nobody reads any more
                 loop.call_soon_threadsafe(deliver, deliveries)
 
-        sampler = Sampler(loaded.info.vocabulary)
-        scheduler = Scheduler(loaded.policy)
-        decoder = DecodeLoop(loaded.context, scheduler, sampler, loaded.ends, post, self._clock)
-        ready.set_result((loaded, decoder))
-        decoder.run()
+        worker: Worker
+        if isinstance(loaded, LoadedEmbedder):
+            worker = EmbeddingLoop(loaded.context, loaded.policy, post, self._clock)
+        else:
+            sampler, scheduler = Sampler(loaded.info.vocabulary), Scheduler(loaded.policy)
+            worker = DecodeLoop(loaded.context, scheduler, sampler, loaded.ends, post, self._clock)
+        ready.set_result((loaded, worker))
+        worker.run()
         loaded.close()
 
     async def prepare(self, segments: Sequence[Segment]) -> Prepared:
@@ -131,6 +142,20 @@ class LlamaTokenEngine:
             if stream.ended is None:
                 decoder.close(stream)
                 await stream.end()
+
+    async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
+        """Makes vectors; closing ends it, and returns when it holds nothing any more."""
+        worker = self._embedding()
+        self._require_texts(request)
+        answer = Answer(request, self._clock())
+        worker.submit(answer)
+        try:
+            while (event := await answer.take()) is not None:
+                yield event
+        finally:
+            if answer.ended is None:
+                worker.close(answer)
+                await answer.end()
 
     async def check(self, constraint: Constraint) -> None:
         """Whether a constraint can be kept."""
@@ -157,14 +182,14 @@ class LlamaTokenEngine:
 
     async def info(self) -> EngineInfo:
         """Facts and live load."""
-        return replace(self._model().info, load=self._running().load())
+        return replace(self._model().info, load=self._working().load())
 
     async def aclose(self) -> None:
         """Ends every sequence, then frees the model."""
         if self._constraints is not None:
             await self._constraints.aclose()
-        if self._decoder is not None:
-            self._decoder.stop()
+        if self._worker is not None:
+            self._worker.stop()
         self._texts.shutdown(wait=False)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
@@ -173,8 +198,9 @@ class LlamaTokenEngine:
 
     def _sequence(self, request: TokenRequest) -> TokenSequence:
         """The sequence asked for. Raises the RequestError that says why it cannot run."""
+        loaded = self._generating()
         prompt = self._prompt(request.segments)
-        context = self._model().info.context_length
+        context = loaded.info.context_length
         if not prompt:
             raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
         if len(prompt) + min(request.max_tokens, 1) > context:
@@ -194,7 +220,6 @@ class LlamaTokenEngine:
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
-        loaded = self._model()
         drawing = Drawing(
             request.sampling,
             request.choice,
@@ -208,12 +233,27 @@ class LlamaTokenEngine:
 
     def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         tokens = tuple(chain.from_iterable(segment.tokens for segment in segments))
+        self._require_known(tokens)
+        return tokens
+
+    def _require_texts(self, request: EmbedRequest) -> None:
+        """Raises the RequestError that says why no vectors can be made."""
+        most = self._model().info.context_length
+        if not request.texts or not all(request.texts):
+            raise InvalidValue("a text has no tokens; give at least one", param="input")
+        for text in request.texts:
+            self._require_known(text)
+            if len(text) > most:
+                raise ContextLengthExceeded(
+                    f"a text has {len(text)} tokens, and the model reads {most}; shorten it", param="input"
+                )
+
+    def _require_known(self, tokens: Sequence[int]) -> None:
         size = self._model().info.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
             wrong = min(tokens) if min(tokens) < 0 else max(tokens)
             problem = f"{wrong} is no token id of this model; they go from 0 to {size - 1}"
             raise InvalidValue(problem, param="prompt")
-        return tokens
 
     # --- what there is
 
@@ -221,19 +261,38 @@ class LlamaTokenEngine:
         """Runs work on the tokenizing thread."""
         return await asyncio.get_running_loop().run_in_executor(self._texts, work)
 
-    def _model(self) -> Loaded:
+    def _model(self) -> Model:
         if self._loaded is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
         return self._loaded
 
-    def _running(self) -> DecodeLoop:
-        if self._decoder is None:
+    def _working(self) -> Worker:
+        if self._worker is None:
             raise EngineUnavailable("the model is not loaded yet; try again soon")
-        return self._decoder
+        return self._worker
+
+    def _generating(self) -> Loaded:
+        loaded = self._model()
+        if isinstance(loaded, LoadedEmbedder):
+            raise UnsupportedParameter("this model makes vectors of texts, and no tokens", param="model")
+        return loaded
+
+    def _running(self) -> DecodeLoop:
+        self._generating()
+        worker = self._working()
+        if isinstance(worker, EmbeddingLoop):
+            raise TypeError("a model that makes tokens has a loop of its own")
+        return worker
+
+    def _embedding(self) -> EmbeddingLoop:
+        worker = self._working()
+        if not isinstance(worker, EmbeddingLoop):
+            raise UnsupportedParameter("this model makes tokens, and no vectors of texts", param="model")
+        return worker
 
     def _constraining(self) -> Constraining:
         if self._constraints is None:
-            self._constraints = Constraining(self.vocabulary, self._model().model.tokenize)
+            self._constraints = Constraining(self.vocabulary, self._generating().model.tokenize)
         return self._constraints
 
     def _the_tokenizer(self) -> Tokenizer:

@@ -5,25 +5,30 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from antiphon.engines.llama.computing import Computing
-from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import AntiphonError, EngineUnavailable
 
 Result = TypeVar("Result")
 Command = Callable[[], None]
 
 
+class Abortable(Protocol):
+    """A context whose running decode can be ended; `NativeContext` says what each does."""
+
+    def abort(self) -> None: ...
+    def resume(self) -> None: ...
+
+
 class Inbox:
     """Commands in the order in which they came. Any thread puts; the decode thread takes."""
 
-    def __init__(self, context: Computing) -> None:
+    def __init__(self, context: Abortable) -> None:
         self._context = context
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._lock = Lock()
         """Guards the next two."""
-        self._flight: frozenset[Sequence] = frozenset()
+        self._flight: frozenset[object] = frozenset()
         """Whose leaving aborts the running decode."""
         self._shut = False
 
@@ -34,9 +39,9 @@ class Inbox:
                 raise EngineUnavailable("the engine has stopped; try again soon")
             self._commands.put(command)
 
-    def interrupt(self, command: Command, leaving: Sequence | None = None) -> None:
-        """The same for one that may abort the running decode: if it has this sequence, or by default if any
-        may."""
+    def interrupt(self, command: Command, leaving: object | None = None) -> None:
+        """The same for one that may abort the running decode: if it is for who leaves, or by default if it is
+        for anybody whose leaving aborts it."""
         with self._lock:
             if leaving in self._flight or (leaving is None and self._flight):
                 self._context.abort()
@@ -78,7 +83,7 @@ class Inbox:
             return
 
     @contextmanager
-    def abortable(self, flight: frozenset[Sequence]) -> Iterator[None]:
+    def abortable(self, flight: frozenset[object]) -> Iterator[None]:
         """While a decode runs that the leaving of one of these aborts."""
         with self._lock:
             self._context.resume()

@@ -16,7 +16,7 @@ from antiphon.domain.embedding import Pooling
 from antiphon.engines.llama.libllama import Library
 from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
 from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.errors import LibraryError
+from antiphon.errors import EngineError, LibraryError
 
 POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 """llama_pooling_type, as the files have it too."""
@@ -92,7 +92,7 @@ class NativeEmbedder(NativeContext):
     def _pooled(self, seat: int) -> Vector:
         address = self._call.llama_get_embeddings_seq(self.pointer, seat)
         if not address:
-            raise LibraryError("the library gave no vector for a text that it computed")
+            raise EngineError("the library gave no vector for a text that it computed")
         return np.ctypeslib.as_array((ctypes.c_float * self._dimensions).from_address(address))
 
     def _forget(self, seats: int) -> None:

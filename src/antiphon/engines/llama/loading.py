@@ -56,14 +56,19 @@ class Loaded:
 
 
 def load_model(spec: LoadSpec) -> Loaded:
-    """Loads and proves. Raises a StartupError."""
+    """Loads a model that makes tokens, and proves it. Raises a StartupError."""
+    require_sane(spec)
+    return load_generator(spec, *open_model(spec))
+
+
+def require_sane(spec: LoadSpec) -> None:
+    """Raises LoadError for an order that no model could follow."""
     if not 1 <= spec.sequences <= MOST_IDS:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_IDS}")
     if spec.kv_type not in KV_TYPES:
         raise LoadError(f"the KV type is {spec.kv_type!r}; it must be one of {', '.join(KV_TYPES)}")
     if spec.prefill_chunk < 1:
         raise LoadError(f"the prefill chunk is {spec.prefill_chunk} tokens; it must be at least 1")
-    return load_generator(spec, *open_model(spec))
 
 
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:

@@ -1,0 +1,250 @@
+"""The decode thread of an embedding model: whose texts are computed next, and what comes of them.
+
+It stands beside `decoding`, whose loop makes tokens: a model does one or the other. A text is computed in one
+step and nothing of it stays, so there is no cache to share, no row to draw from, and what is left of
+scheduling is turns. They are taken text by text: a step is filled with one text of each actor in turn, and
+among those of one actor with one of each request, so neither many texts nor long ones keep others waiting for
+more than a step.
+"""
+
+import logging
+import time
+from array import array
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.load import Load
+from antiphon.engines.base import SequenceStarted
+from antiphon.engines.llama.inbox import Abortable, Inbox
+from antiphon.engines.llama.libllama_context import Decoded
+from antiphon.engines.llama.lines import Lines
+from antiphon.engines.llama.meters import Timer
+from antiphon.engines.llama.policy import Policy
+from antiphon.engines.llama.streams import Ended, Mailbox
+from antiphon.errors import EngineDied, EngineError, EngineUnavailable
+
+log = logging.getLogger(__name__)
+
+Event = SequenceStarted | Vectors
+Rows = NDArray[np.float32]
+
+
+class Answer(Mailbox[Event]):
+    """One request on its way: its texts, and how far they are. The thread's, but for the mailbox."""
+
+    __slots__ = ("actor", "gone", "made", "taken", "texts")
+
+    def __init__(self, request: EmbedRequest, began: float) -> None:
+        super().__init__(began)
+        self.actor = request.actor
+        self.texts = [array("i", text) for text in request.texts]
+        self.taken = 0
+        """Texts that are computed, or are in the running step."""
+        self.made = 0
+        """Texts whose vectors were given."""
+        self.gone = False
+        """Whether it was closed or has failed."""
+
+
+Delivery = tuple[Mailbox[Event], Event | Ended]
+
+
+class Embedder(Abortable, Protocol):
+    """What the loop needs of a context; `NativeEmbedder` says what it does."""
+
+    def compute(self, texts: list["array[int]"]) -> tuple[int, Rows]: ...
+
+
+class EmbeddingLoop:
+    """`run` is the thread; everything without a note belongs to it."""
+
+    def __init__(
+        self,
+        context: Embedder,
+        policy: Policy,
+        post: Callable[[list[Delivery]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`policy.budget`: tokens of one step, unless a single text has more."""
+        self._context = context
+        self._policy = policy
+        self._post = post
+        self._clock = clock
+        self._inbox = Inbox(context)
+        self._outbox: list[Delivery] = []
+        self._lines: Lines[Answer] = Lines(policy)
+        self._here: dict[Answer, None] = {}
+        """All that have not ended."""
+        self._submitted = self._added = 0
+        self._stopping = False
+        self._running = self._tokens = self._steps = self._admitted = 0
+        self._waits = Timer()
+
+    # --- from any thread
+
+    def submit(self, answer: Answer) -> None:
+        """Queues the request. Raises EngineUnavailable when the thread has ended."""
+        self._submitted += 1
+        self._inbox.put(partial(self._add, answer))
+
+    def close(self, answer: Answer) -> None:
+        """Ends the request wherever it stands; its `Ended` comes when that is done."""
+        self._inbox.interrupt(partial(self._end, answer, Ended()), answer)
+
+    def stop(self) -> None:
+        """Ends every request, then the thread."""
+        self._inbox.interrupt(self._stop)
+
+    def load(self) -> Load:
+        """Counters, each true at some moment of the running step; sequences are texts. Raises
+        EngineUnavailable when the thread has ended."""
+        if self._inbox.is_shut:
+            raise EngineUnavailable("the engine has stopped; try again soon")
+        running = self._running
+        return Load(
+            running=running,
+            queued=len(self._lines) + self._submitted - self._added,
+            free_sequences=self._policy.sequences - running,
+            prefill_tokens=self._tokens,
+            steps=self._steps,
+            cells=self._policy.cells,
+            admitted=self._admitted,
+            refused=self._lines.refused,
+            queue_seconds=self._waits.histogram(),
+        )
+
+    # --- the thread
+
+    def run(self) -> None:
+        """Works until stopped. A failure of ours ends every request with an error, and the thread."""
+        try:
+            while not self._stopping:
+                self._obey()
+                if not self._stopping:
+                    self._step()
+        except Exception:  # the engine adapter's border
+            log.exception("the embedding thread failed")
+        self._inbox.shut()
+        for command in self._inbox.all():
+            command()
+        for answer in tuple(self._here):
+            gone = EngineDied if answer.taken else EngineUnavailable
+            self._end(answer, Ended(gone("the engine has stopped")))
+        self._flush()
+
+    def _obey(self) -> None:
+        """Carries out what others asked for; waits for it while there is nothing to compute."""
+        if not self._lines:
+            self._flush()
+            self._inbox.wait()()
+        for command in self._inbox.all():
+            command()
+
+    def _add(self, answer: Answer) -> None:
+        self._added += 1
+        refusal = self._lines.refusal(answer, self._clock(), 0 if self._lines else 1)
+        if refusal is not None:
+            self._outbox.append((answer, Ended(refusal)))
+            return
+        self._lines.add(answer)
+        self._here[answer] = None
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _end(self, answer: Answer, end: Ended) -> None:
+        """Lets go of a request, unless that was done before."""
+        if answer not in self._here:
+            return
+        del self._here[answer]
+        answer.gone = True
+        if answer.taken < len(answer.texts):
+            self._lines.remove(answer)
+        self._lines.note_end(self._clock())
+        self._outbox.append((answer, end))
+
+    # --- one step
+
+    def _step(self) -> None:
+        batch = self._chosen()
+        if not batch:
+            return
+        self._greet(batch)
+        status, rows = self._compute(batch)
+        if status == Decoded.DONE:
+            self._give(batch, rows)
+        elif status != Decoded.ABORTED:
+            log.error("llama_decode failed with %d", status)
+            failure = EngineError("the engine's library failed at this batch; the server's log says how")
+            for answer in {answer for answer, _ in batch}:
+                self._end(answer, Ended(failure))
+        self._flush()
+
+    def _chosen(self) -> list[tuple[Answer, "array[int]"]]:
+        """The texts of the next step, each with its request. The first goes even when it is longer than a
+        step; one that does not fit beside others is the first of the next."""
+        batch: list[tuple[Answer, array[int]]] = []
+        room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
+        while len(batch) < most and (answer := self._lines.first()) is not None:
+            text = answer.texts[answer.taken]
+            if batch and len(text) > room:
+                break
+            batch.append((answer, text))
+            room -= len(text)
+            if answer.taken + 1 < len(answer.texts):
+                self._lines.served(answer)
+            else:
+                self._lines.leave(answer)
+            answer.taken += 1
+        return batch
+
+    def _greet(self, batch: list[tuple[Answer, "array[int]"]]) -> None:
+        """Says of requests whose first text is among these that they are in the batch."""
+        now = self._clock()
+        for answer in dict.fromkeys(answer for answer, _ in batch):
+            if answer.taken - sum(other is answer for other, _ in batch):
+                continue
+            self._waits.add(now - answer.began)
+            tokens = sum(map(len, answer.texts))
+            self._outbox.append((answer, SequenceStarted(tokens, 0, now - answer.began)))
+        self._flush()
+
+    def _compute(self, batch: list[tuple[Answer, "array[int]"]]) -> tuple[int, Rows]:
+        texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
+        # A step of several requests is short, and is the others' too: only a lone one's leaving ends it.
+        lone: frozenset[object] = answers if len(answers) == 1 else frozenset()
+        self._running = len(batch)
+        try:
+            with self._inbox.abortable(lone):
+                return self._context.compute(texts)
+        finally:
+            self._running = 0
+            self._steps += 1
+            self._admitted += len(batch)
+            self._tokens += sum(map(len, texts))
+
+    def _give(self, batch: list[tuple[Answer, "array[int]"]], rows: Rows) -> None:
+        """Gives each request its vectors, of unit length; those of one request follow each other."""
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            units = (rows / lengths).astype("<f4")
+        for answer in dict.fromkeys(answer for answer, _ in batch):
+            mine = [place for place, (owner, _) in enumerate(batch) if owner is answer]
+            if not usable[mine].all():
+                self._end(answer, Ended(EngineError("the model made no vector of one of these texts")))
+                continue
+            self._outbox.append((answer, Vectors(answer.made, units[mine].tobytes())))
+            answer.made += len(mine)
+            if answer.made == len(answer.texts):
+                self._end(answer, Ended())
+
+    def _flush(self) -> None:
+        if self._outbox:
+            self._post(self._outbox)
+            self._outbox = []
