@@ -23,7 +23,8 @@ import pytest
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
-from antiphon.settings import model
+from antiphon.settings import EngineSettings, Settings, model
+from antiphon.settings_lora import LoraSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import Programs, bind, host_environment, http_environment, load_spec, url_of
 from tests.engines.host.linked import short_directory
@@ -414,9 +415,11 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "step_latency": 0.5,
         "keep_prefixes": False,
     }
-    spec = load_spec(model({"name": "m", **said}), "lib.so")
+    settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
+    spec = load_spec(model({"name": "m", **said}), settings)
     assert {name: getattr(spec, name) for name in said if name != "path"} == {
         name: value for name, value in said.items() if name != "path"
     }
     assert (spec.model, spec.library) == ("m.gguf", "lib.so")
+    assert spec.adapter_memory == 9
     assert {*said, "name"} == {*ModelSettings.__struct_fields__}

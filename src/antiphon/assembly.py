@@ -6,12 +6,16 @@ told comes through standard input
 """
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import uvloop
 
@@ -25,15 +29,19 @@ from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, Stat
 from antiphon.engines.host.frames import from_line
 from antiphon.engines.host.tasks import task_group
 from antiphon.engines.registry import Model, Models
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, EngineUnavailable, LoadError, RequestError, StartupError
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
+from antiphon.pipeline.adapters import Adapters, Home
 from antiphon.pipeline.run import Pipeline
+from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure
 from antiphon.telemetry.metrics import Metrics
+from antiphon.weights.adapters import read_kept
+from antiphon.weights.keeping import Keeper
 
 THREADS = 1
 """Threads for what would hold the event loop up: large bodies, large conversations. They all compute, and
@@ -57,6 +65,24 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
         clock=clock,
         metrics=metrics,
     )
+
+
+def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings) -> Adapters:
+    """What gives the models adapters; those of the settings have their names already."""
+    lora = settings.lora
+    places = [Path(place) for place in lora.directories]
+    keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
+    homes = {}
+    for model in settings.models:
+        base = edge.models.get(model.name).engine
+        if isinstance(base, Renderer):
+            homes[model.name] = Home(
+                hosts[model.name], partial(keeper.keep, base=model.path), partial(AdaptedRenderer, base)
+            )
+    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics)
+    for adapter in settings.adapters:
+        adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
+    return adapters
 
 
 @asynccontextmanager
@@ -90,13 +116,19 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     async with engines(config.sockets) as hosts:
         models = models_over(hosts, clock, settings)
         edge = edge_of(settings, models, clock)
+        try:
+            adapters = adapters_over(hosts, edge, settings)
+        except StartupError as refused:
+            _refuse(status, refused)
+        if settings.lora.directories:
+            edge = replace(edge, adapters=adapters)
 
         def told(line: bytes) -> None:
             loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))
 
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         with socket.socket(fileno=config.listen_fd) as listener:
-            async with learning(hosts, models), reporting(status, hosts) as accepting:
+            async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
                 await serve(create_app(edge), edge, listener, accepting)
         await models.aclose()
 
@@ -115,7 +147,7 @@ async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> Asyn
 
 @asynccontextmanager
 async def reporting(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine]
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: Adapters
 ) -> AsyncIterator[Callable[[], None]]:
     """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
 
@@ -124,7 +156,7 @@ async def reporting(
     accepts, over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
         group.create_task(status.pulse(over))
-        ready = group.create_task(_report_ready(status, hosts, accepts))
+        ready = group.create_task(_report_ready(status, hosts, adapters, accepts))
         try:
             yield accepts.set
         finally:
@@ -133,14 +165,37 @@ async def reporting(
 
 
 async def _report_ready(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], accepts: asyncio.Event
+    status: StatusPipe,
+    hosts: Mapping[str, HostTokenEngine],
+    adapters: Adapters,
+    accepts: asyncio.Event,
 ) -> None:
-    """Only now that every engine is reached does the panel invite a first request, whatever it asks."""
+    """Only now that every engine is reached, and has its adapters, does the panel invite a first request,
+    whatever it asks."""
     await accepts.wait()
     for name, host in hosts.items():
         with suppress(AntiphonError):
             await host.load(LoadSpec(name))
+            await _adapted(host, name, adapters, status)
     status.ready()
+
+
+async def _adapted(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
+    """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
+    cannot load does."""
+    while True:
+        try:
+            return await adapters.restore(name)
+        except EngineUnavailable:
+            await host.load(LoadSpec(name))  # it is starting again
+        except RequestError as refused:
+            _refuse(status, LoadError(f"{refused.message}; name another file with --lora, or leave it out"))
+
+
+def _refuse(status: StatusPipe, error: AntiphonError) -> NoReturn:
+    """Ends this process with what the supervisor is to say. Nothing has been served yet."""
+    status.failed(error)
+    os._exit(1)
 
 
 async def _learn(host: HostTokenEngine, model: Model) -> None:
@@ -158,8 +213,6 @@ def _heed(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
 
 def _abandoned(directory: str) -> None:
     """The supervisor is gone: nobody would stop this process, or start what it needs."""
-    import os
-
     runtime.leave(Path(directory))
     os._exit(1)
 

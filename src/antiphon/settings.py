@@ -19,27 +19,14 @@ from msgspec import Meta
 
 from antiphon.errors import SettingsError
 from antiphon.settings_errors import explained, nearest
+from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
+from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_said import SourceKind, of_model, spelling
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
 """Variables of the test suite; never settings."""
-
-KIB = 1024
-MIB = 1024 * KIB
-
-
-def said(env: str, doc: str, example: str = "") -> Meta:
-    """What a setting is called in the environment, its line in the documentation, and a value of its form."""
-    return Meta(description=doc, extra={"env": env}, examples=[example] if example else None)
-
-
-LONGEST = 31_536_000
-"""Seconds of a year: more is a slip, and far more is no time that a timer can hold."""
-
-POSITIVE = Meta(gt=0, le=LONGEST)
-AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -212,11 +199,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
     hub: HubSettings = HubSettings()
+    lora: LoraSettings = LoraSettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
+    adapters: tuple[AdapterSettings, ...] = ()
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "log")
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "log")
 
 
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
@@ -233,8 +222,10 @@ def load(
     environ: Mapping[str, str],
     file: Path | None,
     models: list[dict[str, object]],
+    adapters: list[dict[str, object]] | None = None,
 ) -> Settings:
-    """The effective settings. `flags` holds only what was said on the command line, by section.
+    """The effective settings. `flags` holds only what was said on the command line, by section; `models` and
+    `adapters`, where there are any, take the place of the file's.
 
     Raises SettingsError with one sentence that names the key, where it was said, and the nearest known one.
     """
@@ -244,6 +235,8 @@ def load(
         _merge(tree, layer)
     if models:
         tree["models"] = models
+    if adapters:
+        tree["adapters"] = adapters
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:
@@ -268,6 +261,22 @@ def layers(
 def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
     """The same settings with other models."""
     return msgspec.structs.replace(settings, models=tuple(models))
+
+
+def with_lora(
+    settings: Settings, registry: str, directories: Iterable[str], paths: Mapping[str, str]
+) -> Settings:
+    """The same settings with other places of adapters; `paths`: by the adapter's name."""
+    lora = msgspec.structs.replace(settings.lora, registry=registry, directories=tuple(directories))
+    adapters = tuple(
+        msgspec.structs.replace(adapter, path=paths[adapter.name]) for adapter in settings.adapters
+    )
+    return msgspec.structs.replace(settings, lora=lora, adapters=adapters)
+
+
+def with_homes(settings: Settings) -> Settings:
+    """The same settings, in which each adapter says which model it adapts. Raises SettingsError."""
+    return msgspec.structs.replace(settings, adapters=housed(settings.adapters, settings.models))
 
 
 def model(values: Mapping[str, object]) -> ModelSettings:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from antiphon import complaints
+from antiphon.settings_said import LISTED
 
 LONGEST_SHOWN = 60
 """Characters of a value that are repeated."""
@@ -39,7 +40,7 @@ def _taken(complaint: complaints.Complaint, hint: object) -> str:
             return f"{', '.join(others)} or {last}" if others else str(last)
         if examples := getattr(part, "examples", None):
             return f"like {examples[0]}"
-    listed = f" of tables, each below [[{complaint.path}]]" if complaint.path == "models" else ""
+    listed = f" of tables, each below [[{complaint.path}]]" if complaint.path in LISTED else ""
     return complaint.taken.replace("an object", "a table") + listed
 
 

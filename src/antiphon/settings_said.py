@@ -16,6 +16,9 @@ class SourceKind(StrEnum):
     FLAG = "flag"
 
 
+LISTED = {"models": "model", "adapters": "adapter"}
+"""Lists of tables, and what one of them is."""
+
 Layers = Sequence[tuple[SourceKind, Mapping[str, object]]]
 """What each source says, weakest first, by section and name."""
 
@@ -35,10 +38,11 @@ def spelling(
     """What tells how the strongest source wrote the setting at a path. `tree` is all of them together."""
 
     def spelled(path: str) -> str:
-        if path.startswith("models["):
+        listed, bracket, _ = path.partition("[")
+        if bracket and listed in LISTED:
             place, _, name = path.partition(".")
-            number = int(place.removeprefix("models[").removesuffix("]")) + 1
-            return of_model(complaints.came(tree, place), name, f"number {number}")
+            number = int(place.removeprefix(f"{listed}[").removesuffix("]")) + 1
+            return of_one(LISTED[listed], complaints.came(tree, place), name, f"number {number}")
         section, _, name = path.partition("[")[0].partition(".")
         kind = next(kind for kind, layer in reversed(layers) if _says(layer.get(section), name))
         if kind is SourceKind.FLAG and name:
@@ -50,10 +54,15 @@ def spelling(
     return spelled
 
 
-def of_model(values: object, name: str, otherwise: str = "without a name") -> str:
+def of_model(values: object, name: str) -> str:
     """A setting of a model, by the model's name where it has one."""
+    return of_one("model", values, name, "without a name")
+
+
+def of_one(noun: str, values: object, name: str, otherwise: str) -> str:
+    """A setting of one in a list, by its name where it has one."""
     called = values.get("name") if isinstance(values, Mapping) else None
-    which = f"the model {called if called and isinstance(called, str) else otherwise}"
+    which = f"the {noun} {called if called and isinstance(called, str) else otherwise}"
     return f"{name} of {which}" if name else which
 
 

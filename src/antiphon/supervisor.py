@@ -234,7 +234,7 @@ class _Supervisor:
                 HostConfig(
                     name=model.name,
                     factory=self._programs.engine,
-                    load=load_spec(model, settings.engine.library),
+                    load=load_spec(model, settings),
                     socket=self._sockets[model.name],
                     status_fd=status_fd,
                     log_level=settings.log.level,
@@ -283,7 +283,7 @@ class _Supervisor:
             self._up.set()
 
 
-def load_spec(model: ModelSettings, library: str | None) -> LoadSpec:
+def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
     """What the host of this model is told to load."""
     return LoadSpec(
         model=model.path,
@@ -292,11 +292,12 @@ def load_spec(model: ModelSettings, library: str | None) -> LoadSpec:
         threads=model.threads,
         exact=model.exact,
         kv_type=model.kv_type,
-        library=library,
+        library=settings.engine.library,
         layout=KVLayout(model.layout),
         cells=model.cells,
         step_latency=model.step_latency,
         queue=model.queue,
         queue_per_actor=model.queue_per_actor,
         keep_prefixes=model.keep_prefixes,
+        adapter_memory=settings.lora.memory_bytes,
     )

@@ -14,6 +14,8 @@ LAYERS = {
     "antiphon.domain": 1,
     "antiphon.settings": 1,
     "antiphon.settings_errors": 1,
+    "antiphon.settings_lora": 1,
+    "antiphon.settings_meta": 1,
     "antiphon.settings_model": 1,
     "antiphon.settings_said": 1,
     "antiphon.sandbox": 1,
@@ -81,6 +83,8 @@ BORDERS = {
     "jinja2": ("antiphon.rendering", "antiphon.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",
+        "antiphon.settings_lora",
+        "antiphon.settings_meta",
         "antiphon.settings_model",
         "antiphon.dialects",
         "antiphon.http",

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.settings import Settings, load, model, values_of, with_models
+from antiphon.errors import SettingsError
+from antiphon.settings import Settings, load, model, values_of, with_homes, with_models
 from antiphon.settings_model import ModelSettings
 from antiphon.weights.parts import without_part
 from antiphon.weights.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
+ADAPTERS_VARIABLE = "ANTIPHON_ADAPTERS"
+"""Adapters as `--lora` takes them, with commas between them."""
+
+OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE})
+"""Variables that are no setting of a section."""
 
 DEMO_MODEL: dict[str, object] = {
     "name": "cantor",
@@ -35,18 +41,25 @@ class Asked:
     shared: Mapping[str, object] = field(default_factory=dict)
     """What holds for every model."""
     config: Path | None = None
+    adapters: Sequence[str] = ()
+    """Each as NAME=PATH."""
 
     def settings(self) -> Settings:
         """The settings as said, with the demo model if no other is. Raises SettingsError."""
         named = [named_model(text) for text in self.models]
-        settings = load(*self.sources(), named)
+        settings = load(*self.sources(), named, [named_adapter(text) for text in self.said_adapters()])
         if not settings.models:
             settings = with_models(settings, [model(DEMO_MODEL)])
-        return with_models(settings, map(self._shared_over, settings.models))
+        return with_homes(with_models(settings, map(self._shared_over, settings.models)))
+
+    def said_adapters(self) -> list[str]:
+        """Those of the flags, or else of the variable; the file's are the file's to say."""
+        said = os.environ.get(ADAPTERS_VARIABLE, "").split(",")
+        return list(self.adapters) or [text.strip() for text in said if text.strip()]
 
     def sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
         """Flags, variables and file: the first arguments of `settings.load`."""
-        environ = {name: value for name, value in os.environ.items() if name != HOME_VARIABLE}
+        environ = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         return self.flags, environ, self.file()
 
     def file(self) -> Path | None:
@@ -70,6 +83,14 @@ def named_model(text: str) -> dict[str, object]:
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
     return {"name": without_part(Path(text).name), "path": text}
+
+
+def named_adapter(text: str) -> dict[str, object]:
+    """`NAME=PATH`. Raises SettingsError."""
+    name, equals, path = text.partition("=")
+    if not (equals and name and path):
+        raise SettingsError(f"an adapter is said as NAME=PATH, not {text!r}")
+    return {"name": name, "path": path}
 
 
 def given(**values: object | None) -> dict[str, object]:

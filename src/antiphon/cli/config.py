@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from antiphon.cli.asked import DEMO_MODEL, SETTINGS_FILE, Asked
+from antiphon.cli.asked import ADAPTERS_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
 from antiphon.cli.sources import DEFAULT, Source, models_in, sources
 from antiphon.errors import AntiphonError
 from antiphon.settings import SECTIONS, Settings, declared
@@ -30,7 +30,7 @@ def run(asked: Asked, as_json: bool) -> int:
     """Prints them; returns the process's exit status."""
     try:
         settings = asked.settings()
-        rows = [*section_rows(settings, asked), *model_rows(settings, asked)]
+        rows = [*section_rows(settings, asked), *model_rows(settings, asked), *adapter_rows(settings, asked)]
     except AntiphonError as error:
         print(f"antiphon: {error.message}", file=sys.stderr)
         return 1
@@ -72,6 +72,18 @@ def model_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
         said |= {name: Source(SourceKind.FLAG, flag("models", name)) for name in asked.shared}
         for name in ModelSettings.__struct_fields__:
             yield Row(f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT))
+
+
+def adapter_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
+    """What was said of each adapter: all of them come from the flags, or the variable, or the file."""
+    source = Source(SourceKind.FILE, str(asked.file()))
+    if asked.adapters:
+        source = Source(SourceKind.FLAG, "--lora")
+    elif asked.said_adapters():
+        source = Source(SourceKind.VARIABLE, ADAPTERS_VARIABLE)
+    for adapter in settings.adapters:
+        yield Row(f"adapters.{adapter.name}.path", adapter.path, source)
+        yield Row(f"adapters.{adapter.name}.model", adapter.model, source)
 
 
 def as_object(rows: list[Row]) -> str:

@@ -47,7 +47,7 @@ def examine(asked: Asked, load: bool) -> Iterator[Finding]:
     yield python
     models, of_models = check_models(settings)
     if python.standing is Standing.OK:
-        tried = [load_spec(one.model, settings.engine.library) for one in models] if load else []
+        tried = [load_spec(one.model, settings) for one in models] if load else []
         seen = inspect(interpreter(settings), settings.engine, tried)
         yield from check_library(seen)
         yield from check_processor(seen, processor_features())

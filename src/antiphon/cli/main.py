@@ -38,6 +38,7 @@ def version() -> None:
 @app.command()
 def serve(
     model: options.Models = None,
+    lora: options.Loras = None,
     host: options.Host = None,
     port: options.Port = None,
     sequences: options.Sequences = None,
@@ -54,12 +55,13 @@ def serve(
 
     flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    raise typer.Exit(command.run(Asked(flags, model or [], shared, config)))
+    raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or [])))
 
 
 @app.command("config")
 def show_config(
     model: options.Models = None,
+    lora: options.Loras = None,
     host: options.Host = None,
     port: options.Port = None,
     sequences: options.Sequences = None,
@@ -79,7 +81,7 @@ def show_config(
 
     flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    raise typer.Exit(command.run(Asked(flags, model or [], shared, config), as_json=json))
+    raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or []), as_json=json))
 
 
 @app.command()

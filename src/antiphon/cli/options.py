@@ -12,6 +12,13 @@ Models = Annotated[
         help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE; may be repeated. [the demo model]",
     ),
 ]
+Loras = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora",
+        help="A LoRA adapter, as NAME=PATH of a GGUF file or PEFT directory; may be repeated. [none]",
+    ),
+]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")]
 Sequences = Annotated[int | None, typer.Option(help="Choices that run at once, for each model. [8]")]

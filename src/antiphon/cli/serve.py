@@ -9,6 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from antiphon.cli.adapters import kept
 from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import fetched
 from antiphon.cli.terminal import shown
@@ -34,9 +35,11 @@ def run(asked: Asked) -> int:
 
 
 def settled(asked: Asked) -> Settings:
-    """The settings with every model fetched, checked and sized. Raises a StartupError."""
+    """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
+    StartupError."""
     settings = asked.settings()
-    return with_models(settings, [sized(fetched(model, settings.hub)) for model in settings.models])
+    models = [sized(fetched(model, settings.hub)) for model in settings.models]
+    return kept(with_models(settings, models))
 
 
 def sized(model: ModelSettings) -> ModelSettings:
@@ -76,6 +79,8 @@ def panel(settings: Settings, serving: Serving) -> str:
         size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
         mode = ", exact" if info.exact else ""
         lines.append(f"  model    {shown(model.name)}: {size}, {room_of(model)}{mode}")
+        if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
+            lines.append(f"  lora     {', '.join(adapters)}")
     info = serving.engines[first]
     lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
     body = {"model": first, "messages": [{"role": "user", "content": "What is Antiphon?"}]}

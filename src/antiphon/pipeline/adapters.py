@@ -20,6 +20,7 @@ from antiphon.engines.registry import Model, Models
 from antiphon.errors import (
     EngineUnavailable,
     InvalidValue,
+    LoadError,
     MissingParameter,
     ModelNotFound,
     UnsupportedParameter,
@@ -69,7 +70,10 @@ class Adapters:
         self._changing = asyncio.Lock()
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
-        """Names an adapter of the settings, before its engine has it: until then requests wait for it."""
+        """Names an adapter of the settings, before its engine has it: until then requests wait for it.
+        Raises LoadError for a model that takes none."""
+        if base not in self._homes:
+            raise LoadError(f"the adapter {name} cannot be served: the model {base} takes no adapters")
         self._put(name, base, adapter)
 
     async def restore(self, base: str) -> None:
@@ -77,7 +81,12 @@ class Adapters:
         refuses, and EngineUnavailable."""
         for model in self._of(base):
             if model.adapter is not None:
-                await self._homes[base].engine.add_adapter(model.adapter.digest, model.adapter.path)
+                try:
+                    await self._homes[base].engine.add_adapter(model.adapter.digest, model.adapter.path)
+                except InvalidValue as refused:
+                    raise InvalidValue(
+                        f"the adapter {model.name} cannot be served: {refused.message}", param="lora_path"
+                    ) from None
 
     async def load(self, wanted: Wanted) -> None:
         """Makes an adapter a model. The same content under its name is no error.

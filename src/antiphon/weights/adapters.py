@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.domain.adapter import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.allowed import copied, shown
-from antiphon.weights.convert.peft import convert_peft, is_peft
 from antiphon.weights.gguf import Header, read_any, read_header
 
 PAIR = (".lora_a", ".lora_b")
@@ -45,8 +45,7 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
     partial = Path(name)
     try:
         if source.is_dir():
-            _require_peft(source)
-            convert_peft(source, base, partial)
+            _convert(source, base, partial)
         else:
             _require_file(source)
             _copy(source, partial)
@@ -103,6 +102,15 @@ def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterF
     return AdapterFile(path, digest(path), rank, alpha, header.size)
 
 
+def read_kept(path: Path) -> Adapter:
+    """An adapter that `keep_adapter` kept: its name is its digest, and it was checked. Raises
+    ModelFileError."""
+    header = read_any(path)
+    ranks = [shape[1] for name, shape in header.shapes.items() if name.endswith(PAIR[0])]
+    alpha = float(header.metadata.get("adapter.lora.alpha", 0))
+    return Adapter(path.stem, str(path), max(ranks, default=0), alpha, header.size)
+
+
 def digest(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
@@ -129,11 +137,15 @@ def _check_pairs(header: Header, base: Header, name: str) -> int:
     return rank
 
 
-def _require_peft(source: Path) -> None:
+def _convert(source: Path, base: Header, target: Path) -> None:
+    """Imports what it needs only now: a process that serves never converts."""
+    from antiphon.weights.convert.peft import convert_peft, is_peft
+
     if not is_peft(source):
         raise ModelFileError(
             f"{source} holds no adapter_config.json; name a GGUF file, or a directory as PEFT saves it"
         )
+    convert_peft(source, base, target)
 
 
 def _require_file(source: Path) -> None:

@@ -1,0 +1,57 @@
+"""Adapters that are there from the start: checked against their models, converted where they come from PEFT,
+kept in the registry. Everything wrong with them is said before a process is started.
+"""
+
+import os
+from pathlib import Path
+
+from antiphon.errors import ModelFileError, SettingsError
+from antiphon.settings import Settings, with_lora
+from antiphon.weights.adapters import keep_adapter
+from antiphon.weights.gguf import read_header
+from antiphon.weights.keeping import default_registry, share
+
+
+def kept(settings: Settings) -> Settings:
+    """The settings with absolute places, and each adapter's path that of its kept file. Raises a
+    StartupError."""
+    registry = (
+        Path(settings.lora.registry or default_registry(os.environ, Path.home())).expanduser().absolute()
+    )
+    directories = [_directory(said) for said in settings.lora.directories]
+    paths = {}
+    for adapter in settings.adapters:
+        (base,) = (model.path for model in settings.models if model.name == adapter.model)
+        try:
+            found = keep_adapter(
+                Path(adapter.path).expanduser().absolute(), read_header(Path(base)), registry
+            )
+            if settings.engine.user is not None:
+                share(found.path)
+        except OSError as problem:
+            raise SettingsError(
+                f"adapters cannot be kept in {registry}: {os.strerror(problem.errno or 0)}; name another "
+                "directory with ANTIPHON_LORA_REGISTRY"
+            ) from None
+        except ModelFileError as refused:
+            raise ModelFileError(
+                f"the adapter {adapter.name} cannot be served: {refused.message.rstrip('.')}; mend it, name "
+                "another file with --lora NAME=PATH, or leave it out"
+            ) from None
+        paths[adapter.name] = str(found.path)
+    return with_lora(settings, str(registry), directories, paths)
+
+
+def _directory(said: str) -> str:
+    """A directory that callers may load from. Raises SettingsError for one that cannot be."""
+    path = Path(said).expanduser().absolute()
+    if not path.is_dir():
+        raise SettingsError(
+            f"{path} is no directory, so nothing can be loaded from it; make it, or mend "
+            "ANTIPHON_LORA_DIRECTORIES"
+        )
+    if path == Path(path.root):
+        raise SettingsError(
+            "ANTIPHON_LORA_DIRECTORIES names the root of all files; name the directory that holds adapters"
+        )
+    return str(path)

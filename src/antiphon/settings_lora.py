@@ -1,0 +1,94 @@
+"""What can be set of LoRA adapters: where they come from, where they are kept, and those that are there from
+the start. `antiphon.settings` has the rest, and reads them."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.domain.adapter import ADAPTER_NAME
+from antiphon.errors import SettingsError
+from antiphon.settings_meta import GIB, KIB, said
+from antiphon.settings_model import ModelSettings
+
+
+class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """LoRA adapters (adapters.md): where they come from and where they are kept."""
+
+    directories: Annotated[
+        tuple[str, ...],
+        said(
+            "ANTIPHON_LORA_DIRECTORIES",
+            "Directories that callers may load adapters from while the server runs; without one nobody may "
+            "load or unload any.",
+        ),
+    ] = ()
+    registry: Annotated[
+        str | None,
+        said(
+            "ANTIPHON_LORA_REGISTRY",
+            "Directory that adapters are kept in, under their digests; none means `adapters` in "
+            "`ANTIPHON_HOME`, or in the platform's directory for data.",
+        ),
+    ] = None
+    memory_bytes: Annotated[
+        int,
+        said(
+            "ANTIPHON_LORA_MEMORY_BYTES",
+            "Bytes of adapters that each engine keeps in memory; the others are read again when their turn "
+            "comes.",
+        ),
+        Meta(ge=0),
+    ] = GIB
+    max_bytes: Annotated[
+        int,
+        said("ANTIPHON_LORA_MAX_BYTES", "Largest file of an adapter that a caller may load, in bytes."),
+        Meta(ge=KIB),
+    ] = GIB
+
+
+class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One adapter that is there from the start. Several are given as a list of tables in the file, by
+    repeating `--lora NAME=PATH`, or in `ANTIPHON_ADAPTERS` with commas between them."""
+
+    name: Annotated[
+        str, Meta(description="Name that callers use as model.", pattern=f"^{ADAPTER_NAME.pattern}$")
+    ]
+    path: Annotated[str, Meta(description="A GGUF adapter, or a directory as PEFT saves it.", min_length=1)]
+    model: Annotated[
+        str | None,
+        Meta(description="Name of the model that it adapts; may be left out when there is only one."),
+    ] = None
+
+
+def housed(
+    adapters: Sequence[AdapterSettings], models: Sequence[ModelSettings]
+) -> tuple[AdapterSettings, ...]:
+    """The adapters, each with the name of its model. Raises SettingsError."""
+    names = [model.name for model in models]
+    taken = set(names)
+    for adapter in adapters:
+        if adapter.name in taken:
+            raise SettingsError(
+                f"two models or adapters are named {adapter.name!r}; give one another name with --lora "
+                "NAME=PATH"
+            )
+        taken.add(adapter.name)
+    return tuple(_housed(adapter, names) for adapter in adapters)
+
+
+def _housed(adapter: AdapterSettings, models: Sequence[str]) -> AdapterSettings:
+    known = ", ".join(models)
+    if adapter.model is None and len(models) == 1:
+        return msgspec.structs.replace(adapter, model=models[0])
+    if adapter.model is None:
+        raise SettingsError(
+            f"there are several models ({known}); say which of them the adapter {adapter.name} adapts: "
+            'model = "..." in its [[adapters]] table'
+        )
+    if adapter.model not in models:
+        raise SettingsError(
+            f"the adapter {adapter.name} adapts {adapter.model!r}, which is not served; there is: {known}"
+        )
+    return adapter
