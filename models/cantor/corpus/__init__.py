@@ -14,15 +14,8 @@ from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, obeyed, recall, t
 from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import HERE
 from models.cantor.corpus.noise import dress, greet
-from models.cantor.corpus.tools import (
-    Task,
-    call_text,
-    composed_task,
-    invent_task,
-    load_kinds,
-    make_task,
-    result_of,
-)
+from models.cantor.corpus.results import result_of
+from models.cantor.corpus.tools import Kinds, Task, call_text, composed_task, invent_task, make_task
 from models.cantor.recipe import LEGS, MIXTURES
 
 
@@ -51,7 +44,7 @@ class Corpus:
         self.asker = Asker()
         self.facts = load_blocks(HERE / "facts.txt")
         self.talk = load_blocks(HERE / "talk.txt")
-        self.kinds = load_kinds()
+        self.kinds = Kinds()
         self.kinds_of_document: dict[str, Callable[[random.Random], Document]] = {
             "fact": self._one_fact,
             "facts": self._some_facts,
@@ -160,36 +153,52 @@ class Corpus:
 
     def _task(self, rng: random.Random) -> Task:
         roll = rng.random()
-        if roll < 0.42:
-            return make_task(rng.choice(self.kinds), rng)
-        return composed_task(rng) if roll < 0.88 else invent_task(rng)
+        if roll < 0.55:
+            return make_task(rng.choice(self.kinds.all), rng)
+        return composed_task(rng) if roll < 0.9 else invent_task(rng)
+
+    def _distractor(self, task: Task, rng: random.Random) -> Task:
+        """A tool that is not asked for, often one that is much like the tool that is."""
+        if rng.random() < 0.35:
+            return self._task(rng)
+        if task.kind is not None:
+            return make_task(self.kinds.near(task.kind, rng), rng)
+        return composed_task(rng, task.made)
 
     def _tools(self, tasks: list[Task], others: int, rng: random.Random) -> tuple[dict[str, object], ...]:
         """The tools of tasks among others, as many as have different names."""
         shown = {str(task.function["name"]): task.function for task in tasks}
         for _ in range(others):
-            other = self._task(rng).function
+            other = self._distractor(rng.choice(tasks), rng).function
             shown.setdefault(str(other["name"]), other)
         tools = list(shown.values())
         rng.shuffle(tools)
         return tuple(tools)
 
     def _tool_call(self, rng: random.Random) -> Document:
-        tasks = {str(task.function["name"]): task for task in (self._task(rng), self._task(rng))}
-        called = list(tasks.values())[: 1 if rng.random() < 0.55 else 2]
-        tools = self._tools(called, rng.choice((0, 0, 0, 1, 1, 1, 2)), rng)
+        first = self._task(rng)
+        second = self._distractor(first, rng) if rng.random() < 0.5 else self._task(rng)
+        tasks = {str(task.function["name"]): task for task in (first, second)}
+        called = list(tasks.values())[: 1 if rng.random() < 0.6 else 2]
+        tools = self._tools(called, rng.choice((0, 0, 1, 1, 1, 2, 2, 3, 4)), rng)
         system = rng.choice(PLAIN_SYSTEMS) if rng.random() < 0.15 else ""
         turns = [Turn("system", system)] if system else []
-        if rng.random() < 0.04:
-            question, answer = rng.choice((self.small_talk, self.fact))(rng)
-            turns += [Turn("user", question), Turn("assistant", answer)]
+        if rng.random() < 0.06:
+            turns += self._said_in_text(rng)
         for task in called:
             request = greet(task.request, rng) if rng.random() < 0.15 else task.request
             turns += [Turn("user", request), Turn("assistant", call_text(task))]
             if rng.random() < 0.12:
                 result, answer = result_of(rng)
                 turns += [Turn("tool", result), Turn("assistant", answer)]
+        if rng.random() < 0.04:
+            turns += self._said_in_text(rng)
         return Document(tuple(turns), tools)
+
+    def _said_in_text(self, rng: random.Random) -> list[Turn]:
+        """Turns that need no tool, though some are shown."""
+        question, answer = rng.choice((self.small_talk, self.fact))(rng)
+        return [Turn("user", question), Turn("assistant", answer)]
 
     def _tool_drill(self, rng: random.Random) -> Document:
         """Calls of tools that exist nowhere: nothing but copying helps."""

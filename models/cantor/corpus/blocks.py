@@ -1,6 +1,7 @@
 """Question-and-answer blocks (facts.txt, talk.txt): reads them and draws one question with its answer."""
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,5 +115,5 @@ def _punctuate(question: str) -> str:
     question = question.strip()
     if question[-1] in ".?!":
         return question
-    last = question.rsplit(". ", 1)[-1].lower()
+    last = re.split(r"[.:?] ", question)[-1].lower()
     return question + ("." if last.startswith(IMPERATIVES) else "?")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.cantor.corpus.grammar import HERE, lines_of
-from models.cantor.corpus.values import draw_value, type_of
+from models.cantor.corpus.naming import parameter_name, schema_of, tool_name
+from models.cantor.corpus.values import draw_value, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class Composed:
     properties: dict[str, object]
     request: str
     arguments: Mapping[str, object]
+    act: Act
+    verb: str
+    thing: str
 
 
 def load_acts(path: Path = HERE / "acts.txt") -> list[Act]:
@@ -60,24 +64,34 @@ FRAMES = (
 )
 
 
-def compose(rng: random.Random) -> Composed:
-    """One tool and one request."""
+def compose(rng: random.Random, like: Composed | None = None) -> Composed:
+    """One tool and one request; with one given, another act on its thing or its act on another thing."""
     act = rng.choice(ACTS)
     verb, thing = rng.choice(act.verbs), rng.choice(act.things)
-    roles = _roles(rng)
-    said: list[str] = []
+    if like is not None and rng.random() < 0.5:
+        act, verb = like.act, like.verb
+        thing = rng.choice([other for other in act.things if other != like.thing])
+    elif like is not None:
+        act = rng.choice([other for other in ACTS if not set(other.verbs) & set(like.act.verbs)])
+        verb, thing = rng.choice(act.verbs), like.thing
+    phrases: list[str] = []
     properties: dict[str, object] = {}
     arguments: dict[str, object] = {}
-    for name, role in roles.items():
+    for alias, role in _roles(rng).items():
         value = draw_value(role.kind, rng)
-        properties[name] = _schema(role, name, thing, rng)
-        arguments[name] = value
-        said.append(rng.choice(role.phrases).strip().replace("{}", str(value)))
+        name = parameter_name(alias, rng)
+        if name in properties:
+            name = alias
+        unsaid = like is None and len(arguments) > 0 and rng.random() < 0.12
+        properties[name] = schema_of(role.kind, name, alias, rng, optional=unsaid)
+        if not unsaid:
+            arguments[name] = value
+            phrases.append(rng.choice(role.phrases).strip().replace("{}", said(value, rng)))
     spoken = verb if rng.random() < 0.7 else rng.choice(act.verbs)
-    request = _request(spoken, thing, said, rng)
-    return Composed(
-        _name(verb, thing, rng), _description(act, verb, thing, rng), properties, request, arguments
-    )
+    request = _request(spoken, thing, phrases, rng)
+    name = tool_name(_name(verb, thing, rng), rng)
+    text = _description(act, verb, thing, rng)
+    return Composed(name, text, properties, request, arguments, act, verb, thing)
 
 
 def _roles(rng: random.Random) -> dict[str, Role]:
@@ -91,26 +105,6 @@ def _roles(rng: random.Random) -> dict[str, Role]:
             chosen[name] = role
             kinds.add(head)
     return chosen
-
-
-def _schema(role: Role, name: str, thing: str, rng: random.Random) -> dict[str, object]:
-    schema = type_of(role.kind)
-    if rng.random() < 0.3:
-        plain = name.replace("_", " ")
-        schema["description"] = rng.choice(
-            (
-                *(
-                    f"The {plain}",
-                    f"The {plain}.",
-                    plain.capitalize(),
-                    f"{plain.capitalize()} of the {thing}",
-                ),
-                *(f"The {role.names[0]}", f"The {plain} to use", f"{plain.capitalize()}, for example "),
-            )
-        )
-        if str(schema["description"]).endswith("example "):
-            schema["description"] = f"{schema['description']}{draw_value(role.kind, rng)}"
-    return schema
 
 
 def _name(verb: str, thing: str, rng: random.Random) -> str:

@@ -1,17 +1,21 @@
-"""Tool calls: the tools of tools.txt under many names and invented ones, a request, the call, its result."""
+"""Tool calls: the tools of tools_*.txt under many names and invented ones, a request, the call."""
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.cantor.corpus.composed import compose
-from models.cantor.corpus.grammar import HERE, Choice, draw, load_words, parse
+from models.cantor.corpus.composed import Composed, compose
+from models.cantor.corpus.grammar import HERE, Choice, draw, parse
+from models.cantor.corpus.naming import parameter_name, schema_of, tool_name
 from models.cantor.corpus.skills import COMMON, invented
-from models.cantor.corpus.values import draw_value, type_of
+from models.cantor.corpus.values import Value, draw_value, said
 
-WORDS = load_words()
+GIVEN = re.compile(r"\{(\w+)(?:=(\w+))?\}")  # {x}: the value of x; {x=on}: x is "on", and nothing is said
+NEAR = 6  # kinds that stand this near in a file are alike
+LITERALS: Mapping[str, bool] = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +30,30 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One tool as shown, a request for it and the arguments the request gives."""
+    """One tool as shown, a request for it and the arguments the request gives; what it was made of."""
 
     function: dict[str, object]
     request: str
     arguments: Mapping[str, object]
+    kind: Kind | None = None
+    made: Composed | None = None
 
 
-def load_kinds(path: Path = HERE / "tools.txt") -> list[Kind]:
-    """Every kind of tools.txt."""
+class Kinds:
+    """Every kind of tools_*.txt."""
+
+    def __init__(self, folder: Path = HERE) -> None:
+        self.all = [kind for path in sorted(folder.glob("tools_*.txt")) for kind in load_kinds(path)]
+        self.place = {id(kind): at for at, kind in enumerate(self.all)}
+
+    def near(self, kind: Kind, rng: random.Random) -> Kind:
+        """Another kind of the same field of life."""
+        at = self.place[id(kind)] + rng.choice((-1, 1)) * rng.randint(1, NEAR)
+        return self.all[at % len(self.all)]
+
+
+def load_kinds(path: Path) -> list[Kind]:
+    """Every kind of a file."""
     rows: list[tuple[str, list[str], list[str]]] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("@"):
@@ -58,39 +77,42 @@ def _kind(head: str, parameters: list[str], requests: list[str]) -> Kind:
 
 
 def make_task(kind: Kind, rng: random.Random) -> Task:
-    """A tool of a kind under drawn names, and a request for it."""
-    name = kind.names[0] if rng.random() < 0.4 else rng.choice(kind.names)
-    names, values, properties = {}, {}, {}
-    for aliases, value_kind in kind.parameters:
-        alias = aliases[0] if rng.random() < 0.45 else rng.choice(aliases)
-        names[aliases[0]] = alias
-        values[aliases[0]] = draw_value(value_kind, rng)
-        properties[alias] = _property(value_kind, alias, rng)
+    """A tool of a kind under drawn names, and a request; what the request leaves out is left out."""
     request = draw(rng.choice(kind.requests), rng, {})
-    for key, value in values.items():
-        request = request.replace("{" + key + "}", str(value))
-    arguments = {names[key]: value for key, value in values.items()}
-    return Task(_function(name, rng.choice(kind.descriptions), properties, rng), request, arguments)
+    given = {match[1]: match[2] for match in GIVEN.finditer(request)}
+    properties: dict[str, object] = {}
+    arguments: dict[str, Value] = {}
+    spoken: dict[str, str] = {}
+    for aliases, value_kind in kind.parameters:
+        key = aliases[0]
+        if key not in given and rng.random() < 0.5:
+            continue  # a tool that lacks what is not needed
+        alias = key if rng.random() < 0.4 else rng.choice(aliases)
+        name = parameter_name(alias, rng)
+        if name in properties:
+            name = f"{name}_{key}"
+        properties[name] = schema_of(value_kind, name, alias, rng, optional=key not in given)
+        if key in given:
+            set_to = given[key]
+            value = draw_value(value_kind, rng) if set_to is None else LITERALS.get(set_to, set_to)
+            arguments[name], spoken[key] = value, "" if set_to else said(value, rng)
+    request = GIVEN.sub(lambda match: spoken[match[1]], request)
+    alias = kind.names[0] if rng.random() < 0.4 else rng.choice(kind.names)
+    function = _function(tool_name(alias, rng), rng.choice(kind.descriptions), properties, rng)
+    return Task(function, _tidy(request), arguments, kind)
 
 
-def _property(kind: str, name: str, rng: random.Random) -> dict[str, object]:
-    schema = type_of(kind)
-    if rng.random() < 0.3:
-        schema["description"] = rng.choice(
-            (
-                f"The {name.replace('_', ' ')}",
-                f"The {name.replace('_', ' ')} to use",
-                name.replace("_", " ").capitalize(),
-            )
-        )
-    return schema
+def _tidy(request: str) -> str:
+    """One space where several came together, and none before a mark at the end."""
+    request = " ".join(request.split(" ")) if "  " not in request else re.sub(" +", " ", request)
+    return re.sub(r" ([.?])$", r"\1", request.strip())
 
 
 def _function(
     name: str, text: str, properties: Mapping[str, object], rng: random.Random
 ) -> dict[str, object]:
     function: dict[str, object] = {"name": name}
-    if rng.random() < 0.8:
+    if rng.random() < 0.93:
         function["description"] = text if rng.random() < 0.8 else text.rstrip(".")
     function["parameters"] = {"type": "object", "properties": properties, "required": list(properties)}
     return function
@@ -162,7 +184,9 @@ def invent_task(rng: random.Random) -> Task:
     chosen = rng.sample(FIELDS, rng.choice((0, 1, 1, 1, 2, 2, 3)))
     kinds = [rng.choice(("int:0:999", "word", "word", "name", "phrase", "colour", "city")) for _ in chosen]
     values = {field: draw_value(kind, rng) for field, kind in zip(chosen, kinds, strict=True)}
-    properties = {field: _property(kind, field, rng) for field, kind in zip(chosen, kinds, strict=True)}
+    properties: dict[str, object] = {
+        field: schema_of(kind, field, field, rng) for field, kind in zip(chosen, kinds, strict=True)
+    }
     words = [
         rng.choice(
             (
@@ -202,73 +226,14 @@ def invent_task(rng: random.Random) -> Task:
     return Task(_function(f"{verb}_{noun}", text, properties, rng), request, values)
 
 
-def composed_task(rng: random.Random) -> Task:
-    """A tool put together from roles, and a request for it."""
-    made = compose(rng)
-    return Task(_function(made.name, made.description, made.properties, rng), made.request, made.arguments)
+def composed_task(rng: random.Random, like: Composed | None = None) -> Task:
+    """A tool put together from roles, and a request for it; one much like another, if that is given."""
+    made = compose(rng, like)
+    function = _function(made.name, made.description, made.properties, rng)
+    return Task(function, made.request, made.arguments, made=made)
 
 
 def call_text(task: Task) -> str:
     """The assistant's turn that calls a tool."""
     call = json.dumps({"name": task.function["name"], "arguments": task.arguments})
     return f"<tool_call>{call}</tool_call>"
-
-
-STATES = (
-    "ok",
-    "done",
-    "sunny",
-    "rain",
-    "cloudy",
-    "ready",
-    "open",
-    "closed",
-    "running",
-    "sent",
-    "saved",
-    "found",
-    "cold",
-    "warm",
-    "on",
-    "off",
-    "full",
-    "empty",
-    "late",
-    "on time",
-)
-
-
-def result_of(rng: random.Random) -> tuple[str, str]:
-    """What a tool gives back, and the answer that tells it."""
-    roll = rng.random()
-    if roll < 0.3:
-        state = rng.choice(STATES)
-        return state, f"The result is: {state}."
-    if roll < 0.5:
-        number = rng.randint(0, 9999)
-        return str(number), f"The result is: {number}."
-    keys = rng.sample(
-        (
-            "status",
-            "temperature",
-            "result",
-            "price",
-            "time",
-            "count",
-            "value",
-            "id",
-            "state",
-            "total",
-            "wind",
-            "name",
-            "balance",
-        ),
-        rng.randint(1, 2),
-    )
-    pairs = {
-        key: rng.choice((rng.choice(STATES), rng.randint(0, 999), str(draw_value("word", rng))))
-        for key in keys
-    }
-    return json.dumps(pairs), "The result is: " + ", ".join(
-        f"{key} {value}" for key, value in pairs.items()
-    ) + "."

@@ -6,110 +6,40 @@ from collections.abc import Callable
 from models.cantor.corpus.grammar import load_words
 from models.cantor.corpus.skills import COMMON, invented, phrase, sentence, some_word
 
+Value = str | int | float | bool | list[str]
 WORDS = load_words()
-TASKS = (
-    "buy milk",
-    "call the doctor",
-    "water the flowers",
-    "feed the cat",
-    "pay the rent",
-    "clean the kitchen",
-    "read the report",
-    "fix the bike",
-    "walk the dog",
-    "write a letter",
-    "pack the bag",
-    "send the invoice",
-    "take out the trash",
-    "book the tickets",
-    "wash the car",
-    "check the oven",
-    "back up the server",
-)
-SAYINGS = (
-    "I will be late",
-    "see you tomorrow",
-    "happy birthday",
-    "the meeting is at noon",
-    "please call me back",
-    "dinner is ready",
-    "I am on my way",
-    "good luck today",
-    "we need more milk",
-    "the train is late",
-    "thank you for the book",
-    "hello from the office",
-    "do not forget the keys",
-    "all systems are running",
-    "lunch at one",
-)
-EVENTS = (
-    "meeting",
-    "dinner",
-    "party",
-    "concert",
-    "lunch",
-    "workshop",
-    "dentist",
-    "interview",
-    "lecture",
-    "football game",
-    "team meeting",
-    "birthday party",
-    "doctor visit",
-    "call with Anna",
-    "review",
-    "exam",
-    "yoga class",
-    "picnic",
-)
-SERVICES = (
-    "nginx",
-    "gateway",
-    "database",
-    "cache",
-    "worker",
-    "mail",
-    "backup",
-    "engine",
-    "web",
-    "api",
-    "redis",
-    "proxy",
-)
-FOLDERS = (
-    "docs",
-    "src",
-    "tmp",
-    "data",
-    "home",
-    "logs",
-    "music",
-    "photos",
-    "etc",
-    "backup",
-    "work",
-    "reports",
-)
-ENDINGS = ("txt", "md", "json", "csv", "py", "log", "toml", "pdf", "yaml")
+TASKS, SAYINGS, EVENTS = (WORDS[name] for name in ("task", "saying", "event"))
+SERVICES, FOLDERS = WORDS["service"], WORDS["folder"]
+ENDINGS = ("txt", "md", "json", "csv", "py", "log", "toml", "pdf", "yaml", "html", "png", "jpg", "sh", "xml")
 
 
 def type_of(kind: str) -> dict[str, object]:
     """The JSON schema of a kind of value."""
-    head = kind.split(":", maxsplit=1)[0]
+    head, _, tail = kind.partition(":")
     if head == "enum":
-        return {"type": "string", "enum": kind.split(":")[1].split(",")}
-    return {"type": {"int": "integer", "amount": "number"}.get(head, "string")}
+        return {"type": "string", "enum": tail.split(",")}
+    if head == "list":
+        return {"type": "array", "items": {"type": "string"}}
+    return {"type": TYPES.get(head, "string")}
 
 
-def draw_value(kind: str, rng: random.Random) -> str | int | float:
+TYPES = {"int": "integer", "amount": "number", "num": "number", "dec": "number", "bool": "boolean"}
+
+
+def draw_value(kind: str, rng: random.Random) -> Value:
     """One value of a kind."""
     head, _, tail = kind.partition(":")
     if head == "int":
         low, high = map(int, tail.split(":"))
         return rng.randint(low, high)
+    if head == "dec":
+        least, most = map(float, tail.split(":"))
+        value = round(rng.uniform(least, most), rng.choice((0, 1, 1, 2)))
+        return int(value) if value == int(value) else value
     if head == "enum":
         return rng.choice(tail.split(","))
+    if head == "list":
+        return list(dict.fromkeys(str(draw_value(tail, rng)) for _ in range(rng.choice((2, 2, 3, 3, 4)))))
     if head in MAKERS:
         return MAKERS[head](rng)
     if rng.random() < 0.3:
@@ -119,9 +49,136 @@ def draw_value(kind: str, rng: random.Random) -> str | int | float:
     return rng.choice(WORDS[head])
 
 
+def said(value: Value, rng: random.Random) -> str:
+    """A value as a request says it."""
+    if not isinstance(value, list):
+        return str(value)
+    if len(value) == 1:
+        return value[0]
+    return ", ".join(value[:-1]) + rng.choice((" and ", " and ", ", ")) + value[-1]
+
+
 def _handle(rng: random.Random) -> str:
     word = invented(rng).lower() if rng.random() < 0.6 else rng.choice(WORDS["name"]).lower()
     return word + rng.choice(("", "", str(rng.randint(1, 99)), f"_{rng.choice(WORDS['abstract'])}"))
+
+
+def _isodate(rng: random.Random) -> str:
+    if rng.random() < 0.55:
+        return f"{rng.randint(2023, 2031)}-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}"
+    return rng.choice((rng.choice(WORDS["day"]), _date(rng), _date(rng)))
+
+
+def _num(rng: random.Random) -> int | float:
+    roll = rng.random()
+    if roll < 0.75:
+        return rng.randint(0, 10 ** rng.randint(1, 4))
+    return round(rng.uniform(0, 100), rng.choice((1, 2))) if roll < 0.92 else -rng.randint(1, 99)
+
+
+def _phone(rng: random.Random) -> str:
+    digits = "".join(rng.choices("0123456789", k=rng.randint(3, 6)))
+    return (
+        rng.choice(("", "", "+1 ", "+44 ", "0"))
+        + f"{rng.randint(100, 999)}{rng.choice(('-', ' ', ''))}{digits}"
+    )
+
+
+def _street(rng: random.Random) -> str:
+    name = rng.choice((rng.choice(WORDS["family"]), rng.choice(WORDS["nature"]), invented(rng))).capitalize()
+    kind = rng.choice(("Street", "Road", "Avenue", "Lane", "Square"))
+    return rng.choice(
+        (f"{rng.randint(1, 250)} {name} {kind}", f"{name} {kind} {rng.randint(1, 99)}", f"{name} {kind}")
+    )
+
+
+def _code(rng: random.Random) -> str:
+    name, other = rng.choice(WORDS["abstract"]), rng.randint(1, 99)
+    return rng.choice(
+        (
+            f"print({other})",
+            f"{name} = {other}",
+            f"len('{name}')",
+            f"print('{name}')",
+            f"{other} + {rng.randint(1, 99)}",
+            f"sum([{other}, {rng.randint(1, 9)}])",
+            f"max({other}, 7)",
+        )
+    )
+
+
+def _command(rng: random.Random) -> str:
+    path = _path(rng)
+    return rng.choice(
+        (
+            f"ls {_dir(rng)}",
+            f"cat {path}",
+            f"rm {path}",
+            f"echo {_short(rng)}",
+            "df -h",
+            "uptime",
+            f"mkdir {_dir(rng)}",
+            "git status",
+            "whoami",
+            f"python {path}",
+            f"grep {some_word(rng)} {path}",
+        )
+    )
+
+
+def _sql(rng: random.Random) -> str:
+    table, field = _table(rng), rng.choice(WORDS["abstract"])
+    return rng.choice(
+        (
+            f"SELECT * FROM {table}",
+            f"SELECT {field} FROM {table}",
+            f"DELETE FROM {table}",
+            f"SELECT {field} FROM {table} WHERE id = {rng.randint(1, 999)}",
+            f"SELECT COUNT(*) FROM {table}",
+        )
+    )
+
+
+def _branch(rng: random.Random) -> str:
+    word = rng.choice((rng.choice(WORDS["abstract"]), invented(rng).lower()))
+    return rng.choice(
+        ("main", "develop", f"feature-{word}", f"fix/{word}", f"{word}", f"release-{_version(rng)}")
+    )
+
+
+def _repo(rng: random.Random) -> str:
+    word = rng.choice((rng.choice(WORDS["abstract"]), invented(rng).lower()))
+    return rng.choice((word, f"{invented(rng).lower()}/{word}", f"{word}-{rng.choice(SERVICES)}", "antiphon"))
+
+
+def _flight(rng: random.Random) -> str:
+    letters = "".join(rng.choices("ABDEFJKLMNQRSTU", k=2))
+    return f"{letters}{rng.choice(('', ' '))}{rng.randint(10, 9999)}"
+
+
+def _tracking(rng: random.Random) -> str:
+    return "".join(rng.choices("ABCDEFGHJKLMNPRSTUVWXYZ", k=rng.choice((0, 1, 2)))) + str(
+        rng.randint(10**4, 10**8)
+    )
+
+
+def _host(rng: random.Random) -> str:
+    if rng.random() < 0.3:
+        return ".".join(str(rng.randint(0, 255)) for _ in range(4))
+    return f"{invented(rng).lower()}.{rng.choice(('com', 'org', 'net', 'example.com', 'local', 'io'))}"
+
+
+def _channel(rng: random.Random) -> str:
+    word = rng.choice((rng.choice(WORDS["abstract"]), rng.choice(SERVICES), "general", "random", "news"))
+    return rng.choice(("", "#")) + word
+
+
+def _phraselow(rng: random.Random) -> str:
+    return " ".join(some_word(rng) for _ in range(rng.randint(1, 6)))
+
+
+def _somelower(rng: random.Random) -> str:
+    return (rng.choice(COMMON) if rng.random() < 0.7 else invented(rng)).lower()
 
 
 def _date(rng: random.Random) -> str:
@@ -152,8 +209,8 @@ def _version(rng: random.Random) -> str:
     return f"{rng.randint(0, 9)}.{rng.randint(0, 20)}" + rng.choice(("", f".{rng.randint(0, 9)}"))
 
 
-def _amount(rng: random.Random) -> str | int | float:
-    return rng.randint(1, 1000) if rng.random() < 0.75 else round(rng.uniform(0.5, 200), 1)
+def _amount(rng: random.Random) -> int | float:
+    return rng.randint(1, 1000) if rng.random() < 0.75 else round(rng.uniform(0.5, 200), rng.choice((1, 2)))
 
 
 def _clock(rng: random.Random) -> str:
@@ -235,7 +292,27 @@ def _table(rng: random.Random) -> str:
     return rng.choice(WORDS["abstract"]) + "s"
 
 
-MAKERS: dict[str, Callable[[random.Random], str | int | float]] = {
+def _bool(rng: random.Random) -> bool:
+    return rng.random() < 0.5
+
+
+MAKERS: dict[str, Callable[[random.Random], Value]] = {
+    "bool": _bool,
+    "isodate": _isodate,
+    "num": _num,
+    "phone": _phone,
+    "street": _street,
+    "code": _code,
+    "command": _command,
+    "sql": _sql,
+    "branch": _branch,
+    "repo": _repo,
+    "flight": _flight,
+    "tracking": _tracking,
+    "host": _host,
+    "channel": _channel,
+    "phraselow": _phraselow,
+    "somelower": _somelower,
     "amount": _amount,
     "clock": _clock,
     "math": _math,
