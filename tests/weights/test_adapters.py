@@ -155,4 +155,4 @@ def test_an_adapter_for_another_architecture_is_refused(tmp_path: Path, base: He
 
 def test_turned_rows_keep_their_heads_apart() -> None:
     rows = np.arange(8, dtype=np.float32).reshape(8, 1)
-    assert turn(rows, 2).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert turn(rows, 4).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
