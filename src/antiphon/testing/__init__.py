@@ -5,6 +5,8 @@ broken rule.
 """
 
 from antiphon.testing.clock import FakeClock
+from antiphon.testing.embedding_engine import EmbeddingScript, ScriptedEmbeddingEngine
+from antiphon.testing.embedding_kit import check_embedding_engine
 from antiphon.testing.engine import Answer, ScriptedEngine
 from antiphon.testing.engine_kit import check_engine
 from antiphon.testing.token_engine import Failure, Hold, Script, ScriptedTokenEngine, scripted_info
@@ -13,13 +15,16 @@ from antiphon.testing.vocabulary import build_vocabulary
 
 __all__ = [
     "Answer",
+    "EmbeddingScript",
     "Failure",
     "FakeClock",
     "Hold",
     "Script",
+    "ScriptedEmbeddingEngine",
     "ScriptedEngine",
     "ScriptedTokenEngine",
     "build_vocabulary",
+    "check_embedding_engine",
     "check_engine",
     "check_token_engine",
     "scripted_info",

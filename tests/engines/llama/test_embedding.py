@@ -1,0 +1,225 @@
+"""Vectors of the embedded engine: as transformers computes them, alike alone and in a batch, and refused by
+name where they cannot be."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from antiphon.domain.embedding import EmbedRequest, Pooling, Vectors
+from antiphon.engines.base import LoadSpec, SequenceStarted, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.errors import ContextLengthExceeded, InvalidValue, LoadError, UnsupportedParameter
+from antiphon.testing import check_embedding_engine
+from antiphon.weights.convert.bert import convert_bert
+from benchmarks.make_model import SIZES, write_model
+from tests.engines.llama.conftest import loaded
+
+ENCODER = Path(__file__).parents[2] / "fixtures" / "encoder"
+ROWS: list[dict[str, Any]] = json.loads((ENCODER / "vectors.json").read_text("utf-8"))["rows"]
+MODES = {
+    "MEAN": "pooling_mode_mean_tokens",
+    "CLS": "pooling_mode_cls_token",
+    "LAST": "pooling_mode_lasttoken",
+}
+NUMBERS = {"MEAN": 1, "CLS": 2, "LAST": 3, "RANK": 4}
+
+Rows = NDArray[np.float32]
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recorded encoder as GGUF, with each pooling."""
+    folder = tmp_path_factory.mktemp("encoders")
+    for name, mode in MODES.items():
+        saved = folder / name
+        (saved / "1_Pooling").mkdir(parents=True)
+        for file in ("config.json", "model.safetensors", "vocab.txt"):
+            (saved / file).symlink_to(ENCODER / file)
+        (saved / "1_Pooling" / "config.json").write_text(json.dumps({mode: True}))
+        for kind in ("F16", "F32"):
+            convert_bert(saved, folder / f"{name}-{kind}.gguf", kind)
+    return folder
+
+
+def decoder(path: Path, pooling: str, kind: str = "f32") -> Path:
+    """A causal model of random weights that says how it pools."""
+    source = write_model(path.with_suffix(".plain"), SIZES["tiny"], kind)
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(path, "llama")
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
+    writer.add_uint32("llama.pooling_type", NUMBERS[pooling])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@asynccontextmanager
+async def embedding(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
+    """An engine with this model and its own context."""
+    async with loaded(path, **({"context_length": None} | spec)) as engine:
+        yield engine
+
+
+async def vectors(engine: LlamaTokenEngine, texts: Sequence[Sequence[int]], actor: str = "") -> Rows:
+    """Those of the texts, as (texts, dimensions)."""
+    request = EmbedRequest(tuple(map(tuple, texts)), actor)
+    parts = [event.values async for event in engine.embed(request) if isinstance(event, Vectors)]
+    return np.frombuffer(b"".join(parts), "<f4").reshape(len(texts), -1)
+
+
+def mixed(count: int, most: int, vocabulary: int, seed: int = 1) -> list[list[int]]:
+    """Texts of lengths from 1 to `most`, in no order."""
+    random = np.random.default_rng(seed)
+    return [random.integers(5, vocabulary, size=random.integers(1, most + 1)).tolist() for _ in range(count)]
+
+
+@pytest.mark.parametrize("pooling", list(MODES))
+async def test_vectors_are_those_of_transformers(encoders: Path, pooling: str) -> None:
+    async with embedding(encoders / f"{pooling}-F16.gguf") as engine:
+        facts = (await engine.info()).embedding
+        assert facts is not None
+        assert (facts.dimensions, facts.pooling) == (64, Pooling(pooling.lower()))
+        found = await vectors(engine, [row["ids"] for row in ROWS])
+    recorded = np.array([row["vectors"][pooling] for row in ROWS])
+    assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    assert (found * recorded).sum(axis=1).min() > 0.999
+
+
+async def test_a_text_is_split_as_transformers_splits_it(encoders: Path) -> None:
+    async with embedding(encoders / "MEAN-F16.gguf") as engine:
+        before, after = (await engine.vocabulary()).around
+        for row in ROWS:
+            tokens = (*before, *await engine.tokenize([TextPiece(row["text"])], False), *after)
+            assert list(tokens)[:96] == row["ids"]
+
+
+async def test_a_batch_of_64_mixed_lengths_equals_one_by_one(encoders: Path) -> None:
+    texts = mixed(64, 96, 214)
+    async with embedding(encoders / "MEAN-F32.gguf", sequences=16) as engine:
+        steps = (await engine.info()).load.steps
+        together = await vectors(engine, texts)
+        taken = (await engine.info()).load.steps - steps
+        alone = np.concatenate([await vectors(engine, [text]) for text in texts])
+    assert taken < 32, "texts share steps"
+    assert np.abs(together - alone).max() < 1e-3
+    assert (together * alone).sum(axis=1).min() > 0.99999
+
+
+async def test_in_exact_mode_a_batch_is_bit_equal_to_one_by_one(encoders: Path) -> None:
+    texts = mixed(24, 96, 214)
+    async with embedding(encoders / "MEAN-F16.gguf", exact=True) as engine:
+        together = await vectors(engine, texts)
+        alone = np.concatenate([await vectors(engine, [text]) for text in texts])
+    assert (together == alone).all()
+
+
+@pytest.mark.parametrize("pooling", list(MODES))
+async def test_a_causal_model_reads_texts_longer_than_a_step(tmp_path: Path, pooling: str) -> None:
+    """Computed in parts and in company, a text has the vector that the model gives it alone and at once."""
+    texts = [*mixed(6, 60, 1000), *mixed(2, 1, 1000), mixed(1, 1, 1000)[0] * 700]
+    path = decoder(tmp_path / "decoder.gguf", pooling)
+    async with embedding(path, context_length=1024) as engine:
+        together = await vectors(engine, texts)
+        assert np.abs(together[:8] - await vectors(engine, texts[:8])).max() < 1e-3
+        again = np.concatenate([await vectors(engine, [text]) for text in texts])
+    assert np.abs(together - again).max() < 1e-3
+
+
+async def test_parts_of_a_long_text_are_pooled_to_the_whole(tmp_path: Path) -> None:
+    """With CLS the first token alone decides, with the mean every part counts by its length."""
+    short, long = [7] * 200, [7] * 200 + [9] * 500
+    async with embedding(decoder(tmp_path / "c.gguf", "CLS"), context_length=1024) as engine:
+        assert np.abs(np.diff(await vectors(engine, [short, long]), axis=0)).max() < 1e-3
+    async with embedding(decoder(tmp_path / "m.gguf", "MEAN"), context_length=1024) as engine:
+        one, other = await vectors(engine, [short, long])
+        assert one @ other < 0.999
+
+
+async def test_the_engine_keeps_the_contract(encoders: Path) -> None:
+    async with embedding(encoders / "MEAN-F16.gguf", queue=16, queue_per_actor=16) as engine:
+        await check_embedding_engine(engine, tolerance=2e-3, queue=16)
+
+
+async def test_short_requests_do_not_wait_for_a_large_one(encoders: Path) -> None:
+    """Of the same actor and of another: each gets a turn before the large one has had a few more."""
+    async with embedding(encoders / "MEAN-F16.gguf") as engine:
+        large = EmbedRequest(tuple(map(tuple, mixed(2000, 96, 214))), "one")
+        async with aclosing(engine.embed(large)) as events:
+            assert isinstance(await anext(events), SequenceStarted)
+            for actor in ("one", "other"):
+                before = (await engine.info()).load.admitted
+                await vectors(engine, [[2, 9, 3]], actor)
+                assert (await engine.info()).load.admitted - before < 200
+
+
+async def test_a_request_that_is_left_stops_being_computed(encoders: Path) -> None:
+    async with embedding(encoders / "MEAN-F16.gguf") as engine:
+        large = EmbedRequest(tuple(map(tuple, mixed(2000, 96, 214))))
+        async with aclosing(engine.embed(large)) as events:
+            assert isinstance(await anext(events), SequenceStarted)
+        load = (await engine.info()).load
+        assert (load.running, load.queued) == (0, 0)
+        assert load.admitted < 1000
+        assert (await vectors(engine, [[2, 9, 3]])).shape == (1, 64)
+
+
+async def test_closing_ends_what_is_computed_for_one_alone(models: Path, tmp_path: Path) -> None:
+    path = decoder(tmp_path / "decoder.gguf", "LAST")
+    async with embedding(path, context_length=2048) as engine, asyncio.timeout(20):
+        request = EmbedRequest((tuple([7] * 2048),) * 50)
+        async with aclosing(engine.embed(request)) as events:
+            assert isinstance(await anext(events), SequenceStarted)
+        assert (await engine.info()).load.admitted < 5
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "says"),
+    [
+        ((), InvalidValue, "no tokens"),
+        (((),), InvalidValue, "no tokens"),
+        (((2, 9, 3), ()), InvalidValue, "no tokens"),
+        (((2, 214, 3),), InvalidValue, "214 is no token id"),
+        (((2, -1, 3),), InvalidValue, "-1 is no token id"),
+        (((9,) * 97,), ContextLengthExceeded, "97 tokens, and the model reads 96"),
+    ],
+)
+async def test_what_has_no_vector_is_refused_by_name(
+    encoders: Path, texts: tuple[tuple[int, ...], ...], error: type[Exception], says: str
+) -> None:
+    async with embedding(encoders / "MEAN-F16.gguf") as engine:
+        with pytest.raises(error, match=says):
+            await anext(engine.embed(EmbedRequest(texts)))
+
+
+async def test_a_model_does_one_or_the_other(encoders: Path, models: Path) -> None:
+    async with embedding(encoders / "MEAN-F16.gguf") as engine:
+        with pytest.raises(UnsupportedParameter, match="makes vectors of texts, and no tokens"):
+            await anext(engine.generate(TokenRequest((TokenSegment((2, 9, 3)),), max_tokens=1)))
+    async with loaded(models / "tiny-f16.gguf") as engine:
+        with pytest.raises(UnsupportedParameter, match="makes tokens, and no vectors of texts"):
+            await anext(engine.embed(EmbedRequest(((1, 9),))))
+
+
+async def test_a_ranking_model_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="pooling rank"):
+        await LlamaTokenEngine().load(LoadSpec(str(decoder(tmp_path / "rank.gguf", "RANK"))))
+
+
+async def test_a_context_beyond_the_positions_is_refused(encoders: Path) -> None:
+    with pytest.raises(LoadError, match="1 to 96 tokens; 97"):
+        await LlamaTokenEngine().load(LoadSpec(str(encoders / "MEAN-F16.gguf"), context_length=97))
