@@ -2,9 +2,9 @@
 end."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from antiphon.domain.load import Load
 from antiphon.domain.sampling import Sampling
@@ -57,6 +57,8 @@ class Probe:
     queue: int | None = None
     """Sequences that may wait; None when that is not known."""
     queue_per_actor: int | None = None
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Paths of adapters by digest, to try."""
 
     @staticmethod
     async def of(engine: TokenEngine, tolerance: float, patience: float) -> "Probe":

@@ -3,7 +3,8 @@
 Every rule is one function. They are about order, counts, ends and refusals here; `token_kit_draws` holds the
 rules about values (log-probabilities, seeds, groups), `token_kit_closing` the ones about closing,
 `token_kit_sampling` those about what may be drawn, `token_kit_scores` those about scored prompts,
-`token_kit_queue` those about the queue.
+`token_kit_queue` those about the queue. Of an engine that computes with adapters, `check_adapters` in
+`token_kit_adapters` says whether it keeps the contract of `Adapting`.
 """
 
 from collections.abc import Sequence
@@ -53,11 +54,16 @@ async def check_token_engine(
     at least 16; without them its queue is not tried.
     """
     probe = await Probe.of(engine, tolerance, patience)
-    probe.prompts = tuple(prompts or [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
+    probe.prompts = tuple(prompts or await sentences(engine))
     probe.queue, probe.queue_per_actor = queue, queue_per_actor
     for rule in RULES:
         await rule(probe)
         await probe.idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+
+
+async def sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
+    """Prompts in English."""
+    return [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES]
 
 
 async def events_come_in_order(probe: Probe) -> None:

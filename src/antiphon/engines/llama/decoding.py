@@ -298,8 +298,8 @@ class DecodeLoop:
         if call.adapter is not None and not self._is_sound(call.adapter, logits):
             return
         at = len(owners)
-        self._accept(owners, logits[:at], now)
         self._meters.drew(call.adapter, sum(owner is not None for owner in owners))
+        self._accept(owners, logits[:at], now)
         for span in scored:
             self._score(span, logits[at : at + span.stop - span.start])
             at += span.stop - span.start
