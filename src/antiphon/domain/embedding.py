@@ -50,6 +50,10 @@ class Embeddings:
     prompt_tokens: int
     """Of all inputs, with what the tokenizer puts before and after a text."""
 
+    def __len__(self) -> int:
+        """How many vectors these are."""
+        return len(self.vectors) // (self.dimensions * WIDTH)
+
     def __iter__(self) -> Iterator[bytes]:
         """The vectors, one by one."""
         width = self.dimensions * WIDTH

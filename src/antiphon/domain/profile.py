@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from antiphon.domain.embedding import EmbeddingFacts
 from antiphon.domain.sampling import AskedSampling
 
 
@@ -32,3 +33,5 @@ class Profile:
     sampling: AskedSampling = field(default_factory=AskedSampling)
     """Defaults for what a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
+    embedding: EmbeddingFacts | None = None
+    """Of an embedding model; null: it generates."""

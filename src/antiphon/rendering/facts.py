@@ -110,4 +110,5 @@ def _profile(info: EngineInfo, chat: bool) -> Profile:
         sequences=info.sequences,
         engine=info.library,
         sampling=info.sampling,
+        embedding=info.embedding,
     )

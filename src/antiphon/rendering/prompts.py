@@ -33,6 +33,7 @@ class Fitted:
 
 async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, clock: Clock) -> list[Fitted]:
     """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
+    require_generating(facts, request.model)
     _require_tokens(request, facts)
     found = []
     for prompt in request.prompts:
@@ -48,6 +49,16 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
                 param=_field(prompt),
             )
     return found
+
+
+def require_generating(facts: Facts, model: str) -> None:
+    """Raises UnsupportedParameter for a model that makes vectors."""
+    if facts.info.embedding is not None:
+        raise UnsupportedParameter(
+            f"{model} is an embedding model: it makes vectors of texts and generates none; ask for "
+            "embeddings, or name a model that generates",
+            param="model",
+        )
 
 
 def _require_writable(output: Output, found: Sequence[Fitted]) -> None:
@@ -89,11 +100,20 @@ async def encode(
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
         require_known(prompt.tokens[: facts.info.context_length], facts, "prompt")  # more do not fit anyway
         return prompt.tokens
+    if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
+        return await whole(engine, facts, prompt.text or "", special)
     pieces = await _pieces(facts, prompt, clock)
     _require_possible(pieces, facts, _field(prompt))
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
     return await engine.tokenize(pieces, special and facts.vocabulary.add_bos and not stands)
+
+
+async def whole(engine: TokenEngine, facts: Facts, text: str, special: bool = True) -> tuple[int, ...]:
+    """The token ids of a text whose vector is made; nothing in it is a control token. `special`: with what
+    the model wants before and after it."""
+    before, after = facts.vocabulary.around if special else ((), ())
+    return (*before, *await engine.tokenize([TextPiece(text)], False), *after)
 
 
 async def _pieces(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:

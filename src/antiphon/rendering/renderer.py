@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from antiphon.domain.context import Clock, Context, SystemClock
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event, Started
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
@@ -21,6 +22,7 @@ from antiphon.engines.base import Constrainable, EngineState, TokenEngine, Token
 from antiphon.errors import EngineDied, EngineUnavailable, UnsupportedParameter
 from antiphon.rendering import prompts
 from antiphon.rendering.candidates import best
+from antiphon.rendering.embedding import embedded
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart
 from antiphon.rendering.recital import silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
@@ -33,7 +35,7 @@ MANY = 10_000
 
 
 class Renderer:
-    """`Engine`, `Tokenizing` and `Observable` over a token engine, which it owns."""
+    """`Engine`, `Tokenizing`, `TextEmbedding` and `Observable` over a token engine, which it owns."""
 
     def __init__(
         self,
@@ -69,6 +71,13 @@ class Renderer:
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """The same, computed with the adapter of that digest."""
         return aclosing(self._events(request, context, adapter))
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        try:
+            async with asyncio.timeout(context.remaining()):
+                return await embedded(self._engine, await self._known(), request, context)
+        except TimeoutError:
+            raise late() from None
 
     async def profile(self) -> Profile:
         return (await self._known()).profile

@@ -1,0 +1,80 @@
+"""From texts to vectors over a token engine: tokenizing, what must fit, and gathering what comes. Shortens no
+text."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from antiphon.domain.context import Context
+from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddings, EmbedRequest, Vectors
+from antiphon.domain.request import RawPrompt
+from antiphon.engines.base import Embedding, TokenEngine
+from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
+from antiphon.rendering.facts import Facts
+from antiphon.rendering.prompts import require_known, whole
+
+AT_ONCE = 128
+"""Texts that are sent to be tokenized before any answer is awaited: one trip to the engine for so many."""
+
+
+async def embedded(
+    engine: TokenEngine, facts: Facts, request: EmbeddingRequest, context: Context
+) -> Embeddings:
+    """A vector for each input, in order. Raises a RequestError that names the input at fault."""
+    made = _facts(facts, request)
+    if not isinstance(engine, Embedding):
+        raise UnsupportedParameter("this model's engine makes no vectors", param="model")
+    if request.dimensions not in (None, made.dimensions):
+        raise UnsupportedParameter(
+            f"the vectors of {request.model} have {made.dimensions} dimensions and cannot be shortened to "
+            f"{request.dimensions}; leave dimensions out",
+            param="dimensions",
+        )
+    texts = await _tokenized(engine, facts, request.inputs)
+    _require_fitting(texts, facts)
+    parts: list[bytes] = []
+    async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.id))) as events:
+        async for event in events:
+            if isinstance(event, Vectors):
+                parts.append(event.values)
+    whole = Embeddings(b"".join(parts), made.dimensions, sum(map(len, texts)))
+    if len(whole) != len(texts):
+        raise EngineError("the engine did not make a vector of each text")
+    return whole
+
+
+def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
+    if facts.info.embedding is None:
+        raise UnsupportedParameter(
+            f"{request.model} generates text and makes no vectors; name an embedding model", param="model"
+        )
+    return facts.info.embedding
+
+
+async def _tokenized(
+    engine: TokenEngine, facts: Facts, inputs: Sequence[RawPrompt]
+) -> list[tuple[int, ...]]:
+    """The token ids of each input: of a text with what stands around it, else as they are."""
+
+    async def ids(given: RawPrompt) -> tuple[int, ...]:
+        return given.tokens if given.tokens is not None else await whole(engine, facts, given.text or "")
+
+    found: list[tuple[int, ...]] = []
+    for start in range(0, len(inputs), AT_ONCE):
+        found += await asyncio.gather(*map(ids, inputs[start : start + AT_ONCE]))
+    return found
+
+
+def _require_fitting(texts: Sequence[tuple[int, ...]], facts: Facts) -> None:
+    most = facts.info.context_length
+    for place, text in enumerate(texts):
+        field = f"input[{place}]" if len(texts) > 1 else "input"
+        if not text:
+            raise InvalidValue(f"{field} holds no token; send at least one", param=field)
+        if len(text) > most:
+            raise ContextLengthExceeded(
+                f"this model's context length is {most} tokens, and {field} has {len(text)}: shorten it or "
+                "split it",
+                param=field,
+            )
+        require_known(text, facts, field)
