@@ -5,14 +5,18 @@ deadline, so that the death of an engine's process costs those who were queued n
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
+from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import EngineLost, EngineUnavailable
+
+T = TypeVar("T")
 
 FIRST_PAUSE = 0.05
 """Seconds before the first retry; an engine's process takes at least this long to come back."""
@@ -28,23 +32,25 @@ async def attempt(
     engine: Engine, request: GenerationRequest, context: Context, patience: float
 ) -> AsyncGenerator[Event, None]:
     """Events of the first try that starts. Raises what the last try raised."""
-    left = context.remaining()
-    give_up = context.clock.monotonic() + (patience if left is None else min(patience, left))
-    stream, events, first = await _started(engine, request, context, give_up)
+    trial = partial(_tried, engine, request, context)
+    stream, events, first = await patiently(engine, trial, context, patience)
     async with stream:
         yield first
         async for event in events:
             yield event
 
 
-async def _started(
-    engine: Engine, request: GenerationRequest, context: Context, give_up: float
-) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
-    """What must be closed, the events, and the first of them, of the first try that has one."""
+async def patiently(
+    engine: Engine, trial: Callable[[], Awaitable[T]], context: Context, patience: float
+) -> T:
+    """What the first try gives that starts, within `patience` seconds and the request's own deadline. Raises
+    what the last try raised."""
+    left = context.remaining()
+    give_up = context.clock.monotonic() + (patience if left is None else min(patience, left))
     pause, losses = FIRST_PAUSE, 0
     while True:
         try:
-            return await _tried(engine, request, context)
+            return await trial()
         except EngineUnavailable as error:
             losses += isinstance(error, EngineLost)
             given_up = engine.state() is EngineState.FAILED or losses > MOST_LOSSES
@@ -57,7 +63,7 @@ async def _started(
 async def _tried(
     engine: Engine, request: GenerationRequest, context: Context
 ) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
-    """One try; closed again when it fails before its first event."""
+    """One try: what must be closed, the events, and the first of them. Closed again when it has none."""
     async with AsyncExitStack() as stack:
         events = await stack.enter_async_context(engine.stream(request, context))
         first = await anext(events)

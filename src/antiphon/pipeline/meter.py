@@ -66,12 +66,12 @@ async def metered(
                 tally.add(event, clock)
                 yield event
     finally:
-        status = OK if tally.whole else _ending(sys.exception(), context)
+        status = OK if tally.whole else ending(sys.exception(), context)
         _settle(tally, status, request, context, metrics)
 
 
-def _ending(error: BaseException | None, context: Context) -> str:
-    """How a generation ended that is not whole: its error's code, or cancelled when the caller left. The edge
+def ending(error: BaseException | None, context: Context) -> str:
+    """How a request ended that is not whole: its error's code, or cancelled when the caller left. The edge
     cancels it at the deadline too, where it does not end by itself first."""
     if isinstance(error, AntiphonError):
         return error.code

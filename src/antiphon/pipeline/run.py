@@ -8,10 +8,12 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 
 from antiphon.domain.context import Context
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.pipeline.attempt import attempt
+from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.metrics import Metrics
@@ -36,3 +38,7 @@ class Pipeline:
         model = resolve(self.models, request)
         attempted = attempt(model.engine, request, context, self.restart_patience)
         return aclosing(metered(attempted, request, context, self.metrics))
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        """Vectors of texts; cancelling ends the work. Raises ModelNotFound."""
+        return await embed(self.models, request, context, self.metrics, self.restart_patience)

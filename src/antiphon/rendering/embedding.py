@@ -21,26 +21,23 @@ async def embedded(
     engine: TokenEngine, facts: Facts, request: EmbeddingRequest, context: Context
 ) -> Embeddings:
     """A vector for each input, in order. Raises a RequestError that names the input at fault."""
-    made = _facts(facts, request)
+    makes = _facts(facts, request)
     if not isinstance(engine, Embedding):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
-    if request.dimensions not in (None, made.dimensions):
+    if request.dimensions not in (None, makes.dimensions):
         raise UnsupportedParameter(
-            f"the vectors of {request.model} have {made.dimensions} dimensions and cannot be shortened to "
+            f"the vectors of {request.model} have {makes.dimensions} dimensions and cannot be shortened to "
             f"{request.dimensions}; leave dimensions out",
             param="dimensions",
         )
     texts = await _tokenized(engine, facts, request.inputs)
     _require_fitting(texts, facts)
-    parts: list[bytes] = []
     async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.id))) as events:
-        async for event in events:
-            if isinstance(event, Vectors):
-                parts.append(event.values)
-    whole = Embeddings(b"".join(parts), made.dimensions, sum(map(len, texts)))
-    if len(whole) != len(texts):
+        parts = [event.values async for event in events if isinstance(event, Vectors)]
+    made = Embeddings(b"".join(parts), makes.dimensions, sum(map(len, texts)))
+    if len(made) != len(texts):
         raise EngineError("the engine did not make a vector of each text")
-    return whole
+    return made
 
 
 def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
@@ -51,9 +48,7 @@ def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
     return facts.info.embedding
 
 
-async def _tokenized(
-    engine: TokenEngine, facts: Facts, inputs: Sequence[RawPrompt]
-) -> list[tuple[int, ...]]:
+async def _tokenized(engine: TokenEngine, facts: Facts, inputs: Sequence[RawPrompt]) -> list[tuple[int, ...]]:
     """The token ids of each input: of a text with what stands around it, else as they are."""
 
     async def ids(given: RawPrompt) -> tuple[int, ...]:

@@ -60,6 +60,15 @@ CACHED = Family(
     "Of the input tokens, those that were not computed again.",
     MODEL,
 )
+EMBEDDINGS = Family(
+    "antiphon_embeddings_total",
+    Kind.COUNTER,
+    "Requests for vectors ended: `ok`, `cancelled` by the caller, or the code of their error.",
+    ("model", "status"),
+)
+EMBEDDING_SECONDS = Family(
+    "antiphon_embedding_seconds", Kind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
+)
 BUILD = Family("antiphon_build_info", Kind.GAUGE, "Always 1; the label is the release.", ("version",))
 
 FAMILIES = (
@@ -73,6 +82,8 @@ FAMILIES = (
     FIRST_TOKEN,
     TOKENS,
     CACHED,
+    EMBEDDINGS,
+    EMBEDDING_SECONDS,
 )
 """What the HTTP process tells of itself, in the order of the page."""
 
@@ -121,6 +132,9 @@ class Metrics:
     cached_tokens: Counter[str] = field(default_factory=Counter)
     seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
     first_tokens: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    embeddings: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Requests for vectors that ended, by model and status."""
+    embedding_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Answers, by route and status."""
     request_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
@@ -160,6 +174,12 @@ class Metrics:
         if generation.first_token is not None:
             self.first_tokens[model].add(generation.first_token)
 
+    def embedded(self, model: str, status: str, tokens: int, seconds: float) -> None:
+        """A request for vectors is over."""
+        self.embeddings[model, status] += 1
+        self.embedding_seconds[model].add(seconds)
+        self.prompt_tokens[model] += tokens
+
     def answered(self, route: str, status: str, seconds: float) -> None:
         """A request is over."""
         self.requests[route, status] += 1
@@ -175,6 +195,8 @@ class Metrics:
         yield FIRST_TOKEN, _histograms(self.first_tokens)
         yield TOKENS, _by_type(input=self.prompt_tokens, output=self.completion_tokens)
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
+        yield EMBEDDINGS, {**self.embeddings}
+        yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
 
 
 def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
