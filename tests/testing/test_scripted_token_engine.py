@@ -1,9 +1,11 @@
 """The scripted token engine keeps the contract, and does what its scripts say."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     LoadSpec,
     SequenceFinished,
@@ -15,7 +17,7 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
-from antiphon.errors import EngineDied, EngineUnavailable
+from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue
 from antiphon.testing import (
     Failure,
     Hold,
@@ -97,3 +99,23 @@ async def test_its_vocabulary_cuts_characters_in_half() -> None:
     engine = ScriptedTokenEngine()
     tokens = await engine.tokenize([TextPiece("😀")], False)
     assert [engine.table.pieces[token] for token in tokens] == [b"\xf0\x9f", b"\x98\x80"]
+
+
+async def test_an_adapter_makes_it_say_something_else_and_one_that_is_not_there_is_refused() -> None:
+    engine = ScriptedTokenEngine()
+    request = TokenRequest(PROMPT, 12, sampling=Sampling(temperature=0.0))
+    await engine.add_adapter("ada", "ada.gguf")
+    said = {
+        adapter: text_of(
+            engine, [event async for event in engine.generate(replace(request, adapter=adapter))]
+        )
+        for adapter in (None, "ada")
+    }
+    assert said[None] != said["ada"]
+    running = engine.generate(replace(request, adapter="ada"))
+    await anext(running)
+    await engine.remove_adapter("ada")
+    with pytest.raises(InvalidValue) as refused:
+        await anext(engine.generate(replace(request, adapter="ada")))
+    assert refused.value.param == "adapter"
+    assert text_of(engine, [event async for event in running]) == said["ada"], "what runs goes on"

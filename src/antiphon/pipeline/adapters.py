@@ -59,7 +59,7 @@ class Wanted:
 
 
 class Adapters:
-    """The adapters of one server. One change at a time: what follows sees what was before."""
+    """The adapters of one server."""
 
     def __init__(self, models: Models, homes: Mapping[str, Home], clock: Clock, metrics: Metrics) -> None:
         """`homes`: by the base model's name."""
@@ -67,7 +67,10 @@ class Adapters:
         self._homes = homes
         self._clock = clock
         self._metrics = metrics
+        self._reading = asyncio.Lock()
+        """Held while files are read, which takes long and memory: one adapter at a time."""
         self._changing = asyncio.Lock()
+        """Held while names and engines change: what follows sees what was before."""
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
         """Names an adapter of the settings, before its engine has it: until then requests wait for it.
@@ -94,10 +97,12 @@ class Adapters:
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
         has changed.
         """
-        async with self._changing:
-            base, home = self._home(wanted.base)
-            self._require_free(wanted)
+        base, home = self._home(wanted.base)
+        self._require_free(wanted)
+        async with self._reading:
             adapter = await home.keep(wanted.path)
+        async with self._changing:
+            self._require_free(wanted)
             before = self._models.get(wanted.name) if wanted.name in self._models else None
             if before is not None and not wanted.in_place:
                 if _same(before, base, adapter):

@@ -10,6 +10,7 @@ import asyncio
 from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, repeat
 
@@ -41,7 +42,7 @@ from antiphon.errors import (
     Overloaded,
     UnsupportedParameter,
 )
-from antiphon.testing.toy import ToyModel
+from antiphon.testing.adapters import ScriptedAdapters
 from antiphon.testing.toy_sampler import ToySampler
 from antiphon.testing.vocabulary import Tokenizer, build_vocabulary
 
@@ -166,7 +167,7 @@ class ScriptedTokenEngine:
         self.table = vocabulary or build_vocabulary()
         self.tokenizer = Tokenizer(self.table)
         self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
-        self._toy = ToyModel(self.table)
+        self.adapters = ScriptedAdapters(self.table)
         self._clock = clock or SystemClock()
         self._slots = asyncio.Semaphore(self._facts.sequences)
         self._counters = Load(free_sequences=self._facts.sequences)
@@ -192,10 +193,22 @@ class ScriptedTokenEngine:
     async def info(self) -> EngineInfo:
         return replace(self._facts, load=self._counters)
 
+    async def add_adapter(self, digest: str, path: str) -> None:
+        self.adapters.add(digest, path)
+
+    async def remove_adapter(self, digest: str) -> None:
+        self.adapters.remove(digest)
+
     async def aclose(self) -> None:
         self.closed = True
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        with self.adapters.used(request.adapter):
+            async with aclosing(self._generated(request)) as events:
+                async for event in events:
+                    yield event
+
+    async def _generated(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         if request.constraint is not None:
             raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
         sequence = self._accept(request)
@@ -322,7 +335,8 @@ class ScriptedTokenEngine:
             return cycle(said) if script.endless else chain(said, repeat(eos))
         ends = frozenset((*self._ends(request), *request.stop_token_ids))
         sampler = ToySampler(request.sampling, request.choice, sequence.prompt, ends)
-        return iter(lambda: sampler.next(self._toy.logprobs(sequence.past)), -1)
+        toy = self.adapters.toy(request.adapter)
+        return iter(lambda: sampler.next(toy.logprobs(sequence.past)), -1)
 
     def _ends(self, request: TokenRequest) -> tuple[int, ...]:
         return () if request.sampling.ignore_eos else self.table.end_ids
@@ -334,7 +348,8 @@ class ScriptedTokenEngine:
             return
         for start in range(1, len(prompt), self._spec.prefill_chunk):
             places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
-            rows = [self._toy.logprobs(prompt[:place]) for place in places]
+            toy = self.adapters.toy(sequence.request.adapter)
+            rows = [toy.logprobs(prompt[:place]) for place in places]
             best = [pair for row in rows for pair in _best(row, wanted)]
             yield PromptScores(
                 start,
@@ -357,7 +372,7 @@ class ScriptedTokenEngine:
                 break
         sequence.cells += len(tokens)
         self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
-        return Steps(tuple(tokens)) if wanted is None else self._scored(before, tokens, wanted)
+        return Steps(tuple(tokens)) if wanted is None else self._scored(sequence, before, tokens, wanted)
 
     def _cause(self, token: int, sequence: _Sequence) -> StopCause | None:
         if token in sequence.request.stop_token_ids:
@@ -366,8 +381,9 @@ class ScriptedTokenEngine:
             return StopCause.END
         return StopCause.LENGTH if sequence.made >= sequence.room else None
 
-    def _scored(self, before: tuple[int, ...], tokens: list[int], wanted: int) -> Steps:
-        rows = [self._toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
+    def _scored(self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int) -> Steps:
+        toy = self.adapters.toy(sequence.request.adapter)
+        rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
         return Steps(tuple(tokens), chosen, tuple(_best(row, wanted) for row in rows) if wanted else ())
 

@@ -20,7 +20,9 @@ CANDIDATES = 6
 class ToyModel:
     """Raw log-probabilities of the next token."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, adapter: str = "") -> None:
+        """`adapter`: what makes it another model, if anything."""
+        self._salt = adapter.encode()
         kinds = vocabulary.kinds
         self._speakable = [index for index, kind in enumerate(kinds) if kind is TokenKind.NORMAL]
         self._size = len(kinds)
@@ -32,7 +34,7 @@ class ToyModel:
         return self._cached(past[-MEMORY:])
 
     def _distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
-        noise = blake2b(repr(past).encode(), digest_size=64).digest()
+        noise = blake2b(self._salt + repr(past).encode(), digest_size=64).digest()
         logits = [noise[index % 64] / 256 + (index * 37 % 101) / 101 for index in range(self._size)]
         for place in range(CANDIDATES):
             pick = int.from_bytes(noise[place * 4 : place * 4 + 4], "little")

@@ -1,0 +1,115 @@
+"""A server whose one model `m` is rendered over a scripted token engine and takes adapters from a directory:
+everything as it ships but the library.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.registry import Model, Models
+from antiphon.http.edge import Edge
+from antiphon.pipeline.adapters import Adapters, Home
+from antiphon.pipeline.run import Pipeline
+from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.renderer import Renderer
+from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+from antiphon.weights.gguf import read_header
+from antiphon.weights.keeping import Keeper
+from tests.http.harness import Reply, Served, serving_edge
+
+LOAD = "/v1/load_lora_adapter"
+UNLOAD = "/v1/unload_lora_adapter"
+MODULE = "base_model.model.model.layers.0.self_attn.v_proj"
+MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Lora(Served):
+    """The server, with what stands behind it."""
+
+    tokens: ScriptedTokenEngine
+    base: Path
+    shelf: Path
+    """The directory that adapters may come from."""
+    registry: Path
+    key: str | None
+
+    async def call(self, path: str, body: Any = None) -> Reply:
+        return await self.ask(path, body, headers=_bearer(self.key))
+
+    async def load(self, name: str, path: Path | str, **more: Any) -> Reply:
+        return await self.call(LOAD, {"lora_name": name, "lora_path": str(path), **more})
+
+    async def unload(self, name: str) -> Reply:
+        return await self.call(UNLOAD, {"lora_name": name})
+
+    async def names(self) -> list[str]:
+        return [model["id"] for model in (await self.call("/v1/models")).json()["data"]]
+
+    def peft(self, name: str, value: float = 1.0, **config: object) -> Path:
+        """An adapter for the model as PEFT saves it, all of whose numbers are one."""
+        return write_peft(self.shelf / name, self.base, value, **config)
+
+
+def _bearer(key: str | None) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def write_peft(directory: Path, base: Path, value: float = 1.0, **config: object) -> Path:
+    """An adapter of rank 2 for one matrix."""
+    inputs, outputs = read_header(base).shapes["blk.0.attn_v.weight"]
+    directory.mkdir()
+    matrices = {
+        f"{MODULE}.lora_A.weight": np.full((2, inputs), value, np.float32),
+        f"{MODULE}.lora_B.weight": np.full((outputs, 2), value, np.float32),
+    }
+    save_file(matrices, directory / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4} | config
+    (directory / "adapter_config.json").write_text(json.dumps(said))
+    return directory
+
+
+async def unproved(_: object) -> None:
+    """A template of our own needs no proof."""
+
+
+@asynccontextmanager
+async def lending(
+    tmp_path: Path,
+    base: Path,
+    *,
+    key: str | None = None,
+    tokens: ScriptedTokenEngine | None = None,
+    models: tuple[str, ...] = ("m",),
+) -> AsyncIterator[Lora]:
+    """The server, while the context lasts."""
+    shelf, registry = tmp_path / "shelf", tmp_path / "registry"
+    shelf.mkdir(exist_ok=True)
+    made = tokens or ScriptedTokenEngine()
+    renderers = {name: Renderer(made, prove=unproved) for name in models}
+    served = Models(tuple(Model(name, renderer, 7) for name, renderer in renderers.items()))
+    metrics, clock = Metrics(), FakeClock()
+    keeper = Keeper(registry, [shelf], MOST)
+    homes = {
+        name: Home(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
+        for name, renderer in renderers.items()
+    }
+    adapters = Adapters(served, homes, clock, metrics)
+    verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
+    pipeline = Pipeline(served, metrics, restart_patience=0.0)
+    edge = Edge(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
+    edge = replace(edge, adapters=adapters)
+    async with serving_edge(edge) as (port, connections):
+        yield Lora(port, ScriptedEngine(), edge, connections, made, base, shelf, registry, key)
