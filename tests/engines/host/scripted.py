@@ -19,6 +19,7 @@ from antiphon.engines.base import (
     Vocabulary,
 )
 from antiphon.engines.host.frames import MAX_MESSAGE
+from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import EngineUnavailable, LibraryError
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 
@@ -44,6 +45,11 @@ def unhurried() -> ScriptedTokenEngine:
 def brief() -> ScriptedTokenEngine:
     """Says a sentence and ends."""
     return ScriptedTokenEngine(Script(text="Hello there."))
+
+
+def embedded() -> LlamaTokenEngine:
+    """The real one."""
+    return LlamaTokenEngine()
 
 
 class Lockstep(ScriptedTokenEngine):

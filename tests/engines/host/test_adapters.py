@@ -1,16 +1,22 @@
 """Adapters across the socket: added, removed, refused, and told again to a host that came back."""
 
 import asyncio
+from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
-from antiphon.engines.base import EngineState
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.server import listening
-from antiphon.errors import InvalidValue
-from antiphon.testing import Script, ScriptedTokenEngine
+from antiphon.errors import EngineDied, InvalidValue
+from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine
+from benchmarks.make_adapter import write_adapter
+from benchmarks.make_model import SIZES, write_model
 from tests.engines.host.linked import linked, short_directory
-from tests.engines.host.scripted import SPEC, asking, brief
+from tests.engines.host.scripted import SPEC, asking
+from tests.engines.host.test_host_process import started
 
 PATIENCE = 20.0
 
@@ -42,7 +48,7 @@ async def test_adapters_are_added_and_removed_while_the_engine_runs() -> None:
 
 
 async def test_an_engine_without_adapters_refuses_them() -> None:
-    async with linked(brief()) as link:
+    async with linked(ScriptedEmbeddingEngine()) as link:
         with pytest.raises(InvalidValue, match="takes no adapters"):
             await link.client.add_adapter("d1", "/a/one")
 
@@ -63,3 +69,44 @@ async def test_a_host_that_came_back_is_told_of_its_adapters_before_anything_els
                 await client.load(SPEC)
                 assert [event async for event in client.generate(asking())]
         assert second.told == [("add", "d1", "/a/one")]
+
+
+async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None:
+    """Real processes, real weights: the same answers before and after, by each adapter its own."""
+    model = write_model(tmp_path / "tiny.gguf", SIZES["tiny"], "f32")
+    paths = [tmp_path / "a.lora", tmp_path / "b.lora"]
+    digests = [write_adapter(path, model, 4, seed, 0.5) for seed, path in enumerate(paths)]
+    spec = LoadSpec(str(model), context_length=512, sequences=4, exact=True, threads=1)
+    prompt = (TokenSegment((1, *range(300, 330))),)
+
+    def wanted(adapter: str | None, tokens: int = 10) -> TokenRequest:
+        return TokenRequest(prompt, tokens, Sampling(0.0, ignore_eos=True), adapter=adapter)
+
+    with short_directory() as place:
+        path = str(place / "0.sock")
+        async with host_engine(path, "tiny") as client, asyncio.timeout(2 * PATIENCE):
+
+            async def answers() -> list[list[int]]:
+                said: list[list[int]] = []
+                for adapter in (None, *digests):
+                    steps = [
+                        event async for event in client.generate(wanted(adapter)) if isinstance(event, Steps)
+                    ]
+                    said.append([token for step in steps for token in step.tokens])
+                return said
+
+            with started("embedded", load=spec, socket=path) as host:
+                await client.load(spec)
+                for digest, file in zip(digests, paths, strict=True):
+                    await client.add_adapter(digest, str(file))
+                before = await answers()
+                assert len({tuple(said) for said in before}) == 3
+                async with aclosing(client.generate(wanted(digests[0], 400))) as running:
+                    await anext(running)
+                    host.process.kill()
+                    with pytest.raises(EngineDied):
+                        assert [event async for event in running]
+            with started("embedded", load=spec, socket=path):
+                while client.state() is not EngineState.READY:
+                    await asyncio.sleep(0.005)
+                assert await answers() == before

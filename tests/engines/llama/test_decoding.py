@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,9 @@ class FakeContext:
         self.on: Native | None = None
         """The adapter that is on."""
         self.cleared = 0
+        self.switched: list[Native | None] = []
+        self.refusing = self.broken_adapter = False
+        """Whether adapters cannot be turned on, or give no numbers."""
         self.broken: set[int] = set()
         """Slots whose logits are not numbers."""
 
@@ -90,7 +95,7 @@ class FakeContext:
         table = np.zeros((rows, VOCABULARY), dtype=np.float32)
         for index, (slot, position, _, _) in enumerate(self.outputs):
             table[index, position % VOCABULARY] = 5
-            if slot in self.broken:
+            if slot in self.broken or (self.broken_adapter and self.on is not None):
                 table[index] = np.nan
         return table
 
@@ -107,7 +112,10 @@ class FakeContext:
         self.cleared += 1
 
     def _turn_on(self, adapter: Native | None) -> None:
+        if self.refusing and adapter is not None:
+            raise EngineError("it is not taken")
         self.on = adapter
+        self.switched.append(adapter)
 
     def abort(self) -> None:
         self.flag = True
@@ -526,3 +534,77 @@ def test_times_are_counted():
     assert sum(load.queue_seconds.counts) == sum(load.first_token_seconds.counts) == 1
     assert sum(load.inter_token_seconds.counts) == 3
     assert load.inter_token_seconds.total > 0
+
+
+# --- adapters
+
+
+@contextmanager
+def adapted(exact: bool = False, **changes: Any) -> Iterator[Bench]:
+    """A loop that knows the adapters a and b, whose files are this one."""
+    with bench(exact, **changes) as made:
+        for name in "ab":
+            made.loop.inbox.ask(partial(made.loop.lending.add, name, Path(__file__))).result(PATIENCE)
+        yield made
+
+
+def test_the_library_is_told_of_an_adapter_only_when_it_changes():
+    with adapted(quantum=2) as made:
+        streams = [made.submit(4, 5, adapter=adapter) for adapter in (None, "a", "b")]
+        assert [len(made.tokens(stream)) for stream in streams] == [5, 5, 5]
+        switched = made.context.switched
+        assert 3 <= len(switched) < len(made.context.calls)
+        assert all(one is not other for one, other in pairwise(switched))
+
+
+def test_an_adapter_that_the_library_does_not_take_ends_its_own_sequences_only():
+    with adapted() as made:
+        made.context.refusing = True
+        bad, queued, good = made.submit(4, adapter="a"), made.submit(4, adapter="a"), made.submit(4)
+        assert isinstance(made.error(bad), EngineError) and isinstance(made.error(queued), EngineError)
+        assert len(made.tokens(good)) == 3
+        made.context.refusing = False
+        assert len(made.tokens(made.submit(4, adapter="b"))) == 3
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_after_an_adapter_gave_no_numbers_everybody_is_computed_again_upon_clean_cells(exact):
+    with adapted(exact, quantum=1) as made:
+        good = made.submit(20, 7)
+        wait(lambda: bool(made.heard.get(good)))
+        made.context.broken_adapter = True
+        bad = made.submit(20, adapter="a")
+        error = made.error(bad)
+        assert isinstance(error, EngineError) and "no numbers" in error.message
+        made.context.broken_adapter = False
+        assert made.context.cleared == 1
+        again = made.submit(20, adapter="a")
+        assert isinstance(made.error(again), EngineError), "it is not tried again"
+        assert made.context.cleared == 1
+        assert made.tokens(good) == made.tokens(made.submit(20, 7))
+
+
+def test_a_first_call_with_an_adapter_runs_to_its_end_whoever_leaves():
+    """Until an adapter has given numbers, what it leaves in the cells is looked at before others get them."""
+    entered, go = threading.Event(), threading.Event()
+
+    def slow(context: FakeContext) -> int:
+        entered.set()
+        assert go.wait(PATIENCE)
+        return Decoded.DONE
+
+    with adapted(answer=slow) as made:
+        stream = made.submit(200, adapter="a")
+        assert entered.wait(PATIENCE)
+        made.loop.close(stream)
+        assert not made.context.flag
+        go.set()
+        assert made.all_of(stream)[-1] == Ended()
+
+
+def test_what_is_asked_of_the_loop_after_it_has_ended_is_refused():
+    with adapted() as made:
+        made.loop.stop()
+        made.thread.join(PATIENCE)
+        with pytest.raises(EngineUnavailable):
+            made.loop.inbox.ask(lambda: None)
