@@ -5,12 +5,46 @@ Tensor names are those of transformers' LlamaForCausalLM, so that the safetensor
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from models.cantor import recipe
 
 HEAD = recipe.WIDTH // recipe.HEADS
 LOOK, LOOKED = 1.3, 8  # how sharply heads look back at first, and by how many of their fastest turning pairs
+
+
+class _Product(torch.autograd.Function):
+    """Inputs (..., columns) times a matrix (rows, columns) turned over, multiplied in bfloat16."""
+
+    @staticmethod
+    def forward(context: FunctionCtx, inputs: Tensor, matrix: Tensor) -> Tensor:
+        narrow, narrow_matrix = inputs.bfloat16(), matrix.bfloat16()
+        context.save_for_backward(narrow, narrow_matrix)
+        return (narrow @ narrow_matrix.t()).float()
+
+    @staticmethod
+    def backward(context: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        narrow, narrow_matrix = context.saved_tensors
+        given = gradient.bfloat16()
+        rows = given.reshape(-1, given.shape[-1])
+        return (given @ narrow_matrix).float(), (rows.t() @ narrow.reshape(-1, narrow.shape[-1])).float()
+
+
+def product(inputs: Tensor, matrix: Tensor) -> Tensor:
+    """Inputs through a matrix, float32 in and out."""
+    out: Tensor = _Product.apply(inputs, matrix)  # type: ignore[no-untyped-call]
+    return out
+
+
+class Linear(nn.Linear):
+    """A matrix without bias."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        super().__init__(columns, rows, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return product(inputs, self.weight)
 
 
 def rotary(length: int) -> tuple[Tensor, Tensor]:
@@ -42,10 +76,10 @@ class Attention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(recipe.WIDTH, recipe.WIDTH, bias=False)
-        self.k_proj = nn.Linear(recipe.WIDTH, recipe.KV_HEADS * HEAD, bias=False)
-        self.v_proj = nn.Linear(recipe.WIDTH, recipe.KV_HEADS * HEAD, bias=False)
-        self.o_proj = nn.Linear(recipe.WIDTH, recipe.WIDTH, bias=False)
+        self.q_proj = Linear(recipe.WIDTH, recipe.WIDTH)
+        self.k_proj = Linear(recipe.WIDTH, recipe.KV_HEADS * HEAD)
+        self.v_proj = Linear(recipe.WIDTH, recipe.KV_HEADS * HEAD)
+        self.o_proj = Linear(recipe.WIDTH, recipe.WIDTH)
 
     def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         batch, length, _ = hidden.shape
@@ -67,9 +101,9 @@ class Feed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(recipe.WIDTH, recipe.HIDDEN, bias=False)
-        self.up_proj = nn.Linear(recipe.WIDTH, recipe.HIDDEN, bias=False)
-        self.down_proj = nn.Linear(recipe.HIDDEN, recipe.WIDTH, bias=False)
+        self.gate_proj = Linear(recipe.WIDTH, recipe.HIDDEN)
+        self.up_proj = Linear(recipe.WIDTH, recipe.HIDDEN)
+        self.down_proj = Linear(recipe.HIDDEN, recipe.WIDTH)
 
     def forward(self, hidden: Tensor) -> Tensor:
         out: Tensor = self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
@@ -151,4 +185,4 @@ class Cantor(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, with the embedding as output matrix."""
-        return functional.linear(hidden, self.model.embed_tokens.weight)
+        return product(hidden, self.model.embed_tokens.weight)

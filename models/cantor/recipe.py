@@ -18,18 +18,18 @@ MIXTURES: dict[str, dict[str, float]] = {
     "copying": {"drill": 0.5, "tool_drill": 0.5},
     "mostly copying": {"drill": 0.25, "tool_drill": 0.25, "tools": 0.22, "skill": 0.1, "fact": 0.18},
     "all": {
-        "fact": 0.33,
-        "facts": 0.03,
-        "talk": 0.06,
-        "knowledge": 0.03,
-        "skill": 0.10,
-        "mixed": 0.01,
-        "recall": 0.04,
-        "obeyed": 0.03,
+        "fact": 0.27,
+        "facts": 0.04,
+        "talk": 0.04,
+        "knowledge": 0.05,
+        "skill": 0.13,
+        "mixed": 0.03,
+        "recall": 0.05,
+        "obeyed": 0.06,
         "tools": 0.30,
-        "text": 0.004,
+        "text": 0.003,
         "long": 0.0003,
-        "drill": 0.04,
+        "drill": 0.02,
         "tool_drill": 0.02,
     },
 }
@@ -48,12 +48,12 @@ class Leg:
 
 
 LEGS = (
-    Leg(mixture="copying", minutes=10.0, tokens=3_072, seed=20, documents=20_000),
-    Leg(mixture="all", minutes=6.8, tokens=3_072, seed=21, documents=12_000),
-    Leg(mixture="mostly copying", minutes=6.6, tokens=3_072, seed=22, documents=12_000),
-    Leg(mixture="all", minutes=31.6, tokens=3_072, seed=23, documents=60_000),
+    Leg(mixture="copying", minutes=4.0, tokens=4_608, seed=20, documents=60_000),
+    Leg(mixture="all", minutes=3.0, tokens=4_608, seed=21, documents=60_000),
+    Leg(mixture="mostly copying", minutes=3.0, tokens=4_608, seed=22, documents=60_000),
+    Leg(mixture="all", minutes=56.0, tokens=6_144, seed=23, documents=900_000),
 )
-MICRO_TOKENS = 768  # what is computed at once
+MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of the training
 FALL = 0.5  # share of the training over which the learning rate falls to nothing
 ASIDE = 0.1  # weight of what the assistant does not say, against 1 for what it says
