@@ -11,7 +11,7 @@ from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, To
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineDied, InvalidValue
-from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine
+from antiphon.testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import SIZES, write_model
 from tests.engines.host.linked import linked, short_directory
@@ -37,6 +37,12 @@ class Adapting(ScriptedTokenEngine):
         self.told.append(("remove", digest))
 
 
+class Rigid(ScriptedTokenEngine):
+    """Knows nothing of adapters."""
+
+    add_adapter = None  # type: ignore[assignment]
+
+
 async def test_adapters_are_added_and_removed_while_the_engine_runs() -> None:
     engine = Adapting()
     async with linked(engine) as link:
@@ -48,7 +54,7 @@ async def test_adapters_are_added_and_removed_while_the_engine_runs() -> None:
 
 
 async def test_an_engine_without_adapters_refuses_them() -> None:
-    async with linked(ScriptedEmbeddingEngine()) as link:
+    async with linked(Rigid()) as link:
         with pytest.raises(InvalidValue, match="takes no adapters"):
             await link.client.add_adapter("d1", "/a/one")
 
