@@ -15,7 +15,7 @@ def test_every_operation_is_described():
     dialect = OpenAI()
     paths = {operation.path for operation in dialect.operations}
     paths |= {dialect.models.path, f"{dialect.models.path}/{{model}}"}
-    paths |= {dialect.tokens.tokenize_path, dialect.tokens.detokenize_path}
+    paths |= {dialect.tokens.tokenize_path, dialect.tokens.detokenize_path, dialect.embeddings.path}
     paths |= {dialect.adapters.load_path, dialect.adapters.unload_path}
     assert DESCRIBED.paths.keys() == paths
 
@@ -46,6 +46,7 @@ def test_examples_are_taken_by_their_own_schemas_and_by_the_decoder():
         "CompletionRequest": dialect.operations[1].decode,
         "TokenizeRequest": dialect.tokens.decode_tokenize,
         "DetokenizeRequest": dialect.tokens.decode_detokenize,
+        "EmbeddingsRequest": dialect.embeddings.decode,
     }
     for name, decode in decoders.items():
         (example,) = DESCRIBED.schemas[name]["examples"]

@@ -5,9 +5,10 @@ import typing
 import msgspec
 import pytest
 from openai.types import completion_create_params as text_reference
+from openai.types import embedding_create_params as embedding_reference
 from openai.types.chat import completion_create_params as chat_reference
 
-from antiphon.dialects.openai import adapters, tokens, wire
+from antiphon.dialects.openai import adapters, embeddings, tokens, wire
 from antiphon.dialects.openai.fields import FIELDS, TABLES, Place, Standing, sift
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
@@ -20,6 +21,7 @@ REFERENCE = {
         text_reference.CompletionCreateParamsNonStreaming,
         text_reference.CompletionCreateParamsStreaming,
     ),
+    Place.EMBEDDINGS: (embedding_reference.EmbeddingCreateParams,),
 }
 SHAPES: dict[Place, type[msgspec.Struct]] = {
     Place.CHAT: wire.ChatCompletionRequest,
@@ -27,6 +29,7 @@ SHAPES: dict[Place, type[msgspec.Struct]] = {
     Place.MESSAGE: wire.ChatMessage,
     Place.PART: wire.TextPart,
     Place.STREAM: wire.StreamOptions,
+    Place.EMBEDDINGS: embeddings.EmbeddingsRequest,
     Place.TOKENIZE: tokens.TokenizeRequest,
     Place.DETOKENIZE: tokens.DetokenizeRequest,
     Place.LOAD: adapters.LoadAdapterRequest,

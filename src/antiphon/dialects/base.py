@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Generation
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Prompt
@@ -146,6 +147,29 @@ class AdapterOperations(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingCall:
+    """Texts whose vectors are asked for, and how they shall be written."""
+
+    request: EmbeddingRequest
+    packed: bool = False
+    """Whether vectors are written as bytes, not as numbers."""
+    ignored: tuple[str, ...] = ()
+    """As of a Call."""
+
+
+class EmbeddingOperation(Protocol):
+    """The endpoint that makes vectors."""
+
+    path: str
+
+    def decode(self, body: bytes) -> EmbeddingCall:
+        """Raises a RequestError that names the field at fault."""
+
+    def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
+        """All vectors, in the order of the inputs."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelEntry:
     """What a list of models says of one."""
 
@@ -192,6 +216,7 @@ class Dialect(Protocol):
     tokens: TokenOperations
     models: ModelOperations
     adapters: AdapterOperations
+    embeddings: EmbeddingOperation
 
     def error(self, error: AntiphonError) -> bytes:
         """The body of an error response."""

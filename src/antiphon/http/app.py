@@ -14,6 +14,7 @@ from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
+from antiphon.http.embed import Embed
 from antiphon.http.generate import Generate
 from antiphon.http.middleware import Border, Gate, Guard, Stamp
 
@@ -39,6 +40,9 @@ def route_table(edge: Edge) -> list[BaseRoute]:
         *(
             Route(operation.path, Generate(edge, operation), methods=["POST"], middleware=[gate])
             for operation in dialect.operations
+        ),
+        Route(
+            dialect.embeddings.path, Embed(edge, dialect.embeddings), methods=["POST"], middleware=[gate]
         ),
         Route(dialect.models.path, routes.list_models),
         Route(f"{dialect.models.path}/{{model:path}}", routes.show_model),

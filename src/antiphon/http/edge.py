@@ -11,6 +11,7 @@ from starlette.types import Scope
 from antiphon.auth.base import TokenVerifier
 from antiphon.dialects.base import Dialect
 from antiphon.domain.context import Clock, Context, SystemClock
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.request import GenerationRequest
@@ -32,6 +33,9 @@ class Runner(Protocol):
         self, request: GenerationRequest, context: Context
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Entering is cheap; the work runs as the iterator is read; leaving ends it."""
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        """Vectors of texts; cancelling ends the work."""
 
 
 @dataclass(frozen=True, slots=True)

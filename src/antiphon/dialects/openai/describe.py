@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from antiphon.dialects.base import Description
-from antiphon.dialects.openai import adapters, models, tokens, wire
+from antiphon.dialects.openai import adapters, embeddings, models, tokens, wire
 from antiphon.dialects.openai.fields import TABLES, Place, Standing
 
 REF = "#/components/schemas/{name}"
@@ -18,6 +18,8 @@ SHAPES: tuple[type[msgspec.Struct], ...] = (
     wire.ChatCompletion,
     wire.ChatCompletionChunk,
     wire.Completion,
+    embeddings.EmbeddingsRequest,
+    embeddings.EmbeddingsAnswer,
     wire.ErrorEnvelope,
     models.ModelList,
     models.ModelCard,
@@ -35,6 +37,7 @@ REQUESTS: Mapping[str, Place] = {
     "ChatMessage": Place.MESSAGE,
     "TextPart": Place.PART,
     "StreamOptions": Place.STREAM,
+    "EmbeddingsRequest": Place.EMBEDDINGS,
     "TokenizeRequest": Place.TOKENIZE,
     "DetokenizeRequest": Place.DETOKENIZE,
     "LoadAdapterRequest": Place.LOAD,
@@ -45,6 +48,7 @@ REQUESTS: Mapping[str, Place] = {
 EXAMPLES: Mapping[str, object] = {
     "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
+    "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
     "TokenizeRequest": {"prompt": "Hello!"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
     "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
@@ -84,6 +88,11 @@ def _paths() -> dict[str, Any]:
             "post": _generation("Answer a conversation", "ChatCompletion", "ChatCompletionChunk")
         },
         "/v1/completions": {"post": _generation("Continue a text", "Completion", "Completion")},
+        "/v1/embeddings": {
+            "post": _operation(
+                "Make vectors of texts", "embeddings", "EmbeddingsRequest", _json("EmbeddingsAnswer")
+            )
+        },
         "/v1/models": {"get": listed},
         "/v1/models/{model}": {"get": shown | {"parameters": [name]}},
         "/tokenize": {

@@ -5,6 +5,7 @@ from antiphon.dialects.base import (
     Call,
     Chunks,
     Description,
+    EmbeddingOperation,
     Head,
     ModelOperations,
     Operation,
@@ -13,6 +14,7 @@ from antiphon.dialects.base import (
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.describe import describe
+from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.encode import ChatForm, OpenAIChunks, TextForm, chat_answer, text_answer
 from antiphon.dialects.openai.errors import encode_error
 from antiphon.dialects.openai.models import OpenAIModels
@@ -71,6 +73,7 @@ class OpenAI:
         self.models: ModelOperations = OpenAIModels()
         self.tokens: TokenOperations = VLLMTokens()
         self.adapters: AdapterOperations = VLLMAdapters()
+        self.embeddings: EmbeddingOperation = OpenAIEmbeddings(report_unknown)
 
     def error(self, error: AntiphonError) -> bytes:
         return encode_error(error)

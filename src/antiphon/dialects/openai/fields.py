@@ -33,6 +33,7 @@ class Place(StrEnum):
     MESSAGE = "message"
     PART = "content part"
     STREAM = "stream_options"
+    EMBEDDINGS = "/v1/embeddings"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
     LOAD = "/v1/load_lora_adapter"
@@ -58,6 +59,7 @@ BOTH = CHAT | TEXT
 MESSAGE = frozenset({Place.MESSAGE})
 PART = frozenset({Place.PART})
 STREAM = frozenset({Place.STREAM})
+EMBEDDINGS = frozenset({Place.EMBEDDINGS})
 TOKENIZE = frozenset({Place.TOKENIZE})
 DETOKENIZE = frozenset({Place.DETOKENIZE})
 LOAD = frozenset({Place.LOAD})
@@ -157,6 +159,20 @@ FIELDS: tuple[Field, ...] = (
         add_special_tokens="Whether the prompt gets the model's begin token; true by default.",
         add_generation_prompt="Whether the assistant's turn is opened after the messages; true by default.",
     ),
+    *_supported(
+        EMBEDDINGS,
+        model="Name of an embedding model of /v1/models.",
+        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A text gets what "
+        "the model wants before and after it, and nothing in it is a control token; token ids stay as they "
+        "are. Nothing is shortened.",
+        encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
+        dimensions="Taken only where it is what the model makes: no vector is shortened.",
+    ),
+    _ignored("user", EMBEDDINGS, "names an end user for abuse reports; nothing here reads it yet"),
+    _refused("truncate_prompt_tokens", EMBEDDINGS, "a text is never shortened; shorten it before sending"),
+    _refused("add_special_tokens", EMBEDDINGS, "send token ids to have them read as they are", True),
+    _refused("normalize", EMBEDDINGS, "vectors always have the length 1; leave it out", True),
+    _refused("priority", EMBEDDINGS, "requests are served in turn; leave it out", 0),
     *_supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
     *_supported(DETOKENIZE, tokens="The token ids."),
     *_supported(TOKENIZE | DETOKENIZE, model="Name of a model; may be left out when there is only one."),

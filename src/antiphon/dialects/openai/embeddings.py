@@ -1,0 +1,130 @@
+"""POST /v1/embeddings: what it takes, and its answer with numbers in JSON or packed."""
+
+from base64 import b64encode
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from antiphon.dialects.base import EmbeddingCall
+from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.shape import shaped
+from antiphon.dialects.openai.wire import MAX_IDS, Count, Name, TokenId
+from antiphon.dialects.strict_json import read_object
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
+from antiphon.domain.request import RawPrompt
+from antiphon.errors import InvalidValue
+
+MAX_INPUTS = 2048
+"""Inputs of one request; OpenAI's own bound."""
+
+MOST_NAMED = 32
+"""Unknown fields that an answer names."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/embeddings."""
+
+    model: Name
+    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = None
+    user: str | None = None
+
+
+class EmbeddingShape(Struct, frozen=True, kw_only=True):
+    """The vector of one input, of unit length."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+    """Numbers; or with base64 their bytes, as float32, little-endian."""
+
+
+class EmbeddingsUsage(Struct, frozen=True):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(Struct, frozen=True, kw_only=True):
+    """A vector for each input, in order."""
+
+    object: Literal["list"] = "list"
+    data: list[EmbeddingShape]
+    model: str
+    usage: EmbeddingsUsage
+
+
+class OpenAIEmbeddings:
+    """`EmbeddingOperation` of the dialect."""
+
+    path = "/v1/embeddings"
+
+    def __init__(self, report: bool = False) -> None:
+        """`report`: whether unknown fields are named in the answer, not refused."""
+        self._report = report
+
+    def decode(self, body: bytes) -> EmbeddingCall:
+        unknown: list[str] | None = [] if self._report else None
+        given, ignored = sift(read_object(body), Place.EMBEDDINGS, report=unknown)
+        wire = shaped(given, EmbeddingsRequest)
+        request = EmbeddingRequest(wire.model, inputs(wire.input), wire.dimensions)
+        return EmbeddingCall(
+            request,
+            packed=wire.encoding_format == "base64",
+            ignored=ignored + tuple((unknown or [])[:MOST_NAMED]),
+        )
+
+    def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
+        # Each vector by itself: whoever waits for the interpreter gets it in between.
+        written = [
+            Raw(_encode(EmbeddingShape(index=index, embedding=written_vector(vector, call.packed))))
+            for index, vector in enumerate(embeddings)
+        ]
+        usage = EmbeddingsUsage(embeddings.prompt_tokens, embeddings.prompt_tokens)
+        data = cast("list[EmbeddingShape]", written)
+        return _encode(EmbeddingsAnswer(data=data, model=call.request.model, usage=usage))
+
+
+def written_vector(vector: bytes, packed: bool) -> list[float] | str:
+    """The numbers, or their bytes as base64."""
+    return b64encode(vector).decode() if packed else memoryview(vector).cast("f").tolist()
+
+
+def inputs(given: str | list[Any]) -> tuple[RawPrompt, ...]:
+    """One for a text or a list of token ids; one for each item of a list of texts or of lists of ids. Raises
+    InvalidValue."""
+    if isinstance(given, str):
+        return (_text(given, "input"),)
+    kinds = set(map(type, given))
+    if len(kinds) > 1:
+        raise InvalidValue(
+            "input must hold only texts, only token ids, or only lists of token ids", param="input"
+        )
+    if int in kinds:
+        return (RawPrompt(tokens=tuple(given)),)
+    if len(given) > MAX_INPUTS:
+        raise InvalidValue(
+            f"input must hold at most {MAX_INPUTS} texts; got {len(given)}: send several requests",
+            param="input",
+        )
+    make = _text if str in kinds else _tokens
+    return tuple(make(item, f"input[{index}]") for index, item in enumerate(given))
+
+
+def _text(text: str, where: str) -> RawPrompt:
+    if not text:
+        raise InvalidValue(f"{where} is empty; send at least one character", param=where)
+    return RawPrompt(text=text)
+
+
+def _tokens(tokens: list[int], where: str) -> RawPrompt:
+    if not tokens:
+        raise InvalidValue(f"{where} is empty; send at least one token id", param=where)
+    if len(tokens) > MAX_IDS:
+        raise InvalidValue(f"{where} holds more token ids than any context", param=where)
+    return RawPrompt(tokens=tuple(tokens))
