@@ -41,9 +41,7 @@ def route_table(edge: Edge) -> list[BaseRoute]:
             Route(operation.path, Generate(edge, operation), methods=["POST"], middleware=[gate])
             for operation in dialect.operations
         ),
-        Route(
-            dialect.embeddings.path, Embed(edge, dialect.embeddings), methods=["POST"], middleware=[gate]
-        ),
+        Route(dialect.embeddings.path, Embed(edge, dialect.embeddings), methods=["POST"], middleware=[gate]),
         Route(dialect.models.path, routes.list_models),
         Route(f"{dialect.models.path}/{{model:path}}", routes.show_model),
         Route(dialect.tokens.tokenize_path, routes.tokenize, methods=["POST"], middleware=[gate]),

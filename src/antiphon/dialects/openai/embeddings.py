@@ -1,7 +1,8 @@
 """POST /v1/embeddings: what it takes, and its answer with numbers in JSON or packed."""
 
+from array import array
 from base64 import b64encode
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -50,13 +51,24 @@ class EmbeddingsUsage(Struct, frozen=True):
     total_tokens: int
 
 
-class EmbeddingsAnswer(Struct, frozen=True, kw_only=True):
-    """A vector for each input, in order."""
+class Around(Struct, frozen=True, kw_only=True):
+    """An answer but for its vectors."""
 
     object: Literal["list"] = "list"
-    data: list[EmbeddingShape]
     model: str
     usage: EmbeddingsUsage
+
+
+class EmbeddingsAnswer(Around, frozen=True, kw_only=True):
+    """A vector for each input, in order."""
+
+    data: list[EmbeddingShape]
+
+
+class WrittenAnswer(Around, frozen=True, kw_only=True):
+    """The same, each vector as the JSON that it became."""
+
+    data: list[Raw]
 
 
 class OpenAIEmbeddings:
@@ -86,13 +98,12 @@ class OpenAIEmbeddings:
             for index, vector in enumerate(embeddings)
         ]
         usage = EmbeddingsUsage(embeddings.prompt_tokens, embeddings.prompt_tokens)
-        data = cast("list[EmbeddingShape]", written)
-        return _encode(EmbeddingsAnswer(data=data, model=call.request.model, usage=usage))
+        return _encode(WrittenAnswer(data=written, model=call.request.model, usage=usage))
 
 
 def written_vector(vector: bytes, packed: bool) -> list[float] | str:
     """The numbers, or their bytes as base64."""
-    return b64encode(vector).decode() if packed else memoryview(vector).cast("f").tolist()
+    return b64encode(vector).decode() if packed else array("f", vector).tolist()
 
 
 def inputs(given: str | list[Any]) -> tuple[RawPrompt, ...]:

@@ -168,7 +168,6 @@ FIELDS: tuple[Field, ...] = (
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
         dimensions="Taken only where it is what the model makes: no vector is shortened.",
     ),
-    _ignored("user", EMBEDDINGS, "names an end user for abuse reports; nothing here reads it yet"),
     _refused("truncate_prompt_tokens", EMBEDDINGS, "a text is never shortened; shorten it before sending"),
     _refused("add_special_tokens", EMBEDDINGS, "send token ids to have them read as they are", True),
     _refused("normalize", EMBEDDINGS, "vectors always have the length 1; leave it out", True),
@@ -186,7 +185,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     *_supported(LOAD | UNLOAD, lora_name="The name that callers use as model."),
     # --- accepted and ignored ---
-    _ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
+    _ignored("user", BOTH | EMBEDDINGS, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
     _ignored(
         "prompt_cache_key",
