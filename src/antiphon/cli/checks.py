@@ -106,7 +106,7 @@ def _local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
 def _sized(each: ModelSettings) -> Sized:
     known = sized(each)
     header = read_header(Path(known.path))
-    cells = known.cells or (known.context_length or 0) * known.sequences
+    cells = 0 if header.embeds else known.cells or (known.context_length or 0) * known.sequences
     return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
 
 

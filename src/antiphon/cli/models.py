@@ -1,8 +1,10 @@
-"""`antiphon models`: fetch, list and remove model files. Serves nothing."""
+"""`antiphon models`: fetch, convert, list and remove model files. Serves nothing."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +17,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="models",
-    help="Fetch, list and remove model files.",
+    help="Fetch, convert, list and remove model files.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+class Kind(StrEnum):
+    """Formats that encoders are written in."""
+
+    F32 = "f32"
+    F16 = "f16"
+    Q8_0 = "q8_0"
+
 
 INTERRUPTED = 130
 """The exit status that shells give what Ctrl-C ended."""
@@ -42,6 +52,24 @@ def pull(
         print(fetched.path)
 
     _run(work, config)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="Directory of an encoder of BERT's kind, as transformers saves it.")
+    ],
+    out: Annotated[Path, typer.Option(help="The GGUF file to write; one that is there stays.")],
+    kind: Annotated[Kind, typer.Option("--type", help="Number format of the matrices.")] = Kind.F16,
+) -> None:
+    """Write an embedding model's safetensors as GGUF, and print the file's path."""
+
+    def work() -> None:
+        from antiphon.cli.converting import converted
+
+        print(converted(source, out, kind.upper()))
+
+    _shown(work)
 
 
 @app.command("list")
@@ -83,15 +111,21 @@ def remove(
 def _run(work: Callable[["HubSettings"], None], config: options.Config) -> None:
     """Does it with the settings; an error is one line and a status."""
     from antiphon.cli.asked import Asked
+
+    _shown(lambda: work(Asked(config=config).settings().hub), "the same command goes on from what has arrived")
+
+
+def _shown(work: Callable[[], None], again: str = "nothing is left of it") -> None:
+    """Does it; an error is one line and a status. `again`: what becomes of work that is interrupted."""
     from antiphon.errors import AntiphonError
 
     try:
-        work(Asked(config=config).settings().hub)
+        work()
     except AntiphonError as error:
         print(f"antiphon: {error.message}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print("antiphon: stopped; the same command goes on from what has arrived", file=sys.stderr)
+        print(f"antiphon: stopped; {again}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -13,6 +13,7 @@ from antiphon.cli.adapters import kept
 from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import fetched
 from antiphon.cli.terminal import shown
+from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, with_models
 from antiphon.settings_model import ModelSettings
@@ -20,7 +21,7 @@ from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.sizing import Asked as CacheAsked
-from antiphon.weights.sizing import fitting
+from antiphon.weights.sizing import fitting, text_length
 
 
 def run(asked: Asked) -> int:
@@ -51,6 +52,10 @@ def sized(model: ModelSettings) -> ModelSettings:
             f"the context length {model.context_length} of {model.name} is more than the "
             f"{header.context_length} that its weights were made for; leave it out or lower it"
         )
+    if header.embeds:
+        if model.cells is not None:
+            raise SettingsError(f"{model.name} is an embedding model and keeps no cells; leave cells out")
+        return changed(model, path=str(path), context_length=text_length(header, model.context_length))
     size = fitting(header, asked_of(model))
     whole = size.cells >= size.context_length * model.sequences
     return changed(
@@ -70,6 +75,15 @@ def room_of(model: ModelSettings) -> str:
     return f"{said}, {model.cells} in all" if model.cells else said
 
 
+def example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
+    """A first request: its path and body."""
+    question = "What is Antiphon?"
+    if info.embedding is not None:
+        return "/v1/embeddings", {"model": model, "input": question}
+    messages = [{"role": "user", "content": question}]
+    return "/v1/chat/completions", {"model": model, "messages": messages}
+
+
 def panel(settings: Settings, serving: Serving) -> str:
     """What a newcomer needs to see: where, which models, which library, and a first request to copy."""
     first = settings.models[0].name
@@ -78,19 +92,21 @@ def panel(settings: Settings, serving: Serving) -> str:
         info = serving.engines[model.name]
         size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
         mode = ", exact" if info.exact else ""
+        if info.embedding is not None:
+            mode += f", vectors of {info.embedding.dimensions} dimensions ({info.embedding.pooling} pooling)"
         lines.append(f"  model    {shown(model.name)}: {size}, {room_of(model)}{mode}")
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
     info = serving.engines[first]
     lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
-    body = {"model": first, "messages": [{"role": "user", "content": "What is Antiphon?"}]}
+    path, body = example(first, info)
     key = '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n' if settings.server.api_key else ""
     lines += [
         f"  docs     {serving.url}/docs",
         "",
         "  Try it:",
         "",
-        f"curl -s {serving.url}/v1/chat/completions \\",
+        f"curl -s {serving.url}{path} \\",
         f"{key}  -H 'Content-Type: application/json' \\",
         f"  -d {shlex.quote(json.dumps(body))}",
         "",

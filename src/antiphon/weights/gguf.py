@@ -95,6 +95,11 @@ class Header:
         """Numbers that the values of one token take in one layer."""
         return self.key_heads * (self.number("attention.value_length") or self._head_width())
 
+    @property
+    def embeds(self) -> bool:
+        """Whether it says how it pools a text's rows: then it makes vectors, and no tokens."""
+        return self.number("pooling_type") > 0
+
     def _head_width(self) -> int:
         return self.number("embedding_length") // max(1, self.heads)
 

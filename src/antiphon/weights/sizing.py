@@ -68,6 +68,14 @@ def fitting(header: Header, asked: Asked, free: int | None = None) -> Size:
     return Size(length, max(length, min(wanted, fits)) if asked.pool else wanted)
 
 
+def text_length(header: Header, asked: int | None) -> int:
+    """Tokens of one text of an embedding model, which keeps nothing of it. Raises LoadError."""
+    own = header.context_length
+    if own < 1:
+        raise LoadError(f"{header.path.name} does not say how long a text it reads")
+    return asked or min(own, LONGEST_DEFAULT)
+
+
 def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:
     """Cells that fit beside the weights, in steps of SHORTEST_USEFUL where they are the limit."""
     room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
