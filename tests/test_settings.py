@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon.settings import SECTIONS, Settings, declared, decode, encode, is_loopback, load
+from antiphon.settings import SECTIONS, Settings, declared, decode, encode, is_loopback, load, with_homes
 
 KEY = "0123456789abcdef0123"
 
@@ -189,3 +189,50 @@ def test_a_refusal_spells_the_key_as_its_strongest_source_does(tmp_path):
 def test_a_key_of_the_wrong_kind_is_not_repeated(tmp_path):
     with pytest.raises(SettingsError, match=r"server\.api_key .* must be a text, not a number$"):
         loaded(file=written(tmp_path, "[server]\napi_key = 12345678901234567890\n"))
+
+
+# --- adapters ---
+
+MODELS = '[[models]]\nname = "a"\npath = "a.gguf"\n[[models]]\nname = "b"\npath = "b.gguf"\n'
+
+
+def housed(tmp_path: Path, text: str) -> list[tuple[str, str | None]]:
+    return [
+        (adapter.name, adapter.model) for adapter in with_homes(loaded(file=written(tmp_path, text))).adapters
+    ]
+
+
+def test_an_adapter_belongs_to_the_model_it_names_or_to_the_only_one(tmp_path):
+    one = '[[models]]\nname = "a"\npath = "a.gguf"\n'
+    assert housed(tmp_path, one + '[[adapters]]\nname = "p"\npath = "p.gguf"\n') == [("p", "a")]
+    named = '[[adapters]]\nname = "p"\npath = "p.gguf"\nmodel = "b"\n'
+    assert housed(tmp_path, MODELS + named) == [("p", "b")]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "words"),
+    [
+        ('name = "p"\npath = "p"', r"several models \(a, b\).*\[\[adapters\]\]"),
+        ('name = "p"\npath = "p"\nmodel = "c"', "'c', which is not served"),
+        ('name = "a"\npath = "p"\nmodel = "a"', "two models or adapters are named 'a'"),
+        ('name = "p q"\npath = "p"', "name of the adapter p q"),
+        ('name = "p"', "path of the adapter p is missing"),
+        ('name = "p"\npath = "p"\nmodle = "a"', "modle of the adapter p; did you mean model"),
+    ],
+    ids=range(6),
+)
+def test_an_adapter_that_makes_no_sense_is_refused_with_what_to_say(tmp_path, adapter, words):
+    with pytest.raises(SettingsError, match=words):
+        housed(tmp_path, f"{MODELS}[[adapters]]\n{adapter}\n")
+
+
+def test_adapters_named_by_flags_replace_those_of_the_file(tmp_path):
+    file = written(tmp_path, '[[adapters]]\nname = "p"\npath = "p.gguf"\n')
+    settings = load({}, {}, file, [], [{"name": "q", "path": "q.gguf"}])
+    assert [adapter.name for adapter in settings.adapters] == ["q"]
+
+
+def test_directories_of_adapters_are_a_list_in_the_environment():
+    settings = loaded(environ={"ANTIPHON_LORA_DIRECTORIES": "/a, /b"})
+    assert settings.lora.directories == ("/a", "/b")
+    assert decode(encode(settings)) == settings

@@ -107,6 +107,42 @@ def test_a_misspelt_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "No such file"), (b"GGUF", "cut short"), (b"text, no weights", "not a GGUF")],
+    ids=["absent", "cut", "a text"],
+)
+def test_an_adapter_that_cannot_be_served(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "pirate.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    line = refused("--lora", f"pirate={path}", env={"ANTIPHON_HOME": str(tmp_path / "home")})
+    assert "the adapter pirate" in line and words in line and "--lora" in line
+
+
+def test_a_model_is_no_adapter(tmp_path: Path) -> None:
+    line = refused("--lora", f"pirate={CANTOR}", env={"ANTIPHON_HOME": str(tmp_path / "home")})
+    assert "not a LoRA adapter" in line
+
+
+def test_an_adapter_of_the_models_own_name(tmp_path: Path) -> None:
+    assert "two models or adapters" in refused("--lora", f"cantor={tmp_path}")
+
+
+def test_a_registry_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    adapter = tmp_path / "pirate.gguf"
+    adapter.touch()
+    line = refused("--lora", f"p={adapter}", env={"ANTIPHON_LORA_REGISTRY": str(tmp_path / "file" / "x")})
+    assert "ANTIPHON_LORA_REGISTRY" in line
+
+
+def test_a_directory_of_adapters_that_is_not_there(tmp_path: Path) -> None:
+    line = refused(env={"ANTIPHON_LORA_DIRECTORIES": str(tmp_path / "absent")})
+    assert "absent" in line and "ANTIPHON_LORA_DIRECTORIES" in line
+    assert "root of all files" in refused(env={"ANTIPHON_LORA_DIRECTORIES": "/"})
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--host", "0.0.0.0"), "ANTIPHON_API_KEY"),

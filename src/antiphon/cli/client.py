@@ -48,6 +48,17 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed:
+    """A model, as the server lists it."""
+
+    name: str
+    parent: str = ""
+    """Of an adapter, the model that it adapts."""
+    root: str = ""
+    """Whose weights it speaks with."""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """What one chunk of a stream brought."""
 
@@ -80,12 +91,25 @@ class Client:
 
     def models(self) -> list[str]:
         """The names of the models that this caller may use. Raises CallFailed."""
+        return [listed.name for listed in self.listed()]
+
+    def listed(self) -> list[Listed]:
+        """The models that this caller may use. Raises CallFailed."""
         with self._called("GET", "/v1/models") as response:
             answer = _decoded(response.read(LARGEST_ANSWER))
         rows = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(rows, list):
             raise CallFailed(f"{self.url} does not answer like an OpenAI-compatible server")
-        return [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+        return [
+            Listed(row["id"], _text(row.get("parent")), _text(row.get("root")))
+            for row in rows
+            if isinstance(row, dict) and isinstance(row.get("id"), str)
+        ]
+
+    def said(self, path: str, body: dict[str, object]) -> str:
+        """What the server answers with in plain text to a JSON body. Raises CallFailed."""
+        with self._called("POST", path, body) as response:
+            return response.read(LARGEST_ANSWER).decode("utf-8", "replace")
 
     def metrics(self) -> str:
         """The page of the server's numbers, as it stands. Raises CallFailed."""

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import antiphon
+from antiphon.cli import lora as adapters
 from antiphon.cli import models, options
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 
 
 app.add_typer(models.app)
+app.add_typer(adapters.app)
 
 
 @app.callback()

@@ -1,0 +1,60 @@
+"""`antiphon lora` as a user runs it: what it sends, and one line about what is wrong. With a real server it
+is tested in tests/e2e/test_adapters.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.lora import UNLOAD, _whole
+from tests.cli.conftest import Run
+from tests.cli.standin import Standin, standin
+
+KEY = "canary-key-4f1d0c8e55"
+
+
+@pytest.fixture
+def server() -> Iterator[Standin]:
+    with standin(KEY) as running:
+        yield running
+
+
+def test_without_adapters_it_says_how_to_load_one(antiphon: Run, server: Standin) -> None:
+    ended = antiphon("lora", "list", "--url", server.url, env={"ANTIPHON_API_KEY": KEY})
+    assert (ended.returncode, ended.stdout) == (
+        0,
+        "no adapter is loaded; antiphon lora add NAME=PATH loads one\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("list",), ("add", "a=b"), ("remove", "a")])
+def test_without_the_key_it_says_where_to_put_it(
+    antiphon: Run, server: Standin, command: tuple[str, ...]
+) -> None:
+    ended = antiphon("lora", *command, "--url", server.url)
+    assert ended.returncode == 1
+    assert ended.stderr == "antiphon: no such key. Set ANTIPHON_API_KEY to the server's key.\n"
+
+
+def test_what_is_no_adapter_is_told_before_anything_is_sent(antiphon: Run, server: Standin) -> None:
+    for text in ("pirate", "pirate=", "=a.gguf"):
+        ended = antiphon("lora", "add", text, "--url", server.url)
+        assert ended.returncode == 1 and "NAME=PATH" in ended.stderr
+    assert server.asked == []
+
+
+def test_without_a_server_it_says_so(antiphon: Run) -> None:
+    ended = antiphon("lora", "list", "--url", "http://127.0.0.1:9")
+    assert ended.returncode == 1 and "antiphon serve" in ended.stderr
+
+
+def test_a_path_that_is_here_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.gguf").touch()
+    assert _whole("a.gguf") == str(tmp_path / "a.gguf")
+    assert _whole("elsewhere/a.gguf") == "elsewhere/a.gguf"
+
+
+def test_names_say_what_is_unloaded(antiphon: Run, server: Standin) -> None:
+    antiphon("lora", "remove", "pirate", "--url", server.url)
+    assert server.asked == [{"lora_name": "pirate"}] and UNLOAD.endswith("unload_lora_adapter")

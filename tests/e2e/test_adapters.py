@@ -1,0 +1,135 @@
+"""Adapters of the real server, with cantor: of the settings, over HTTP, by `antiphon lora`, after deaths."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.make_adapter import write_adapter
+from tests.e2e.server import Server, serving
+
+CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+BACK = 20.0
+"""Seconds in which what died is back; it takes about two."""
+
+LONG = {"model": "second", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 1500}
+
+
+@dataclass(frozen=True)
+class Lender:
+    """A server with one adapter of its settings and a directory of others."""
+
+    server: Server
+    shelf: Path
+    home: Path
+
+    def say(self, model: str, max_tokens: int = 24) -> str:
+        asked = {"model": model, "prompt": "Once upon a time", "temperature": 0, "max_tokens": max_tokens}
+        with self.server.client() as client:
+            reply = client.post("/v1/completions", json=asked)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["model"] == model
+        text: str = reply.json()["choices"][0]["text"]
+        return text
+
+    def lora(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs `antiphon lora` against it."""
+        return subprocess.run(
+            [sys.executable, "-m", "antiphon", "lora", *arguments, "--url", self.server.url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+            env={name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")},
+        )
+
+    def names(self) -> list[str]:
+        with self.server.client() as client:
+            return [model["id"] for model in client.get("/v1/models").json()["data"]]
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Adapters of random weights for cantor, strong enough to be heard."""
+    directory = tmp_path_factory.mktemp("shelf")
+    for seed, name in enumerate(("first", "second", "third"), 1):
+        write_adapter(directory / f"{name}.gguf", CANTOR, rank=4, seed=seed, weight=1.0)
+    (directory / "cut.gguf").write_bytes((directory / "first.gguf").read_bytes()[:-5000])
+    return directory
+
+
+@pytest.fixture
+def lender(shelf: Path, tmp_path: Path) -> Iterator[Lender]:
+    env = {"ANTIPHON_LORA_DIRECTORIES": str(shelf), "ANTIPHON_HOME": str(tmp_path / "home")}
+    with serving("--lora", f"first={shelf / 'first.gguf'}", env=env, cwd=tmp_path) as server:
+        yield Lender(server, shelf, tmp_path / "home")
+
+
+def test_adapters_come_and_go_with_the_command_and_each_says_its_own(lender: Lender) -> None:
+    alone, first = lender.say("cantor"), lender.say("first")
+    assert first != alone
+    added = lender.lora("add", f"second={lender.shelf / 'second.gguf'}")
+    assert (added.returncode, added.stdout) == (0, "loaded second\n"), added.stderr
+    assert lender.lora("add", "third=third.gguf").returncode == 0
+    listed = json.loads(lender.lora("list", "--json").stdout)["adapters"]
+    assert [(row["name"], row["model"]) for row in listed] == [
+        ("first", "cantor"),
+        ("second", "cantor"),
+        ("third", "cantor"),
+    ]
+    said = {name: lender.say(name) for name in ("cantor", "first", "second", "third")}
+    assert len(set(said.values())) == 4
+    assert (said["cantor"], said["first"]) == (alone, first), "nobody's answer changed"
+    cut = lender.lora("add", "cut=cut.gguf")
+    assert cut.returncode == 1 and cut.stderr.startswith("antiphon: cut.gguf ends before"), cut.stderr
+    assert lender.lora("remove", "second").returncode == 0
+    gone = lender.lora("remove", "second")
+    assert gone.returncode == 1 and "cannot be found" in gone.stderr
+    assert lender.names() == ["cantor", "first", "third"]
+    assert lender.say("third") == said["third"]
+    kept = [path.suffix for path in (lender.home / "adapters").iterdir()]
+    assert kept == [".gguf"] * 3, "files stay under their digests"
+
+
+def test_what_runs_with_an_adapter_ends_although_it_is_unloaded(lender: Lender) -> None:
+    with lender.server.client() as client:
+        name = {"lora_name": "second"}
+        client.post("/v1/load_lora_adapter", json=name | {"lora_path": "second.gguf"}).raise_for_status()
+        asked = LONG | {"ignore_eos": True, "stream": True}
+        with client.stream("POST", "/v1/completions", json=asked) as stream:
+            lines = (line for line in stream.iter_lines() if line.startswith("data: "))
+            heard = [next(lines)]
+            with lender.server.client() as other:
+                other.post("/v1/unload_lora_adapter", json=name).raise_for_status()
+                assert other.post("/v1/completions", json=LONG).status_code == 404
+            assert lender.server.load().running == 1, "it was still being made"
+            heard += lines
+    assert heard[-1] == "data: [DONE]"
+    assert json.loads(heard[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+
+
+def test_adapters_survive_the_death_of_the_engine(lender: Lender) -> None:
+    assert lender.lora("add", "second=second.gguf").returncode == 0
+    said = {name: lender.say(name) for name in ("cantor", "first", "second")}
+    host = lender.server.host()
+    host.kill()
+    host.wait(BACK)
+    assert {name: lender.say(name) for name in said} == said
+
+
+def test_names_given_at_run_time_end_with_the_http_process_and_those_of_the_settings_do_not(
+    lender: Lender,
+) -> None:
+    assert lender.lora("add", "second=second.gguf").returncode == 0
+    first = lender.say("first")
+    (http,) = lender.server.children("assembly")
+    http.kill()
+    http.wait(BACK)
+    assert lender.names() == ["cantor", "first"]
+    assert lender.say("first") == first
+    assert lender.lora("add", "second=second.gguf").returncode == 0
