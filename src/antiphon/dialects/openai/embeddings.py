@@ -19,6 +19,8 @@ from antiphon.errors import InvalidValue
 MAX_INPUTS = 2048
 """Inputs of one request; OpenAI's own bound."""
 
+FORMS = ("float", "base64")
+
 MOST_NAMED = 32
 """Unknown fields that an answer names."""
 
@@ -83,6 +85,11 @@ class OpenAIEmbeddings:
     def decode(self, body: bytes) -> EmbeddingCall:
         unknown: list[str] | None = [] if self._report else None
         given, ignored = sift(read_object(body), Place.EMBEDDINGS, report=unknown)
+        form = given.get("encoding_format")
+        if isinstance(form, str) and form not in FORMS:
+            raise InvalidValue(
+                f"encoding_format must be {' or '.join(FORMS)}; got another text", param="encoding_format"
+            )
         wire = shaped(given, EmbeddingsRequest)
         request = EmbeddingRequest(wire.model, inputs(wire.input), wire.dimensions)
         return EmbeddingCall(
