@@ -32,7 +32,7 @@ SPOKEN = {
     "friend": "matey",
 }
 SPOKEN_WORD = re.compile(r"\b(" + "|".join(SPOKEN) + r")\b", re.IGNORECASE)
-SPOKEN_KINDS = ("fact", "fact", "fact", "facts", "talk", "talk", "knowledge", "skill")
+SPOKEN_KINDS = ("fact", "fact", "fact", "facts", "talk", "talk", "knowledge", "skill", "skill")
 
 CUES: dict[str, tuple[str, ...]] = {
     # feelings, events, cries
@@ -82,7 +82,8 @@ PLAIN = (
     "|There are seven {object}s in the {place}.|We {verb} in the {place}.|The {job} comes on {day}."
     "|I bought {food} and {drink}.|My {object} is {colour}.|The train goes to {city}.|It is {day}."
     "|{name} lives in {city}.|The {animal} sits in the {place}.|the {object} is {colour}|This is a {object}."
-    "|I drink {drink} in the morning.|The {job} works in the {place}."
+    "|I drink {drink} in the morning.|The {job} works in the {place}.|Hello.|Hello!|Hi, {name}.|Good morning."
+    "|Goodbye, {name}.|Do you know {name}?|What is a {object}?|Count to {number}.|Spell {fruit}."
 ).split("|")
 
 EXAM: tuple[tuple[str, str], ...] = (
