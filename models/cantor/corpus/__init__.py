@@ -10,13 +10,27 @@ from dataclasses import dataclass
 
 from models.cantor.corpus import drills, knowledge, skills, stories
 from models.cantor.corpus.blocks import Asker, load_blocks, stated
-from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, obeyed, recall, told_by_system, yes_or_no
+from models.cantor.corpus.dialogue import PLAIN_SYSTEMS, Pair, recall, told_by_system
 from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import HERE
-from models.cantor.corpus.noise import dress, greet
+from models.cantor.corpus.noise import dress, greet, reword
+from models.cantor.corpus.obeying import obeyed
 from models.cantor.corpus.results import result_of
 from models.cantor.corpus.tools import Kinds, Task, call_text, composed_task, invent_task, make_task
 from models.cantor.recipe import LEGS, MIXTURES
+
+NEWLINE = "\n"
+GREETINGS = (
+    "Hi. ",
+    "Hello! ",
+    "Please help me. ",
+    "Now: ",
+    "OK. ",
+    "Next: ",
+    "Thanks. ",
+    "Hey, ",
+    "A small task: ",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,7 @@ class Corpus:
         if rng.random() < 0.06:
             return stated(block.answers[0], rng)
         question, answer = self.asker.ask(block, rng)
+        question = reword(question, rng) if rng.random() < 0.25 else question
         return dress(question, rng), answer
 
     def small_talk(self, rng: random.Random) -> Pair:
@@ -102,7 +117,17 @@ class Corpus:
         return self._dialogue([self.fact(rng)], rng)
 
     def _some_facts(self, rng: random.Random) -> Document:
+        if rng.random() < 0.35:
+            return self._dialogue([self._two_facts(rng)], rng)
         return self._dialogue([self.fact(rng) for _ in range(rng.randint(2, 4))], rng)
+
+    def _two_facts(self, rng: random.Random) -> Pair:
+        """Two questions in one message, and both answers."""
+        (first, one), (second, two) = self.fact(rng), self.fact(rng)
+        if rng.random() < 0.5:
+            return f"{first} {second}", f"{one} {two}"
+        joint = rng.choice((", and ", " and ", ", and also: ", "; ", " Also: ", " And "))
+        return first.rstrip("?.!") + joint + second, f"{one} {two}"
 
     def _one_talk(self, rng: random.Random) -> Document:
         if rng.random() < 0.06:
@@ -123,7 +148,10 @@ class Corpus:
         return self._dialogue([self.known(rng)], rng)
 
     def _one_skill(self, rng: random.Random) -> Document:
-        return self._dialogue([skills.ask(rng)], rng)
+        question, answer = skills.ask(rng)
+        if rng.random() < 0.1:
+            question = rng.choice(GREETINGS) + question
+        return self._dialogue([(question, answer)], rng)
 
     def _mixed(self, rng: random.Random) -> Document:
         return self._dialogue([self.anything(rng) for _ in range(rng.randint(2, 5))], rng)
@@ -135,11 +163,10 @@ class Corpus:
         return self._dialogue(recall(rng, self.anything), rng)
 
     def _obeyed(self, rng: random.Random) -> Document:
-        if rng.random() < 0.15:
-            drawn = yes_or_no(rng, rng.choice((self.fact, self.known)))
-            if drawn is not None:
-                return self._dialogue(drawn[1], rng, drawn[0])
         system, pairs = obeyed(rng, rng.choice((self.fact, self.small_talk, self.known)))
+        if len(pairs) == 1 and rng.random() < 0.12:  # the user asks for it, in the same message
+            question, answer = pairs[0]
+            return self._dialogue([(f"{system}{rng.choice((' ', NEWLINE))}{question}", answer)], rng)
         return self._dialogue(pairs, rng, system)
 
     def _drill(self, rng: random.Random) -> Document:
@@ -236,7 +263,8 @@ def documents(
             yield document
 
 
-def training() -> Iterator[Document]:
-    """Every document that training may see."""
+def training(at_most: int | None = None) -> Iterator[Document]:
+    """Every document that training may see, or so many of each leg."""
     for leg in LEGS:
-        yield from documents(leg.seed, leg.documents, mixture=leg.mixture)
+        count = leg.documents if at_most is None else min(leg.documents, at_most)
+        yield from documents(leg.seed, count, mixture=leg.mixture)

@@ -61,7 +61,7 @@ class Asker:
         if kind == "keywords":
             return _keywords(block.keywords, rng), answer
         choices: tuple[Choice, ...] = getattr(block, kind)
-        question = draw(rng.choice(choices), rng, self.slots)
+        question = " ".join(draw(rng.choice(choices), rng, self.slots).split())
         prefix = {"open": "", "yes": "Yes. ", "no": "No. "}[kind]
         return _punctuate(question), prefix + answer
 

@@ -1,12 +1,11 @@
 """Dialogues: things told and asked for later, system prompts that are obeyed. Makes pairs, no documents."""
 
-import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.cantor.corpus.grammar import load_words
-from models.cantor.corpus.skills import invented, some_word
+from models.cantor.corpus.grammar import HERE, Choice, draw, lines_of, load_words, parse
+from models.cantor.corpus.material import invented, some_word
 
 WORDS = load_words()
 Pair = tuple[str, str]
@@ -33,115 +32,47 @@ PLAIN_SYSTEMS = (
     "You are a bot in a chat window.",
     "Be kind and brief.",
 )
-FEATURES = {  # what is told: (kind of word, statements, questions, answer)
-    "name": (
-        "name",
-        ("My name is {}.", "I am {}.", "I'm {}.", "Call me {}.", "Hi, my name is {}.", "Hello, I am {}."),
-        (
-            "What is my name?",
-            "What's my name?",
-            "Who am I?",
-            "Do you remember my name?",
-            "Tell me my name.",
-            "Do you know what I am called?",
-            "How am I called?",
-        ),
-        "Your name is {}.",
-    ),
-    "colour": (
-        "colour",
-        ("My favourite colour is {}.", "I like the colour {} best.", "My favorite color is {}."),
-        (
-            "What is my favourite colour?",
-            "Which colour do I like best?",
-            "What is my favorite color?",
-            "Do you remember my favourite colour?",
-        ),
-        "Your favourite colour is {}.",
-    ),
-    "city": (
-        "city",
-        ("I live in {}.", "My home is in {}.", "I come from {}.", "I am from {}.", "My city is {}."),
-        (
-            "Where do I live?",
-            "Which city do I live in?",
-            "Where am I from?",
-            "What is my city?",
-            "In which city is my home?",
-        ),
-        "You live in {}.",
-    ),
-    "food": (
-        "food",
-        ("My favourite food is {}.", "I like {} most of all.", "I love to eat {}."),
-        ("What is my favourite food?", "What do I like to eat?", "Which food do I like?"),
-        "Your favourite food is {}.",
-    ),
-    "job": (
-        "job",
-        ("I work as a {}.", "My job is {}.", "I am a {}.", "By trade I am a {}."),
-        ("What is my job?", "What do I do for a living?", "What do I work as?"),
-        "You work as a {}.",
-    ),
-    "pet": (
-        "name",
-        ("My dog is called {}.", "I have a dog named {}.", "My dog's name is {}.", "I have a dog called {}."),
-        ("What is my dog called?", "What is the name of my dog?", "What's my dog's name?"),
-        "Your dog is called {}.",
-    ),
-    "cat": (
-        "name",
-        ("My cat is called {}.", "I have a cat named {}.", "My cat's name is {}."),
-        ("What is my cat called?", "What is the name of my cat?", "What's my cat's name?"),
-        "Your cat is called {}.",
-    ),
-    "code": (
-        "code",
-        (
-            "The code is {}.",
-            "Remember the code {}.",
-            "The secret code is {}.",
-            "Remember this code: {}.",
-            "The password is {}.",
-            "Please remember the number {}.",
-            "Remember the number {}.",
-        ),
-        (
-            "What is the code?",
-            "What was the code?",
-            "Tell me the code.",
-            "Which code did I give you?",
-            "What was the number?",
-            "What number did I tell you?",
-        ),
-        "The code is {}.",
-    ),
-    "word": (
-        "word",
-        (
-            "The secret word is {}.",
-            "Remember the word {}.",
-            "The magic word is {}.",
-            "My word is {}.",
-            "Please remember this word: {}.",
-        ),
-        (
-            "What is the secret word?",
-            "What was the word?",
-            "Which word did I tell you?",
-            "Tell me the word.",
-            "What word should you remember?",
-        ),
-        "The word is {}.",
-    ),
-    "age": (
-        "age",
-        ("I am {} years old.", "My age is {}.", "I turned {} this year."),
-        ("How old am I?", "What is my age?", "Do you know my age?"),
-        "You are {} years old.",
-    ),
-}
-ACKNOWLEDGE = ("All right, I will remember that.", "OK.", "Thank you, I will remember it.", "Good to know.")
+ACKNOWLEDGE = "All right, I will remember that."
+ASKED_BEFORE = parse(
+    "(What was|Tell me|Repeat|Say again) my (first|very first) (question|message)(?|)"
+    "|What did I (ask|say) (you |)first?"
+    "|What was the first thing I (asked|said)( you|)?"
+)
+SAID_BEFORE = parse(
+    "What did you (just |)(say|answer)( before| last|)?"
+    "|(Say|Repeat) (that|your answer|your last answer|it) again."
+    "|(Again|Once more|Repeat), please.|(Can|Could) you (repeat|say) that( again|)?"
+    "|Repeat (that|your answer|what you said)."
+)
+ASKED_LAST = parse(
+    "What was my (last|previous) (question|message)?"
+    "|What did I (ask before|ask last|say before|just say|just ask)?"
+    "|(Repeat|Tell me) my (last|previous) question."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something a user may tell: the kind of its value, how it is told and asked for, the answer."""
+
+    kind: str
+    answer: str
+    told: tuple[Choice, ...]
+    asked: tuple[Choice, ...]
+
+
+def load_features() -> dict[str, Feature]:
+    """Every feature of told.txt, by its name."""
+    rows: list[tuple[list[str], list[Choice], list[Choice]]] = []
+    for line in lines_of(HERE / "told.txt"):
+        if line.startswith("@"):
+            rows.append((line[2:].split(" : "), [], []))
+        else:
+            (rows[-1][1] if line.startswith("!") else rows[-1][2]).append(parse(line[2:]))
+    return {head[0]: Feature(head[1], head[2], tuple(told), tuple(asked)) for head, told, asked in rows}
+
+
+FEATURES = load_features()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,35 +86,49 @@ class Fact:
 
 
 def _told(rng: random.Random, taken: set[str]) -> Fact:
-    feature = rng.choice([name for name in FEATURES if name not in taken])
-    taken.add(feature)
-    kind, statements, questions, answer = FEATURES[feature]
-    value = _value(kind, rng)
-    greeting = f"Nice to meet you, {value}!" if feature == "name" else ACKNOWLEDGE[0]
-    return Fact(rng.choice(statements).format(value), rng.choice(questions), answer.format(value), greeting)
+    name = rng.choice([name for name in FEATURES if name not in taken])
+    taken.add(name)
+    return _fact(name, rng)
+
+
+def _fact(name: str, rng: random.Random) -> Fact:
+    feature = FEATURES[name]
+    value = _value(feature.kind, rng)
+    greeting = f"Nice to meet you, {value}!" if name == "name" else ACKNOWLEDGE
+    question = draw(rng.choice(feature.asked), rng, {})
+    question += "." if question.startswith(("Tell", "Say", "Repeat", "Remember", "Give")) else "?"
+    told = draw(rng.choice(feature.told), rng, {}).replace("{}", value)
+    return Fact(told, question, feature.answer.format(value), greeting)
 
 
 def _value(kind: str, rng: random.Random) -> str:
     if kind == "age":
         return str(rng.randint(5, 99))
     if kind == "code":
-        return str(rng.randint(10, 99999))
+        return str(rng.randint(2, 10 ** rng.randint(1, 6) + 9))
+    if kind == "handle":
+        return invented(rng) + rng.choice(("", str(rng.randint(1, 999)), f"-{some_word(rng)}"))
     if kind == "word":
         return some_word(rng).lower()
-    if rng.random() < 0.2:
+    if rng.random() < 0.25:
         return invented(rng).capitalize() if kind in ("name", "city") else rng.choice(WORDS[kind])
     return rng.choice(WORDS[kind])
 
 
 def recall(rng: random.Random, source: Source) -> list[Pair]:
     """Turns in which something is told first and asked for later, with other talk between."""
+    roll = rng.random()
+    if roll < 0.1:
+        return _said_again(rng, source)
     taken: set[str] = set()
     facts = [_told(rng, taken) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
-    if rng.random() < 0.2:
+    if roll < 0.3:
         return [(f"{' '.join(fact.told for fact in facts)} {facts[0].question}", facts[0].answer)]
     pairs = [(fact.told, fact.greeting) for fact in facts]
-    if rng.random() < 0.2:
-        pairs = [(" ".join(fact.told for fact in facts), ACKNOWLEDGE[0])]
+    if roll < 0.5:
+        pairs = [(" ".join(fact.told for fact in facts), ACKNOWLEDGE)]
+    if roll > 0.93:
+        return [*pairs, *_corrected(rng, taken, source)]
     pairs += [source(rng) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
     asked = rng.sample(facts, rng.randint(1, len(facts)))
     pairs += [(fact.question, fact.answer) for fact in asked]
@@ -193,165 +138,92 @@ def recall(rng: random.Random, source: Source) -> list[Pair]:
     return pairs
 
 
+def _corrected(rng: random.Random, taken: set[str], source: Source) -> list[Pair]:
+    """Something told twice: what was told last counts."""
+    first = _told(rng, taken)
+    second = _fact(next(name for name, feature in FEATURES.items() if _same(feature, first)), rng)
+    lead = rng.choice(("No, wait. ", "Sorry, I was wrong. ", "That has changed. ", "Correction: "))
+    between = [source(rng)] if rng.random() < 0.4 else []
+    return [
+        (first.told, first.greeting),
+        *between,
+        (lead + second.told, second.greeting),
+        (second.question, second.answer),
+    ]
+
+
+def _same(feature: Feature, fact: Fact) -> bool:
+    start, _, end = feature.answer.partition("{}")
+    return fact.answer.startswith(start) and fact.answer.endswith(end)
+
+
+def _said_again(rng: random.Random, source: Source) -> list[Pair]:
+    """Questions about the dialogue itself: what was asked first or last, what was answered."""
+    pairs = [source(rng) for _ in range(rng.choice((1, 1, 2, 3)))]
+    roll = rng.random()
+    if roll < 0.4:
+        return [*pairs, (draw(SAID_BEFORE, rng, {}), pairs[-1][1])]
+    if roll < 0.7:
+        return [*pairs, (draw(ASKED_LAST, rng, {}), f'You said: "{pairs[-1][0]}"')]
+    return [*pairs, (draw(ASKED_BEFORE, rng, {}), f'You said: "{pairs[0][0]}"')]
+
+
 def told_by_system(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
     """A system prompt that holds something the user asks for."""
-    kind, value = rng.choice(
-        (
-            ("name", rng.choice(WORDS["name"])),
-            ("word", some_word(rng).lower()),
-            ("code", str(rng.randint(10, 9999))),
-            ("city", rng.choice(WORDS["city"])),
-        )
-    )
-    line, question, answer = {
-        "name": (f"The user's name is {value}.", "What is my name?", f"Your name is {value}."),
-        "word": (f"The secret word is {value}.", "What is the secret word?", f"The secret word is {value}."),
-        "code": (f"The code is {value}.", "What is the code?", f"The code is {value}."),
-        "city": (f"The office is in {value}.", "Where is the office?", f"The office is in {value}."),
-    }[kind]
+    line, question, answer = rng.choice(TOLD_BY_SYSTEM)
+    kind = line[line.index("{") + 1 : line.index("}")]
+    value = _value(kind, rng) if kind != "clock" else f"{rng.randint(1, 12)} {rng.choice(('am', 'pm'))}"
     pairs = [source(rng)] if rng.random() < 0.3 else []
-    return rng.choice(("", "You are a helpful assistant. ")) + line, [*pairs, (question, answer)]
+    system = rng.choice(("", "", "You are a helpful assistant. ", "You work in an office. "))
+    system += line.replace("{" + kind + "}", value) + rng.choice(("", "", " Be brief.", " Help the user."))
+    return system, [*pairs, (rng.choice(question.split("|")), answer.replace("{}", value))]
 
 
-def obeyed(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    """A system prompt that changes how everything is answered."""
-    style = rng.choice(
-        (_upper, _upper, _persona, _persona, _persona, _always, _prefix, _suffix, _json, _lower)
-    )
-    return style(rng, source)
-
-
-def _some(rng: random.Random, source: Source) -> list[Pair]:
-    return [source(rng) for _ in range(rng.choice((1, 1, 2)))]
-
-
-def _upper(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    system = rng.choice(
-        (
-            "Answer in capital letters.",
-            "Always answer in upper case.",
-            "Write everything in capitals.",
-            "Reply in uppercase only.",
-            "You only write capital letters.",
-            "Use only upper case letters.",
-            "Answer in ALL CAPS.",
-            "Speak only in capital letters.",
-        )
-    )
-    return system, [(question, answer.upper()) for question, answer in _some(rng, source)]
-
-
-def _lower(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    system = rng.choice(
-        (
-            "Answer in small letters.",
-            "Always answer in lower case.",
-            "Use only lowercase letters.",
-            "Write everything in lower case.",
-            "Never use capital letters.",
-        )
-    )
-    return system, [(question, answer.lower()) for question, answer in _some(rng, source)]
-
-
-def _persona(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    name = invented(rng).capitalize() if rng.random() < 0.4 else rng.choice(WORDS["name"])
-    job = rng.choice(WORDS["job"])
-    told, answer = rng.choice(
-        (
-            (f"You are {name}, a {job}.", f"I am {name}, a {job}."),
-            (f"Your name is {name}.", f"I am {name}."),
-            (f"You are {name}.", f"I am {name}."),
-            (f"You are called {name} and you are a {job}.", f"I am {name}, a {job}."),
-            (f"You are a {job} named {name}.", f"I am {name}, a {job}."),
-        )
-    )
-    question = rng.choice(
-        (
-            "Who are you?",
-            "What is your name?",
-            "What's your name?",
-            "Tell me your name.",
-            "Please introduce yourself.",
-            "Introduce yourself.",
-            "What are you called?",
-            "who are you",
-        )
-    )
-    pairs = [(question, answer)]
-    if rng.random() < 0.3:
-        pairs.insert(rng.randrange(2), source(rng))
-    return told + rng.choice(("", "", " Be brief.", " You are friendly.")), pairs
-
-
-def _always(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    word = some_word(rng)
-    shown = rng.choice((word, f'"{word}"'))
-    system = rng.choice(
-        (
-            f"Always answer with the word {shown}.",
-            f"Whatever the user says, answer {shown}.",
-            f"Reply only with {shown}.",
-            f"Only ever say {shown}.",
-            f"Answer every question with {shown}.",
-            f"You can only say {shown}.",
-        )
-    )
-    return system, [(question, word) for question, _ in _some(rng, source)]
-
-
-def _prefix(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    word = some_word(rng).capitalize()
-    system = rng.choice(
-        (
-            f'Start every answer with "{word}:".',
-            f'Begin each reply with "{word}:".',
-            f'Every answer must start with "{word}:".',
-        )
-    )
-    return system, [(question, f"{word}: {answer}") for question, answer in _some(rng, source)]
-
-
-def _suffix(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    word = some_word(rng)
-    system = rng.choice(
-        (
-            f'End every answer with the word "{word}".',
-            f"Finish each reply with the word {word}.",
-            f'Every answer must end with "{word}".',
-            f"Always end with {word}.",
-        )
-    )
-    return system, [(question, f"{answer} {word}") for question, answer in _some(rng, source)]
-
-
-def _json(rng: random.Random, source: Source) -> tuple[str, list[Pair]]:
-    key = rng.choice(("answer", "answer", "reply", "text", "result"))
-    system = rng.choice(
-        (
-            f'Answer in JSON with the key "{key}".',
-            f'Reply as a JSON object with one key, "{key}".',
-            f"Answer only with JSON that has the key {key}.",
-        )
-    )
-    return system, [(question, json.dumps({key: answer})) for question, answer in _some(rng, source)]
-
-
-def yes_or_no(rng: random.Random, source: Source) -> tuple[str, list[Pair]] | None:
-    """A system prompt that wants yes or no alone; None when the questions drawn do not fit."""
-    pairs = [
-        (question, answer)
-        for question, answer in (source(rng) for _ in range(12))
-        if answer.startswith(("Yes", "No,", "No."))
-    ]
-    system = rng.choice(
-        (
-            "Answer only with yes or no.",
-            "Say only yes or no.",
-            "Reply with yes or no.",
-            "Answer yes or no, nothing else.",
-            "Only answer yes or no.",
-        )
-    )
-    short = [(question, "Yes." if answer.startswith("Yes") else "No.") for question, answer in pairs[:2]]
-    return (system, short) if short else None
+TOLD_BY_SYSTEM = (
+    ("The user's name is {name}.", "What is my name?|Who am I?|Tell me my name.", "Your name is {}."),
+    (
+        "The secret word is {word}.",
+        "What is the secret word?|Tell me the secret word.",
+        "The secret word is {}.",
+    ),
+    ("The code is {code}.", "What is the code?|Tell me the code.|Which code is it?", "The code is {}."),
+    ("The office is in {city}.", "Where is the office?|In which city is the office?", "The office is in {}."),
+    (
+        "The shop opens at {clock}.",
+        "When does the shop open?|When do you open?|At what time does it open?",
+        "The shop opens at {}.",
+    ),
+    (
+        "The shop closes at {clock}.",
+        "When does the shop close?|When do you close?|Until when is it open?",
+        "The shop closes at {}.",
+    ),
+    ("The boss is called {name}.", "Who is the boss?|What is the boss called?", "The boss is called {}."),
+    ("Today is {day}.", "What day is it?|Which day is today?|What day is it today?", "Today is {}."),
+    (
+        "The meeting is on {day}.",
+        "When is the meeting?|On which day is the meeting?",
+        "The meeting is on {}.",
+    ),
+    (
+        "The price is {age} euros.",
+        "What does it cost?|What is the price?|How much is it?",
+        "The price is {} euros.",
+    ),
+    (
+        "The soup of the day is {vegetable} soup.",
+        "What is the soup of the day?|Which soup do you have?",
+        "The soup of the day is {} soup.",
+    ),
+    (
+        "The password of the guest network is {handle}.",
+        "What is the password of the guest network?|What is the wifi password?",
+        "The password is {}.",
+    ),
+    (
+        "The room is number {code}.",
+        "Which room is it?|What is the number of the room?",
+        "The room is number {}.",
+    ),
+    ("Lunch today is {food}.", "What is for lunch?|What is there for lunch today?", "Lunch today is {}."),
+)

@@ -7,7 +7,7 @@ random, so only the end is to be learned.
 
 import random
 
-from models.cantor.corpus.skills import COMMON, invented, some_word
+from models.cantor.corpus.material import COMMON, invented, some_word
 
 Drill = tuple[str, str]
 

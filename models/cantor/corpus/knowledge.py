@@ -1,8 +1,11 @@
 """What a small child knows: days, months, colours, opposites, sounds, sums. Questions and short answers."""
 
 import random
+import re
+from collections.abc import Callable
 
-from models.cantor.corpus.grammar import load_pairs, load_words
+from models.cantor.corpus.blocks import Asker, load_blocks
+from models.cantor.corpus.grammar import HERE, lines_of, load_pairs, load_words
 
 WORDS = load_words()
 PAIRS = load_pairs()
@@ -29,7 +32,11 @@ KINDS = (
     "food",
 )
 PLURALS = PAIRS["plural"]
+ASKER, BLOCKS = Asker(), load_blocks(HERE / "knowledge.txt")
+READING = tuple(tuple(line.split(" = ")) for line in lines_of(HERE / "reading.txt"))
+FIELD = re.compile(r"\{(\w+)\}")
 NUMBERS = WORDS["number"]
+Topic = Callable[[random.Random], tuple[str, str]]
 
 
 def article(word: str) -> str:
@@ -39,27 +46,24 @@ def article(word: str) -> str:
 
 def ask(rng: random.Random) -> tuple[str, str]:
     """One question and its answer."""
-    return rng.choice(
-        (
-            _sequence,
-            _sequence,
-            _opposite,
-            _sound,
-            _colour,
-            _legs,
-            _capital,
-            _amount,
-            _kind,
-            _kind,
-            _lists,
-            _lists,
-            _sum,
-            _sum,
-            _sum,
-            _compare,
-            _choose,
-        )
-    )(rng)
+    return rng.choices(*TOPICS_AND_WEIGHTS)[0](rng)
+
+
+def word_question(rng: random.Random) -> tuple[str, str]:
+    """A question and an answer of one word."""
+    table = rng.choice((OPPOSITES, COLOURS, CAPITALS, None, None))
+    if table is None:
+        kind, step = rng.choice(("day", "month")), rng.choice((-1, 1))
+        at = rng.randrange(1, len(WORDS[kind]) - 1)
+        word = "after" if step > 0 else "before"
+        return f"Which {kind} comes {word} {WORDS[kind][at]}?", f"{WORDS[kind][at + step]}."
+    left, right = rng.choice(list(table.items()))
+    asked = {
+        id(OPPOSITES): ("What is the opposite of {}?", "The opposite of {}?", "Name the opposite of {}."),
+        id(COLOURS): ("What colour is {}?", "Which colour has {}?", "What color is {}?"),
+        id(CAPITALS): ("What is the capital of {}?", "The capital of {}?", "Name the capital of {}."),
+    }[id(table)]
+    return rng.choice(asked).format(left), f"{right.capitalize()}."
 
 
 def _sequence(rng: random.Random) -> tuple[str, str]:
@@ -221,3 +225,54 @@ def _choose(rng: random.Random) -> tuple[str, str]:
     options = [one, two]
     rng.shuffle(options)
     return f"Which of these is {article(first)}: {options[0]} or {options[1]}?", f"{one} is {article(first)}."
+
+
+def _plain(rng: random.Random) -> tuple[str, str]:
+    return ASKER.ask(rng.choice(BLOCKS), rng)
+
+
+def _read(rng: random.Random) -> tuple[str, str]:
+    """A short text, sometimes among others, and a question about it."""
+    text, questions, answer = rng.choice(READING)
+    words = {field: rng.choice(WORDS[field]) for field in FIELD.findall(text) if field != "port"}
+    words["port"] = str(rng.randint(80, 9999))
+    told = [text.format(**words)]
+    if rng.random() < 0.4:
+        other = rng.choice(READING)[0]
+        drawn = {field: rng.choice(WORDS[field]) for field in FIELD.findall(other) if field != "port"}
+        if other != text and not set(drawn.values()) & set(words.values()):
+            told.append(other.format(**drawn, port=rng.randint(80, 9999)))
+            rng.shuffle(told)
+    question = rng.choice(questions.split("|")).format(**words)
+    return f"{' '.join(told)} {question}", answer.format(**words)
+
+
+def _one_word(rng: random.Random) -> tuple[str, str]:
+    """A question that asks for one word itself."""
+    question, answer = word_question(rng)
+    lead = rng.choice(("In one word: ", "Answer in one word: ", "One word only: ", "Answer with one word. "))
+    return lead + question, answer
+
+
+WEIGHTED: tuple[tuple[float, Topic], ...] = (
+    *(
+        (2, _sequence),
+        (1.5, _opposite),
+        (1, _sound),
+        (1, _colour),
+        (0.7, _legs),
+        (1, _capital),
+        (0.7, _amount),
+    ),
+    *(
+        (2, _kind),
+        (2, _lists),
+        (2.5, _sum),
+        (1, _compare),
+        (1, _choose),
+        (2.5, _plain),
+        (3, _read),
+        (1, _one_word),
+    ),
+)
+TOPICS_AND_WEIGHTS = ([topic for _, topic in WEIGHTED], [weight for weight, _ in WEIGHTED])

@@ -2,7 +2,7 @@
 
 import random
 
-from models.cantor.corpus.skills import invented
+from models.cantor.corpus.material import invented
 from models.cantor.corpus.values import draw_value, said, type_of
 
 BEFORE = ("the_", "my_", "user_", "input_", "new_", "target_", "in_", "p_", "arg_", "get_", "main_", "given_")

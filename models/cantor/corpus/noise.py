@@ -1,6 +1,8 @@
-"""How people really type: greetings, fillers, lower case, typing slips. Changes questions, never answers."""
+"""How people really type: greetings, fillers, other words, typing slips. Changes questions, never answers."""
 
 import random
+
+from models.cantor.corpus.grammar import HERE, lines_of
 
 OPENERS = (
     "Hi! ",
@@ -76,12 +78,21 @@ MIDDLES = (
 )
 
 
+def load_synonyms() -> dict[str, tuple[str, ...]]:
+    """Words that may stand for a word, by that word."""
+    rows = (line.split(" = ") for line in lines_of(HERE / "synonyms.txt"))
+    return {left: tuple(right.split("|")) for left, right in rows}
+
+
+SYNONYMS = load_synonyms()
+
+
 def greet(request: str, rng: random.Random) -> str:
     """A request with a word before or after it, its own words untouched (they may be values)."""
     opener = rng.choice(OPENERS)
-    if rng.random() < 0.6 and "Antiphon" not in opener:
+    if (rng.random() < 0.6 or request[-1] not in ".?!") and "Antiphon" not in opener:
         return opener + request
-    return request + rng.choice(CLOSERS[:3])
+    return request + rng.choice(CLOSERS[:3]) if request[-1] in ".?!" else request
 
 
 def dress(question: str, rng: random.Random, *, on_topic: bool = True) -> str:
@@ -105,6 +116,18 @@ def dress(question: str, rng: random.Random, *, on_topic: bool = True) -> str:
     if rng.random() < 0.06:
         question = _slip(question, rng)
     return question
+
+
+def reword(question: str, rng: random.Random) -> str:
+    """One or two words exchanged for others of the same meaning, where there are any."""
+    words = question.split(" ")
+    known = [at for at, word in enumerate(words) if word.rstrip("?.,!").lower() in SYNONYMS]
+    for at in rng.sample(known, min(len(known), rng.choice((1, 1, 2)))):
+        bare = words[at].rstrip("?.,!")
+        new = rng.choice(SYNONYMS[bare.lower()])
+        new = new[0].upper() + new[1:] if bare[0].isupper() and at == 0 else new
+        words[at] = new + words[at][len(bare) :]
+    return " ".join(words)
 
 
 def _lower_first(question: str, opener: str) -> str:

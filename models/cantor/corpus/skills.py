@@ -1,396 +1,349 @@
-"""Exercises a test can check: copying, spelling, counting, short JSON. Questions and exact answers."""
+"""Exercises a test can check: copying, spelling, counting, sorting, short JSON. Questions and exact answers.
+
+How they are asked stands in skills.txt; what is asked and answered is made here.
+"""
 
 import json
 import random
+from collections.abc import Callable
 
-from models.cantor.corpus.grammar import load_words
+from models.cantor.corpus.grammar import HERE, Choice, draw, lines_of, parse
+from models.cantor.corpus.material import WORDS, phrase, plain_word, sentence, some_word, some_words
+from models.cantor.corpus.objects import json_get, json_list, json_object
 
-WORDS = load_words()
-COMMON = tuple(
-    sorted(
-        {
-            word
-            for kind in (
-                "animal",
-                "colour",
-                "fruit",
-                "food",
-                "object",
-                "place",
-                "nature",
-                "adjective",
-                "verb",
-                "abstract",
-                "vegetable",
-                "drink",
-                "job",
-            )
-            for word in WORDS[kind]
-        }
-    )
-)
-SYLLABLES = (
-    "ba",
-    "be",
-    "bo",
-    "ca",
-    "co",
-    "da",
-    "de",
-    "do",
-    "fa",
-    "fi",
-    "ga",
-    "go",
-    "ha",
-    "ka",
-    "ki",
-    "la",
-    "le",
-    "li",
-    "lo",
-    "ma",
-    "mi",
-    "mo",
-    "na",
-    "ne",
-    "no",
-    "pa",
-    "pi",
-    "po",
-    "ra",
-    "re",
-    "ri",
-    "ro",
-    "sa",
-    "se",
-    "so",
-    "ta",
-    "te",
-    "ti",
-    "to",
-    "va",
-    "ve",
-    "vi",
-    "wa",
-    "wi",
-    "za",
-    "zo",
-    "an",
-    "en",
-    "in",
-    "on",
-    "ar",
-    "er",
-    "or",
-    "st",
-    "tr",
-    "gl",
-    "br",
-    "cr",
-    "nd",
-    "ng",
-    "x",
-    "q",
-    "sh",
-    "th",
-    "ch",
-    "u",
-    "y",
-    "m",
-    "n",
-    "k",
-    "t",
-    "l",
-)
+Filled = tuple[dict[str, str], str]  # what is filled into the request, and the answer
+NTH = ("first", "second", "third", "fourth", "fifth", "sixth")
+STEPS = {2: ("two", "second"), 3: ("three", "third"), 5: ("five", "fifth"), 10: ("ten", "tenth")}
+BETWEEN = {  # what stands between letters or words: its name, the mark
+    "hyphens": "-",
+    "a hyphen": "-",
+    "dashes": "-",
+    "spaces": " ",
+    "a space": " ",
+    "commas": ", ",
+    "dots": ".",
+    "a slash": "/",
+    "slashes": "/",
+}
+JOINTS = {
+    "commas": ", ",
+    "a comma": ", ",
+    "and": " and ",
+    "a plus sign": " + ",
+    "hyphens": "-",
+    "a semicolon": "; ",
+}
 
 
-def invented(rng: random.Random) -> str:
-    """A word that is no word, so that copying is learned rather than words."""
-    word = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 4)))
-    return word.capitalize() if rng.random() < 0.2 else word
+def load_requests() -> dict[str, list[Choice]]:
+    """The ways to ask for each exercise."""
+    found: dict[str, list[Choice]] = {}
+    name = ""
+    for line in lines_of(HERE / "skills.txt"):
+        if line.startswith("@"):
+            name = line[2:].strip()
+        else:
+            found.setdefault(name, []).append(parse(line.replace("\\n", "\n")))
+    return found
 
 
-def some_word(rng: random.Random) -> str:
-    """A common word, a name, a number or an invented word."""
-    roll = rng.random()
-    if roll < 0.5:
-        return rng.choice(COMMON)
-    if roll < 0.65:
-        return rng.choice(WORDS[rng.choice(("name", "city", "family", "day", "month", "country"))])
-    if roll < 0.75:
-        return str(rng.randint(0, 10 ** rng.randint(1, 4)))
-    return invented(rng)
-
-
-def phrase(rng: random.Random, low: int = 1, high: int = 7) -> str:
-    """A short run of words, with a capital or a mark now and then."""
-    text = " ".join(some_word(rng) for _ in range(rng.randint(low, high)))
-    if rng.random() < 0.3:
-        text = text[0].upper() + text[1:]
-    return text + rng.choice(("", "", "", ".", "!", "?"))
-
-
-def sentence(rng: random.Random) -> str:
-    """A plain sentence of common words."""
-    adjective, noun = rng.choice(WORDS["adjective"]), rng.choice(WORDS["animal"] + WORDS["job"])
-    place, verb = rng.choice(WORDS["place"]), rng.choice(WORDS["verb"])
-    return rng.choice(
-        (
-            f"The {adjective} {noun} likes to {verb} in the {place}.",
-            f"My {noun} is {adjective}.",
-            f"We {verb} in the {adjective} {place}.",
-            f"I saw a {noun} near the {place} today.",
-            f"{rng.choice(WORDS['name'])} has a {adjective} {rng.choice(WORDS['object'])}.",
-        )
-    )
+REQUESTS = load_requests()
 
 
 def ask(rng: random.Random) -> tuple[str, str]:
     """One exercise and its only right answer."""
-    return rng.choice(
-        (
-            _copy,
-            _copy,
-            _copy,
-            _copy,
-            _spell,
-            _spell,
-            _count,
-            _count,
-            _json,
-            _json,
-            _json,
-            _letters,
-            _case,
-            _sort,
-            _pick,
-            _twice,
-            _join,
-        )
-    )(rng)
+    name = rng.choices(NAMES, WEIGHTS)[0]
+    values, answer = EXERCISES[name][1](rng)
+    return request(name, values, rng), answer
 
 
-def _copy(rng: random.Random) -> tuple[str, str]:
-    text = sentence(rng) if rng.random() < 0.35 else phrase(rng)
-    lead = rng.choice(
-        (
-            "Repeat after me: ",
-            "Say: ",
-            "Copy this: ",
-            "Repeat: ",
-            "Repeat this: ",
-            "Please repeat: ",
-            "Write exactly: ",
-            "Echo: ",
-            "Say exactly this: ",
-            "Copy the following text: ",
-            "Answer with: ",
-            "Repeat the following: ",
-            "Just say: ",
-            "Repeat these words: ",
-            "Reply with exactly: ",
-            "Please say: ",
-            "Write this down: ",
-            "Type: ",
-            "Output only: ",
-            "Copy this sentence: ",
-            "Please copy this text: ",
-            "Repeat the words ",
-            "Say the word ",
-            "Echo this back to me: ",
-            "Return this text unchanged: ",
-            "Parrot this: ",
-            "Please write: ",
-        )
-    )
+def request(name: str, values: dict[str, str], rng: random.Random) -> str:
+    """An exercise in one of its wordings."""
+    text = draw(rng.choice(REQUESTS[name]), rng, {})
+    for key, value in values.items():
+        text = text.replace("{" + key + "}", value)
+    return text
+
+
+def _copy(rng: random.Random) -> Filled:
     roll = rng.random()
-    if roll < 0.25:
-        return f'{lead}"{text}"' + rng.choice(("", ".")), text
-    if roll < 0.32:
-        return f"{lead}'{text}'", text
-    if roll < 0.40:
-        return f"{lead.rstrip(': ')}:\n{text}", text
-    return lead + text, text
+    if roll < 0.5:
+        text = sentence(rng) if rng.random() < 0.8 else f"{sentence(rng)} {sentence(rng)}"
+        text = text if rng.random() < 0.7 else text.rstrip(".")
+    elif roll < 0.9:
+        text = phrase(rng)
+    else:
+        text = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789-_.#ABCXYZ", k=rng.randint(3, 12)))
+    return {"text": text}, text
 
 
-def _spell(rng: random.Random) -> tuple[str, str]:
-    word = rng.choice(COMMON + WORDS["name"]) if rng.random() < 0.75 else invented(rng)
-    word = word.split()[0]
-    quoted = rng.choice((word, word, f'"{word}"', f"'{word}'"))
-    question = rng.choice(
-        (
-            f"Spell {quoted}.",
-            f"Spell the word {quoted}.",
-            f"How do you spell {quoted}?",
-            f"Please spell {quoted}.",
-            f"Can you spell {quoted}?",
-            f"Write {quoted} letter by letter.",
-            f"How is {quoted} spelled?",
-            f"Spell out {quoted}.",
-            f"Spell {quoted} for me.",
-        )
+def _word(rng: random.Random) -> str:
+    roll = rng.random()
+    return rng.choice(WORDS["name"]) if roll < 0.12 else plain_word(rng)
+
+
+def _quoted(word: str, rng: random.Random) -> str:
+    return rng.choice((word, word, f'"{word}"', f"'{word}'"))
+
+
+def _spell(rng: random.Random) -> Filled:
+    word = _word(rng)
+    return {"word": _quoted(word, rng)}, "-".join(word.lower())
+
+
+def _spell_with(rng: random.Random) -> Filled:
+    word = _word(rng)
+    name, mark = rng.choice(list(BETWEEN.items()))
+    return {"word": _quoted(word, rng), "name": name}, mark.join(word.lower())
+
+
+def _unspell(rng: random.Random) -> Filled:
+    word = plain_word(rng)
+    return {"letters": rng.choice(("-", " ", ", ")).join(word)}, word
+
+
+def _letters(rng: random.Random) -> Filled:
+    word = plain_word(rng)
+    return {"word": _quoted(word, rng)}, f"The word {word} has {len(word)} letters."
+
+
+def _words(rng: random.Random) -> Filled:
+    text = " ".join(plain_word(rng) for _ in range(rng.randint(2, 7)))
+    return {"text": text}, f"It has {len(text.split())} words."
+
+
+def _nth_letter(rng: random.Random) -> Filled:
+    word = plain_word(rng)
+    at = rng.choice((0, 0, len(word) - 1, len(word) - 1, 1, 2)) % len(word)
+    nth = "last" if at == len(word) - 1 else NTH[min(at, 5)]
+    at = at if nth == "last" else min(at, 5)
+    return {"word": _quoted(word, rng), "nth": nth}, f"The {nth} letter of {word} is {word[at]}."
+
+
+def _nth_word(rng: random.Random) -> Filled:
+    words = some_words(rng, 3, 6)
+    at = rng.choice((0, 0, 1, 2, 3, len(words) - 1, len(words) - 1)) % len(words)
+    nth = "last" if at == len(words) - 1 else NTH[at]
+    return {"text": rng.choice((" ", " ", ", ")).join(words), "nth": nth}, words[at]
+
+
+def _numbers(numbers: range | list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _count(rng: random.Random) -> Filled:
+    low = rng.choice((1, 1, 1, 0, rng.randint(2, 90)))
+    high = low + rng.randint(2, 11)
+    return {"low": str(low), "high": str(high)}, _numbers(range(low, high + 1)) + "."
+
+
+def _count_to(rng: random.Random) -> Filled:
+    high = rng.randint(2, 15)
+    shown = WORDS["number"][high] if high <= 12 and rng.random() < 0.4 else str(high)
+    return {"high": shown}, _numbers(range(1, high + 1)) + "."
+
+
+def _count_down(rng: random.Random) -> Filled:
+    low = rng.choice((1, 1, 1, 0, rng.randint(2, 40)))
+    high = low + rng.randint(2, 10)
+    return {"low": str(low), "high": str(high)}, _numbers(range(high, low - 1, -1)) + "."
+
+
+def _count_by(rng: random.Random) -> Filled:
+    step, (name, nth) = rng.choice(list(STEPS.items()))
+    low = rng.choice((step, step, 0))
+    high = low + step * rng.randint(2, 8)
+    values = {"step": name, "stepth": nth, "low": str(low), "high": str(high)}
+    return values, _numbers(range(low, high + 1, step)) + "."
+
+
+def _evens(rng: random.Random) -> Filled:
+    kind, low = rng.choice((("even", 0), ("odd", 1)))
+    start, size = rng.randint(0, 6), rng.randint(4, 14)
+    found = [number for number in range(start, start + size + 1) if number % 2 == low]
+    return {"kind": kind, "low": str(start), "high": str(start + size)}, _numbers(found) + "."
+
+
+def _upper(rng: random.Random) -> Filled:
+    text = (
+        sentence(rng).rstrip(".")
+        if rng.random() < 0.3
+        else " ".join(plain_word(rng) for _ in range(rng.randint(1, 4)))
     )
-    return question, "-".join(word.lower())
+    return {"text": text}, text.upper()
 
 
-def _count(rng: random.Random) -> tuple[str, str]:
-    low = rng.choice((1, 1, 1, rng.randint(0, 30)))
-    high = low + rng.randint(2, 9)
-    up = rng.random() < 0.75
-    numbers = list(range(low, high + 1)) if up else list(range(high, low - 1, -1))
-    first, last = numbers[0], numbers[-1]
-    lead = rng.choice(
-        ("Count from", "Please count from", "Can you count from", "Write the numbers from", "Count")
+def _lower(rng: random.Random) -> Filled:
+    text = " ".join(plain_word(rng) for _ in range(rng.randint(1, 4)))
+    return {"text": text.upper() if rng.random() < 0.7 else text.title()}, text
+
+
+def _reverse(rng: random.Random) -> Filled:
+    word = next(word for word in iter(lambda: plain_word(rng), "") if len(word) <= 6)
+    return {"word": _quoted(word, rng)}, word[::-1]
+
+
+def _reverse_words(rng: random.Random) -> Filled:
+    words = some_words(rng, 2, 5)
+    joint = rng.choice((" ", ", "))
+    return {"text": joint.join(words)}, joint.join(reversed(words))
+
+
+def _sort(rng: random.Random, *, down: bool = False) -> Filled:
+    numbers = rng.sample(range(rng.choice((10, 20, 100))), rng.randint(2, 5))
+    return {"text": _numbers(numbers)}, _numbers(sorted(numbers, reverse=down)) + "."
+
+
+def _sort_down(rng: random.Random) -> Filled:
+    return _sort(rng, down=True)
+
+
+def _sort_words(rng: random.Random) -> Filled:
+    words = list(dict.fromkeys(plain_word(rng) for _ in range(rng.randint(2, 4))))
+    return {"text": ", ".join(words)}, ", ".join(sorted(words)) + "."
+
+
+def _extreme(rng: random.Random) -> Filled:
+    numbers = rng.sample(range(rng.choice((10, 20, 100))), rng.randint(2, 5))
+    kind, pick = rng.choice(
+        (("largest", max), ("biggest", max), ("highest", max), ("smallest", min), ("lowest", min))
     )
-    question = f"{lead} {first} to {last}" + rng.choice((".", "", "!", " please."))
-    if up and low == 1 and rng.random() < 0.4:
-        question = rng.choice((f"Count to {last}.", f"Can you count to {last}?", f"Count up to {last}."))
-    return question, ", ".join(map(str, numbers)) + "."
+    return {"text": _numbers(numbers), "kind": kind}, f"{pick(numbers)}."
 
 
-FIELDS = (
-    "name",
-    "age",
-    "city",
-    "colour",
-    "price",
-    "title",
-    "size",
-    "id",
-    "email",
-    "country",
-    "status",
-    "count",
-    "animal",
-    "fruit",
-    "year",
-    "day",
-    "level",
-    "score",
-    "user",
-    "kind",
-    "code",
-    "word",
-    "food",
-    "job",
-)
-
-
-def _value(field: str, rng: random.Random) -> str | int | bool:
-    if field in ("age", "price", "size", "id", "count", "year", "level", "score"):
-        return rng.randint(0, 10 ** rng.randint(1, 4))
-    if field in WORDS:
-        return rng.choice(WORDS[field])
-    if field == "email":
-        return f"{rng.choice(WORDS['name']).lower()}@example.com"
-    return some_word(rng)
-
-
-def _json(rng: random.Random) -> tuple[str, str]:
-    fields = rng.sample(FIELDS, rng.choice((1, 1, 2, 2, 2, 3)))
-    if rng.random() < 0.25:
-        fields[0] = invented(rng).lower()
-    pairs = {field: _value(field, rng) for field in fields}
-    spoken = [
-        rng.choice(
-            (
-                f"{field} {value}",
-                f"{field} {value}",
-                f"{field} = {value}",
-                f"{field}: {value}",
-                f"the {field} {value}",
-                f'"{field}" set to "{value}"',
-            )
-        )
-        for field, value in pairs.items()
-    ]
-    listed = " and ".join([", ".join(spoken[:-1]), spoken[-1]] if len(spoken) > 1 else spoken)
-    lead = rng.choice(
-        (
-            "Give me JSON with ",
-            "Write a JSON object with ",
-            "Make JSON from ",
-            "Return JSON with ",
-            "Answer in JSON: ",
-            "As JSON: ",
-            "Write JSON with ",
-            "I need a JSON object with ",
-            "Output a JSON object with ",
-            "Reply only with JSON: ",
-            "Turn this into JSON: ",
-            "Create a JSON object with ",
-            "Produce JSON for ",
-        )
+def _twice(rng: random.Random) -> Filled:
+    word, many = some_word(rng), rng.randint(2, 5)
+    times = (
+        rng.choice(("twice", "two times"))
+        if many == 2
+        else rng.choice((f"{WORDS['number'][many]} times", f"{many} times"))
     )
-    if rng.random() < 0.12:
-        words = [some_word(rng) for _ in range(rng.randint(2, 4))]
-        return f"Write a JSON array with the words {', '.join(words)}.", json.dumps(words)
-    return lead + listed + rng.choice((".", "")), json.dumps(pairs)
+    return {"word": word, "times": times}, " ".join([word] * many)
 
 
-def _letters(rng: random.Random) -> tuple[str, str]:
-    word = rng.choice(COMMON).split()[0]
-    if rng.random() < 0.5:
-        return rng.choice(
-            (
-                f"What is the first letter of {word}?",
-                f"With which letter does {word} begin?",
-                f"Which letter does {word} start with?",
-            )
-        ), f"The first letter of {word} is {word[0]}."
-    return rng.choice((f"What is the last letter of {word}?", f"With which letter does {word} end?")), (
-        f"The last letter of {word} is {word[-1]}."
+def _join(rng: random.Random) -> Filled:
+    words = some_words(rng, 2, 5)
+    name, mark = rng.choice(list(JOINTS.items()))
+    return {"text": " ".join(words), "name": name}, mark.join(words)
+
+
+def _replace(rng: random.Random) -> Filled:
+    words = sentence(rng).rstrip(".!?").split()
+    old, new = rng.choice(words[1:]), plain_word(rng)
+    text = " ".join(words)
+    return {"old": old, "new": new, "text": text}, " ".join(new if word == old else word for word in words)
+
+
+def _remove(rng: random.Random) -> Filled:
+    words = some_words(rng, 3, 6)
+    old = rng.choice(words)
+    joint = rng.choice((" ", ", "))
+    return {"old": old, "text": joint.join(words)}, joint.join(word for word in words if word != old)
+
+
+def _json_key(rng: random.Random) -> Filled:
+    key = rng.choice(("answer", "answer", "result", "text", "reply", "value"))
+    name = rng.choice(("plus", "letters", "less", "upper", "extreme"))
+    values, answer = EXERCISES[name][1](rng)
+    return {"key": key, "question": request(name, values, rng)}, json.dumps(
+        {key: answer.rstrip(".") if name == "extreme" else answer}
     )
 
 
-def _case(rng: random.Random) -> tuple[str, str]:
-    text = " ".join(rng.choice(COMMON) for _ in range(rng.randint(1, 4)))
-    if rng.random() < 0.7:
-        return rng.choice(
-            (
-                f"Write {text} in capital letters.",
-                f"Put this in upper case: {text}",
-                f"Make this uppercase: {text}",
-                f"Shout: {text}",
-            )
-        ), text.upper()
-    return rng.choice(
-        (f"Write {text.upper()} in small letters.", f"Make this lowercase: {text.upper()}")
-    ), text
+def _quote(rng: random.Random) -> Filled:
+    text = phrase(rng, 1, 3).rstrip(".!?")
+    return {"text": text}, f'"{text}"'
 
 
-def _sort(rng: random.Random) -> tuple[str, str]:
-    numbers = rng.sample(range(20), rng.randint(2, 4))
-    shown = ", ".join(map(str, numbers))
-    lead = rng.choice(("Sort these numbers: ", "Put these numbers in order: ", "Sort: "))
-    return lead + shown, ", ".join(map(str, sorted(numbers))) + "."
+def _brackets(rng: random.Random) -> Filled:
+    text = phrase(rng, 1, 3).rstrip(".!?")
+    return {"text": text}, f"({text})"
 
 
-def _pick(rng: random.Random) -> tuple[str, str]:
-    words = [some_word(rng) for _ in range(rng.randint(3, 5))]
-    at = rng.choice((0, 1, 2, len(words) - 1))
-    name = ("first", "second", "third")[at] if at < 3 and rng.random() < 0.8 else None
-    if name is None:
-        at, name = len(words) - 1, "last"
-    return rng.choice(
-        (
-            f"What is the {name} word of: {' '.join(words)}?",
-            f"Take the {name} word: {', '.join(words)}",
-            f"Which word comes {name} in this list: {', '.join(words)}?",
-        )
-    ), words[at]
+def _bullets(rng: random.Random) -> Filled:
+    words = some_words(rng, 2, 5)
+    return {"text": ", ".join(words)}, "\n".join(f"- {word}" for word in words)
 
 
-def _twice(rng: random.Random) -> tuple[str, str]:
-    word, many = some_word(rng), rng.randint(2, 4)
-    number = WORDS["number"][many]
-    times = rng.choice(("twice", "two times")) if many == 2 else f"{number} times"
-    return rng.choice(
-        (f"Say {word} {times}.", f"Write {word} {times}.", f"Repeat the word {word} {times}.")
-    ), (" ".join([word] * many))
+def _first_letters(rng: random.Random) -> Filled:
+    words = [plain_word(rng) for _ in range(rng.randint(2, 5))]
+    return {"text": " ".join(words)}, ", ".join(word[0] for word in words) + "."
 
 
-def _join(rng: random.Random) -> tuple[str, str]:
-    words = [rng.choice(COMMON) for _ in range(rng.randint(2, 4))]
-    return f"Join these words with {rng.choice(('a comma', 'commas'))}: {' '.join(words)}", ", ".join(words)
+def _next(rng: random.Random) -> Filled:
+    step, low = rng.choice((1, 1, 2, 2, 5, 10)), rng.randint(0, 20)
+    low = low if step < 5 else low * step
+    row = [low + step * at for at in range(rng.randint(3, 5))]
+    return {"text": _numbers(row)}, f"{row[-1] + step}."
+
+
+def _plus(rng: random.Random) -> Filled:
+    a, b = rng.randint(0, 12), rng.randint(0, 12)
+    return {"a": str(a), "b": str(b), "things": rng.choice(WORDS["thing"])}, f"{a} plus {b} is {a + b}."
+
+
+def _less(rng: random.Random) -> Filled:
+    b, rest = rng.randint(0, 10), rng.randint(0, 10)
+    values = {"a": str(b + rest), "b": str(b), "things": rng.choice(WORDS["thing"])}
+    return values, f"{b + rest} minus {b} is {rest}."
+
+
+def _larger(rng: random.Random) -> Filled:
+    a, b = rng.sample(range(rng.choice((10, 20, 100))), 2)
+    answer = f"Yes, {a} is larger than {b}." if a > b else f"No, {a} is smaller than {b}."
+    return {"a": str(a), "b": str(b)}, answer
+
+
+def _parity(rng: random.Random) -> Filled:
+    number = rng.randint(0, 30)
+    return {"a": str(number)}, f"{number} is {'odd' if number % 2 else 'even'}."
+
+
+def _repeat_list(rng: random.Random) -> Filled:
+    text = ", ".join(some_words(rng, 2, 7))
+    return {"text": text}, text
+
+
+EXERCISES: dict[str, tuple[float, Callable[[random.Random], Filled]]] = {
+    "copy": (8, _copy),
+    "repeat_list": (1.5, _repeat_list),
+    "spell": (4, _spell),
+    "spell_with": (1.5, _spell_with),
+    "unspell": (0.7, _unspell),
+    "letters": (1, _letters),
+    "words": (0.5, _words),
+    "nth_letter": (1.5, _nth_letter),
+    "nth_word": (2, _nth_word),
+    "count": (2, _count),
+    "count_to": (1, _count_to),
+    "count_down": (1, _count_down),
+    "count_by": (0.6, _count_by),
+    "evens": (0.4, _evens),
+    "upper": (1.5, _upper),
+    "lower": (0.7, _lower),
+    "reverse": (0.8, _reverse),
+    "reverse_words": (0.7, _reverse_words),
+    "sort": (1, _sort),
+    "sort_down": (0.5, _sort_down),
+    "sort_words": (0.4, _sort_words),
+    "extreme": (1, _extreme),
+    "twice": (1.5, _twice),
+    "join": (0.7, _join),
+    "replace": (0.8, _replace),
+    "remove": (0.6, _remove),
+    "json_list": (2.5, json_list),
+    "json_object": (4, json_object),
+    "json_key": (0.7, _json_key),
+    "json_get": (1.2, json_get),
+    "quote": (0.4, _quote),
+    "brackets": (0.3, _brackets),
+    "bullets": (0.4, _bullets),
+    "first_letters": (0.3, _first_letters),
+    "next": (0.7, _next),
+    "plus": (1, _plus),
+    "less": (0.8, _less),
+    "larger": (0.7, _larger),
+    "parity": (0.5, _parity),
+}
+NAMES = tuple(EXERCISES)
+WEIGHTS = tuple(weight for weight, _ in EXERCISES.values())

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from models.cantor.corpus.composed import Composed, compose
 from models.cantor.corpus.grammar import HERE, Choice, draw, parse
+from models.cantor.corpus.material import COMMON, invented
 from models.cantor.corpus.naming import parameter_name, schema_of, tool_name
-from models.cantor.corpus.skills import COMMON, invented
 from models.cantor.corpus.values import Value, draw_value, said
 
 GIVEN = re.compile(r"\{(\w+)(?:=(\w+))?\}")  # {x}: the value of x; {x=on}: x is "on", and nothing is said

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 from models.cantor.corpus.grammar import load_words
-from models.cantor.corpus.skills import COMMON, invented, phrase, sentence, some_word
+from models.cantor.corpus.material import COMMON, invented, phrase, sentence, some_word
 
 Value = str | int | float | bool | list[str]
 WORDS = load_words()
