@@ -59,3 +59,16 @@ def test_a_bad_setting_is_one_line_and_a_failure(antiphon: Run):
     assert done.stderr == (
         "antiphon: unknown environment variable ANTIPHON_PROT; did you mean ANTIPHON_PORT?\n"
     )
+
+
+def test_adapters_name_the_flag_the_variable_or_the_file(antiphon: Run, tmp_path: Path):
+    (tmp_path / "antiphon.toml").write_text("[[adapters]]\nname = 'p'\npath = 'p.gguf'\n")
+    environ = {"ANTIPHON_ADAPTERS": "q=q.gguf, r=r.gguf"}
+    by_file = json.loads(antiphon("config", "--json").stdout)
+    assert by_file["adapters.p.model"] == {"value": "cantor", "source": "file", "place": "antiphon.toml"}
+    by_variable = json.loads(antiphon("config", "--json", env=environ).stdout)
+    assert by_variable["adapters.r.path"]["place"] == "ANTIPHON_ADAPTERS"
+    assert "adapters.p.path" not in by_variable
+    by_flag = json.loads(antiphon("config", "--json", "--lora", "s=s.gguf", env=environ).stdout)
+    assert by_flag["adapters.s.path"] == {"value": "s.gguf", "source": "flag", "place": "--lora"}
+    assert "adapters.q.path" not in by_flag
