@@ -1,0 +1,92 @@
+"""An embedding model alone on a real server: its panel, a host that is killed, a caller that leaves, and what
+is refused before it starts."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import httpx2
+import numpy as np
+import pytest
+
+from tests.e2e.encoder import FITTING, write_encoder
+from tests.e2e.server import Server, serving, wait_for
+from tests.e2e.test_refused_starts import refused
+
+BACK = 50.0
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "encoder.gguf")
+
+
+@pytest.fixture(scope="module")
+def running(encoder: Path) -> Iterator[Server]:
+    with serving("--model", str(encoder)) as server:
+        yield server
+
+
+def vectors(server: Server, texts: list[str]) -> np.ndarray:
+    with server.client() as client:
+        answer = client.post("/v1/embeddings", json={"model": "encoder", "input": texts})
+    assert answer.status_code == 200, answer.text
+    return np.array([each["embedding"] for each in answer.json()["data"]])
+
+
+def test_the_panel_shows_a_request_that_works(running: Server) -> None:
+    shown = "\n".join(running.lines)
+    assert "vectors of 64 dimensions (mean pooling)" in shown
+    body = next(line for line in running.lines if line.strip().startswith("-d ")).strip()
+    asked = json.loads(body.removeprefix("-d '").removesuffix("'"))
+    with running.client() as client:
+        assert client.post("/v1/embeddings", json=asked).status_code == 200
+
+
+def test_the_model_says_what_it_makes_and_how_busy_it_is(running: Server) -> None:
+    vectors(running, ["a"])
+    with running.client() as client:
+        profile = client.get("/v1/models/encoder").json()["profile"]
+        assert (profile["embedding"], profile["context_length"]) == (
+            {"dimensions": 64, "pooling": "mean"},
+            96,
+        )
+        metrics = client.get("/metrics").text
+    assert 'antiphon_embeddings_total{model="encoder",status="ok"}' in metrics
+    assert 'antiphon_tokens_total{model="encoder",type="input"}' in metrics
+
+
+def test_a_killed_host_comes_back_and_makes_the_same_vectors(running: Server) -> None:
+    texts = [row["text"] for row in FITTING]
+    before = vectors(running, texts)
+    running.host().kill()
+    assert np.abs(vectors(running, texts) - before).max() < 1e-3, "the request waited for the new host"
+
+
+def test_a_caller_that_leaves_frees_the_engine(running: Server) -> None:
+    asked = {"model": "encoder", "input": [[2, *[9] * 90, 3]] * 2048}
+
+    async def leave() -> None:
+        async with httpx2.AsyncClient(base_url=running.url) as client, asyncio.TaskGroup() as group:
+            task = group.create_task(client.post("/v1/embeddings", json=asked))
+            began = lambda: task.done() or running.load().queued == 1  # noqa: E731
+            await asyncio.to_thread(wait_for, began, BACK, "it is being computed")
+            assert not task.done(), "it left before it was answered"
+            task.cancel()
+        await asyncio.to_thread(wait_for, lambda: running.load().queued == 0, 5.0, "nothing is left of it")
+
+    asyncio.run(leave())
+
+
+def test_what_cannot_be_served_is_refused_at_start(encoder: Path, tmp_path: Path) -> None:
+    assert "more than the 96" in refused("--model", str(encoder), "--context-length", "97")
+    ranking = tmp_path / "ranking.gguf"
+    data = bytearray(encoder.read_bytes())
+    key = b"bert.pooling_type"
+    at = data.index(key) + len(key) + 4  # behind the key comes its type
+    assert int.from_bytes(data[at : at + 4], "little") == gguf.PoolingType.MEAN
+    data[at : at + 4] = int(gguf.PoolingType.RANK).to_bytes(4, "little")
+    ranking.write_bytes(data)
+    assert "pooling rank" in refused("--model", str(ranking))
