@@ -214,7 +214,6 @@ IN_MESSAGES = [
         "unsupported_parameter",
         "messages[0].content[0].input_audio",
     ),
-    ([{"role": "tool", "content": "a", "tool_call_id": "c"}], "unsupported_parameter", "messages[0].role"),
     ([{"role": "function", "content": "a", "name": "f"}], "unsupported_parameter", "messages[0].role"),
     ([{"role": "king", "content": "a"}], "invalid_value", "messages[0].role"),
     ([{"role": 5, "content": "a"}], "invalid_value", "messages[0].role"),
@@ -222,8 +221,8 @@ IN_MESSAGES = [
     ([{"role": "user", "content": "a", "colour": "red"}], "unknown_parameter", "messages[0].colour"),
     (
         [{"role": "assistant", "content": "a", "tool_calls": [{"id": "c"}]}],
-        "unsupported_parameter",
-        "messages[0].tool_calls",
+        "missing_required_parameter",
+        "messages[0].tool_calls[0].function",
     ),
     ([{"role": "user", "content": "a"}] * 4097, "invalid_value", "messages"),
 ]

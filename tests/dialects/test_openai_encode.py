@@ -13,7 +13,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from antiphon.dialects.base import Call, Head
-from antiphon.dialects.openai import wire
+from antiphon.dialects.openai import answers
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
@@ -146,12 +146,12 @@ def test_a_streamed_text_holds_text_and_one_end_for_each_choice(include_usage):
 def test_the_fast_bytes_of_a_chunk_are_those_of_its_wire_type(text, choice, include_usage):
     usage = None if include_usage else msgspec.UNSET
     names: Any = {"created": 1_700_000_000, "model": "m", "usage": usage}
-    chat = wire.ChatCompletionChunk(
+    chat = answers.ChatCompletionChunk(
         id="chatcmpl-f00d",
-        choices=[wire.ChatChunkChoice(index=choice, delta=wire.Delta(content=text))],
+        choices=[answers.ChatChunkChoice(index=choice, delta=answers.Delta(content=text))],
         **names,
     )
-    plain = wire.Completion(id="cmpl-f00d", choices=[wire.TextChoice(index=choice, text=text)], **names)
+    plain = answers.Completion(id="cmpl-f00d", choices=[answers.TextChoice(index=choice, text=text)], **names)
     for operation, expected in ((CHAT, chat), (TEXT, plain)):
         chunks = operation.chunks(HEAD, call(256, include_usage=include_usage))
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)

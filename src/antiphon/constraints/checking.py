@@ -13,7 +13,7 @@ from dataclasses import asdict
 from random import Random
 from typing import BinaryIO
 
-from antiphon.constraints.grammars import grammar_text
+from antiphon.constraints.grammars import grammar_text, parts
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue
@@ -36,7 +36,8 @@ def checked(constraint: Constraint, vocabulary: Vocabulary) -> str:
     grammar = grammar_text(constraint)
     require_compiles(grammar, vocabulary, constraint.field)
     try:
-        _follow(Matcher(grammar, vocabulary), vocabulary)
+        for each in (*parts(constraint), grammar):
+            _follow(Matcher(each, vocabulary), vocabulary)
     except EngineError as error:
         raise InvalidValue(
             f"{constraint.field} is too complex: {error.message}", param=constraint.field

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
+from antiphon.constraints import calls
 from antiphon.constraints.regexes import require_portable
 from antiphon.constraints.schemas import compilable, parsed
 from antiphon.domain.constraint import Constraint, ConstraintKind
@@ -84,6 +85,15 @@ def grammar_text(constraint: Constraint) -> str:
             return LLMatcher.grammar_from_lark(_lark(source, field))
         case ConstraintKind.GBNF:
             return LLMatcher.grammar_from_lark(_gbnf(source, field))
+        case ConstraintKind.CALLS:
+            return LLMatcher.grammar_from_lark(calls.lark(source, COMPACT | STRICT))
+
+
+def parts(constraint: Constraint) -> tuple[str, ...]:
+    """Grammars of what stands in a constraint's text and has to be tried by itself."""
+    if constraint.kind is not ConstraintKind.CALLS:
+        return ()
+    return tuple(calls.argument_grammars(constraint.source, COMPACT | STRICT))
 
 
 def _json(schema: object, constraint: Constraint) -> str:

@@ -7,7 +7,7 @@ of the schema. Pure reading; whether the schema compiles in time is tried elsewh
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import NoReturn
 
 from antiphon.constraints.formats import COMPILED, OWN
@@ -61,6 +61,14 @@ def compilable(source: str, field: str) -> Json:
     return _Reading(field).whole(parsed(source, field))
 
 
+def relaxed(schema: Mapping[str, Json], field: str) -> tuple[Mapping[str, Json], tuple[str, ...]]:
+    """The schema less what cannot be kept, which accepts more, and the keywords that were left out. Raises
+    InvalidValue for what is no schema."""
+    reading = _Relaxing(field)
+    made = reading.whole(schema)
+    return (made if isinstance(made, dict) else {}), tuple(dict.fromkeys(reading.left_out))
+
+
 def parsed(source: str, field: str) -> Json:
     """JSON without NaN and without doubled keys. Raises InvalidValue."""
     try:
@@ -97,12 +105,15 @@ class _Reading:
         if isinstance(schema, dict):
             self._take_draft(schema)
         made = self._schema(schema, "#", 0)
+        self._require_references()
+        return made
+
+    def _require_references(self) -> None:
         for place, target in self._references:
             if target not in self._places:
                 self._unsupported(
                     "$ref", place, f"{target!r} is not a schema inside this one, written as #/$defs/NAME"
                 )
-        return made
 
     def _take_draft(self, schema: Mapping[str, Json]) -> None:
         draft = schema.get("$schema", DRAFTS[0])
@@ -208,7 +219,7 @@ class _Reading:
 
     # --- what keywords mean together
 
-    def _require_countable(self, made: Mapping[str, Json], place: str) -> None:
+    def _require_countable(self, made: dict[str, Json], place: str) -> None:
         required = made.get("required", [])
         least, properties = made.get("minProperties", 0), made.get("properties", {})
         if not isinstance(required, list) or not isinstance(least, int) or not isinstance(properties, dict):
@@ -245,6 +256,64 @@ class _Reading:
             f"the keyword {name[:64]} at {place[:200]} of {self._field} is not supported: {says}",
             param=self._field,
         )
+
+
+class _Relaxing(_Reading):
+    """Leaves out what the other one refuses."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.left_out: list[str] = []
+
+    def whole(self, schema: Json) -> Json:
+        made = super().whole(schema)
+        missing = {target for _, target in self._references if target not in self._places}
+        return _without(made, missing) if missing else made
+
+    def _take_draft(self, schema: Mapping[str, Json]) -> None:
+        try:
+            super()._take_draft(schema)
+        except UnsupportedParameter:
+            self.left_out.append("$schema")
+
+    def _keyword(self, name: str, value: Json, place: str, depth: int) -> dict[str, Json]:
+        try:
+            if name == "oneOf":
+                # Kept only where no two of them can hold at once, which nobody can tell from here.
+                self.left_out.append(name)
+                return {"anyOf": super()._keyword(name, value, place, depth)[name]}
+            return super()._keyword(name, value, place, depth)
+        except UnsupportedParameter:
+            self.left_out.append(name)
+        except InvalidValue:
+            if name != "pattern":
+                raise
+            self.left_out.append(name)
+        return {}
+
+    def _require_countable(self, made: dict[str, Json], place: str) -> None:
+        try:
+            super()._require_countable(made, place)
+        except UnsupportedParameter:
+            self.left_out.append("minProperties")
+            del made["minProperties"]
+
+    def _require_references(self) -> None:
+        if any(target not in self._places for _, target in self._references):
+            self.left_out.append("$ref")
+
+
+def _without(schema: Json, targets: Set[str]) -> Json:
+    """The same, without references to what is not there."""
+    if isinstance(schema, list):
+        return [_without(each, targets) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without(each, targets)
+        for name, each in schema.items()
+        if not (name == "$ref" and isinstance(each, str) and each in targets)
+    }
 
 
 def _is_exact(value: Json) -> bool:

@@ -28,6 +28,8 @@ class Call:
     """Whether a stream ends with the usage. A buffered answer always holds it."""
     ignored: tuple[str, ...] = ()
     """Fields that were sent, are accepted and do nothing; the edge names them in a header."""
+    relaxed: tuple[str, ...] = ()
+    """Keywords of tools' schemas that are not kept, each with its place; the edge names them in a header."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ class ConstraintKind(StrEnum):
     """A text of a context-free grammar in Lark's notation."""
     GBNF = "gbnf"
     """The same in llama.cpp's notation."""
+    CALLS = "calls"
+    """Calls of functions, perhaps in free text; the source is what `constraints.groups` reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ class FinishReason(StrEnum):
     """The model's end of turn, a stop string, or a stop token."""
     LENGTH = "length"
     """max_tokens, or the end of the context."""
+    TOOL_CALLS = "tool_calls"
+    """The model's end of turn, after one or several whole calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,31 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallBegun:
+    """The next call of one choice; its arguments follow in deltas."""
+
+    choice: int
+    index: int
+    """Which of the choice's calls, from 0."""
+    id: str
+    name: str
+    tokens: int = 0
+    """As of a TextDelta."""
+    scores: Scores = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of a call's arguments; never empty."""
+
+    choice: int
+    index: int
+    arguments: str
+    tokens: int = 0
+    scores: Scores = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """One choice is complete; exactly one for each choice."""
 
@@ -67,4 +94,7 @@ class Drafted:
     tokens: int
 
 
-Event = Started | TextDelta | Finished | Drafted | Usage
+Delta = TextDelta | ToolCallBegun | ToolCallDelta
+"""What a choice says."""
+
+Event = Started | Delta | Finished | Drafted | Usage

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.tools import ToolCall
+
 
 class Role(StrEnum):
     """Who speaks."""
@@ -11,6 +13,8 @@ class Role(StrEnum):
     DEVELOPER = "developer"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+    """The result of a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +24,7 @@ class Message:
     role: Role
     text: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What the assistant called after its text."""
+    tool_call_id: str | None = None
+    """Which call a tool's text is the result of."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message
 from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,8 @@ class Conversation:
     messages: tuple[Message, ...]
     generation_prompt: bool = True
     """Whether the assistant's header is opened at the end."""
+    tools: Tools | None = None
+    """What the model is shown and may call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,10 @@ class Generate:
 
 
 def reported(call: Call) -> list[tuple[bytes, bytes]]:
-    """The header that names the fields which were accepted and do nothing."""
-    return [(b"x-antiphon-ignored", ", ".join(call.ignored).encode())] if call.ignored else []
+    """The headers that name the fields which were accepted and do nothing, and the keywords of schemas that
+    are not kept."""
+    named = ((b"x-antiphon-ignored", call.ignored), (b"x-antiphon-relaxed", call.relaxed))
+    return [(name, ", ".join(fields).encode()) for name, fields in named if fields]
 
 
 async def decoded(decode: Callable[[bytes], T], exchange: Exchange) -> T:

@@ -11,7 +11,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock, Context
-from antiphon.domain.events import Drafted, Event, Finished, Started, TextDelta
+from antiphon.domain.events import (
+    Drafted,
+    Event,
+    Finished,
+    Started,
+    TextDelta,
+    ToolCallBegun,
+    ToolCallDelta,
+)
 from antiphon.domain.request import GenerationRequest
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.telemetry.logs import record
@@ -45,7 +53,7 @@ class Tally:
         elif isinstance(event, Started):
             self.first_token = clock.monotonic()
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-        elif isinstance(event, Drafted):
+        elif isinstance(event, ToolCallBegun | ToolCallDelta | Drafted):
             self.completion_tokens += event.tokens
         else:
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens

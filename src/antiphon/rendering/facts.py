@@ -43,6 +43,8 @@ class Facts:
     template: ChatTemplate | None
     refusal: str
     """Why there is no template."""
+    controls: Mapping[str, int]
+    """Ids of control tokens by name."""
 
 
 async def prove_apart(payload: Mapping[str, object]) -> None:
@@ -74,6 +76,7 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Fact
         profile=_profile(info, template is not None),
         template=template,
         refusal=refusal,
+        controls={name: token for token, name in vocabulary.names.items()},
     )
 
 

@@ -12,6 +12,7 @@ from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.recital import Recital, lay_out
+from antiphon.rendering.spoken import size_of, texts_of
 
 MOST_SCORES = 1 << 23
 """Log-probabilities of one answer, alternatives included: some 250 megabytes of JSON."""
@@ -122,8 +123,7 @@ async def _pieces(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
     if facts.template is None:
         raise TemplateRefused(facts.refusal, param="messages")
-    size = sum(len(message.text) + 200 for message in prompt.messages)
-    if size > LARGE_CONVERSATION:
+    if size_of(prompt) > LARGE_CONVERSATION:
         return await asyncio.to_thread(facts.template.render, prompt, clock)
     return facts.template.render(prompt, clock)
 
@@ -175,10 +175,9 @@ def _require_possible(pieces: Sequence[TextPiece], facts: Facts, field: str) -> 
 
 def _require_characters(prompt: Prompt) -> None:
     """Raises InvalidValue for half a surrogate pair: JSON can say one, UTF-8 and tokenizers cannot."""
-    messages = prompt.messages if isinstance(prompt, Conversation) else ()
-    raw = (prompt.text or "",) if isinstance(prompt, RawPrompt) else ()
+    texts = texts_of(prompt) if isinstance(prompt, Conversation) else [prompt.text or ""]
     try:
-        for text in (*raw, *(text for message in messages for text in (message.text, message.name or ""))):
+        for text in texts:
             text.encode()
     except UnicodeEncodeError:
         raise InvalidValue(

@@ -6,10 +6,11 @@ again in `recital`, which candidates are the best in `candidates`, how streams b
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import TypeVar
 
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
@@ -28,7 +29,10 @@ from antiphon.rendering.recital import silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.stops import StopStrings
 from antiphon.rendering.streams import late, merged, timely
+from antiphon.rendering.toolcalls.calling import calling, heard
 from antiphon.rendering.voice import Voice
+
+T = TypeVar("T")
 
 MANY = 10_000
 """Tokens to decode above which a thread does it: about two milliseconds."""
@@ -113,11 +117,16 @@ class Renderer:
     async def _events(
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> AsyncGenerator[Event, None]:
-        facts, fitted = await self._prepared(request, context)
+        facts = await self._in_time(self._known(), context)
+        request = calling(request, facts)
+        fitted = await self._in_time(self._fitted(request, facts, context), context)
         cast = casting(request, facts, fitted)
         one = self._one(request, context, facts, adapter)
         asked = asked_of(request, one, fitted, context.clock)
-        spoken = [self._speech(voice, *each) for voice, each in zip(cast.voices, asked, strict=True)]
+        spoken = [
+            heard(request, facts, voice.choice, self._speech(voice, *each), context.clock)
+            for voice, each in zip(cast.voices, asked, strict=True)
+        ]
         tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices)
         started = False
         async with truthful(cast.voices), aclosing(cast.chosen(timely(merged(spoken), context))) as events:
@@ -129,17 +138,20 @@ class Renderer:
                     yield tally.started()
         yield tally.usage()
 
-    async def _prepared(
-        self, request: GenerationRequest, context: Context
-    ) -> tuple[Facts, list[prompts.Fitted]]:
-        """Every prompt as token ids that fit, before any of them makes a token."""
+    async def _in_time(self, work: Awaitable[T], context: Context) -> T:
+        """What comes before the first token is within the deadline too."""
         try:
             async with asyncio.timeout(context.remaining()):
-                facts = await self._known()
-                await self._require_constrainable(request)
-                return facts, await prompts.fitted(self._engine, facts, request, context.clock)
+                return await work
         except TimeoutError:
             raise late() from None
+
+    async def _fitted(
+        self, request: GenerationRequest, facts: Facts, context: Context
+    ) -> list[prompts.Fitted]:
+        """Every prompt as token ids that fit, before any of them makes a token."""
+        await self._require_constrainable(request)
+        return await prompts.fitted(self._engine, facts, request, context.clock)
 
     async def _require_constrainable(self, request: GenerationRequest) -> None:
         """Raises the RequestError that says why the constraint cannot be kept."""

@@ -6,7 +6,7 @@ in a process that can be killed; what passed that runs here, within an allowance
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -16,13 +16,16 @@ from jinja2 import nodes
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
+from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.environment import BoundedEnvironment
 from antiphon.rendering.shield import Shield, Written, covering
-
-Hide = Callable[[str], str]
+from antiphon.rendering.spoken import Hide, size_of, spoken, texts_of, tools_shown
+from antiphon.rendering.toolcalls.families import layout_of
+from antiphon.rendering.toolcalls.layout import Layout
+from antiphon.rendering.toolcalls.without import Support, written_out
 
 LONGEST_SOURCE = 500_000
 """Characters of a template; the longest of the known models has 30,000."""
@@ -59,6 +62,26 @@ SAMPLES = (
 """What `prove` renders. The first must succeed; the others may be refused by the template's own sentence."""
 
 
+PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
+RESULT = "probe_result"
+_ASKED = Message(Role.USER, "probe")
+OFFERED = Conversation(
+    (_ASKED,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
+)
+CALLED = Conversation(
+    (
+        _ASKED,
+        Message(Role.ASSISTANT, "", tool_calls=(PROBE,)),
+        Message(Role.TOOL, RESULT, PROBE.name, tool_call_id=PROBE.id),
+    ),
+    tools=OFFERED.tools,
+)
+INSTRUCTED = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
+"""What a template is asked, to see what of it is in the prompt."""
+
+AS_IT_IS = Support(tools=True, calls=True, results=True)
+"""Writes nothing out."""
+
 REASSEMBLING = frozenset(("format", "format_map", "replace"))
 """Filters and methods that put a text into the middle of another."""
 
@@ -94,12 +117,18 @@ class ChatTemplate:
         except FAILURES as error:
             raise _refusal("cannot be compiled", error) from None
         self._shield = Shield(special.names, _written(tree))
+        self._support = AS_IT_IS
+        self._support = self._found()
+        self.layout: Layout = layout_of(source if self._support.tools else "")
+        """How the model writes calls."""
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt, with the template's own control tokens. Text of messages is text."""
-        texts = [text for message in conversation.messages for text in (message.text, message.name or "")]
+        conversation = written_out(conversation, self._support)
+        texts = texts_of(conversation)
         cover = self._shield.cover(texts)
         messages = [self._spoken(message, cover.hide) for message in conversation.messages]
+        tools = conversation.tools
         variables = {
             "messages": messages,
             "add_generation_prompt": conversation.generation_prompt,
@@ -107,18 +136,38 @@ class ChatTemplate:
             "eos_token": self._special.eos,
             "raise_exception": _raise_exception(cover.show),
             "strftime_now": _strftime_now(clock),
-            "tools": None,
+            "tools": tools_shown(tools.tools, cover.hide) if tools is not None else None,
             "documents": None,
         }
         # A message weighs more than its text: a template runs a dozen steps for each.
-        with allow(sum(map(len, texts)) + 200 * len(messages)) as granted, covering(cover):
+        with allow(size_of(conversation)) as granted, covering(cover):
             return cover.pieces("".join(self._written(variables, granted)))
 
-    def _spoken(self, message: Message, hide: Hide) -> dict[str, str]:
+    def _found(self) -> Support:
+        """What the template shows of tools, found by trying; few templates know any, and say so nowhere."""
+        as_text = replace(AS_IT_IS, objects=False)
+        calls = self._shows(CALLED, PROBE.arguments)
+        self._support = AS_IT_IS if calls else as_text
+        calls = calls or self._shows(CALLED, PROBE.arguments)
+        return Support(
+            tools=self._shows(OFFERED, PROBE.name),
+            calls=calls,
+            results=self._shows(CALLED, RESULT),
+            objects=self._support.objects,
+            system=self._shows(INSTRUCTED, RESULT),
+        )
+
+    def _shows(self, conversation: Conversation, text: str) -> bool:
+        try:
+            pieces = self.render(conversation, SystemClock())
+        except TemplateRefused:
+            return False
+        return text in "".join(piece.text for piece in pieces)
+
+    def _spoken(self, message: Message, hide: Hide) -> dict[str, object]:
         """A message as templates know it. A developer is the system to models that never heard of one."""
         role = Role.SYSTEM if message.role is Role.DEVELOPER and not self._developer else message.role
-        spoken = {"role": str(role), "content": hide(message.text)}
-        return spoken if message.name is None else spoken | {"name": hide(message.name)}
+        return spoken(message, role, hide, self._support.objects)
 
     def _written(self, variables: Mapping[str, object], granted: Allowance) -> Iterator[str]:
         """What the template writes, piece by piece, up to the allowance."""

@@ -112,6 +112,8 @@ class ScriptedEngine:
     ) -> AsyncGenerator[AsyncIterator[Event], None]:
         if (constraint := request.output.constraint) is not None:
             raise UnsupportedParameter("a script follows no constraint", param=constraint.field)
+        if any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts):
+            raise UnsupportedParameter("a script calls no tools", param="tools")
         record = Record(request, context)
         self.streams.append(record)
         events = self._events(record)

@@ -2,6 +2,7 @@
 applied."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import Call
@@ -9,6 +10,13 @@ from antiphon.dialects.openai.constraints import asked_constraint
 from antiphon.dialects.openai.fields import Place, sift
 from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
+from antiphon.dialects.openai.tools import (
+    asked_tools,
+    made_calls,
+    require_answered,
+    sift_calls,
+    sift_tools,
+)
 from antiphon.dialects.openai.wire import (
     MAX_SEQUENCES,
     ChatCompletionRequest,
@@ -30,7 +38,6 @@ MOST_NAMED = 32
 INDEX = re.compile(r"\[\d+\]")
 
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
-UNBUILT_ROLES = frozenset({"tool", "function"})
 
 
 def decode_chat(body: bytes, report: bool = False) -> Call:
@@ -39,7 +46,7 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     unknown: list[str] | None = [] if report else None
     given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
     _sift_stream_options(given, unknown)
-    given = sift_messages(given, unknown)
+    given = sift_tools(sift_messages(given, unknown), unknown)
     wire = shaped(given, ChatCompletionRequest)
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
@@ -56,7 +63,10 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
         constraint=asked_constraint(wire),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
     )
-    return _call(wire, (conversation(wire.messages),), output, ignored + _named(unknown))
+    tools, relaxed = asked_tools(wire)
+    prompt = replace(conversation(wire.messages), tools=tools)
+    call = _call(wire, (prompt,), output, ignored + _named(unknown))
+    return replace(call, relaxed=relaxed) if relaxed else call
 
 
 def decode_text(body: bytes, report: bool = False) -> Call:
@@ -121,33 +131,31 @@ def sift_messages(given: dict[str, Any], report: list[str] | None = None) -> dic
 
 
 def conversation(messages: list[ChatMessage], generation_prompt: bool = True) -> Conversation:
-    """The conversation that wire messages say."""
-    return Conversation(
-        tuple(
-            Message(
-                Role(message.role),
-                message.content
-                if isinstance(message.content, str)
-                else "".join(part.text for part in message.content),
-                message.name,
-            )
-            for message in messages
-        ),
-        generation_prompt,
-    )
+    """The conversation that wire messages say. Raises a RequestError."""
+    require_answered(messages)
+    return Conversation(tuple(map(_message, messages)), generation_prompt)
+
+
+def _message(message: ChatMessage) -> Message:
+    content = message.content or ""
+    text = content if isinstance(content, str) else "".join(part.text for part in content)
+    calls = made_calls(message)
+    return Message(Role(message.role), text, message.name, calls, message.tool_call_id)
 
 
 def _sift_message(message: object, where: str, report: list[str] | None) -> object:
     if not isinstance(message, dict):
         return message
     role, content = message.get("role"), message.get("content")
-    if isinstance(role, str) and role in UNBUILT_ROLES:
+    if role == "function":
         raise UnsupportedParameter(
-            f"{where}.role {role} is not supported: tool calls are not built yet", param=f"{where}.role"
+            f"{where}.role function is not supported: send role tool with tool_call_id",
+            param=f"{where}.role",
         )
-    if isinstance(content, str) and message.keys() <= PLAIN_MESSAGE:
+    if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
     kept, _ = sift(message, Place.MESSAGE, f"{where}.", report)
+    sift_calls(kept, where, report)
     if isinstance(content, list):
         parts = enumerate(content)
         kept["content"] = [_sift_part(part, f"{where}.content[{i}]", report) for i, part in parts]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from antiphon.dialects.base import Description
-from antiphon.dialects.openai import adapters, embeddings, models, tokens, wire
+from antiphon.dialects.openai import adapters, answers, embeddings, models, tokens, wire
 from antiphon.dialects.openai.fields import TABLES, Place, Standing
 
 REF = "#/components/schemas/{name}"
@@ -15,12 +15,12 @@ REF = "#/components/schemas/{name}"
 SHAPES: tuple[type[msgspec.Struct], ...] = (
     wire.ChatCompletionRequest,
     wire.CompletionRequest,
-    wire.ChatCompletion,
-    wire.ChatCompletionChunk,
-    wire.Completion,
+    answers.ChatCompletion,
+    answers.ChatCompletionChunk,
+    answers.Completion,
     embeddings.EmbeddingsRequest,
     embeddings.EmbeddingsAnswer,
-    wire.ErrorEnvelope,
+    answers.ErrorEnvelope,
     models.ModelList,
     models.ModelCard,
     tokens.TokenizeRequest,
@@ -36,6 +36,10 @@ REQUESTS: Mapping[str, Place] = {
     "CompletionRequest": Place.TEXT,
     "ChatMessage": Place.MESSAGE,
     "TextPart": Place.PART,
+    "ToolShape": Place.TOOL,
+    "Function": Place.FUNCTION,
+    "MessageToolCall": Place.CALL,
+    "CalledFunction": Place.CALLED,
     "StreamOptions": Place.STREAM,
     "EmbeddingsRequest": Place.EMBEDDINGS,
     "TokenizeRequest": Place.TOKENIZE,
@@ -63,7 +67,7 @@ def describe() -> Description:
         _annotate(schemas[name], place)
     for name, example in EXAMPLES.items():
         schemas[name]["examples"] = [example]
-    return Description(paths=_paths(), schemas=schemas, error_schema=wire.ErrorEnvelope.__name__)
+    return Description(paths=_paths(), schemas=schemas, error_schema=answers.ErrorEnvelope.__name__)
 
 
 def _annotate(schema: dict[str, Any], place: Place) -> None:

@@ -4,14 +4,14 @@ A chunk of text is the commonest thing that the server writes, so its bytes arou
 each choice. They are the bytes that encoding the wire type gives; a test compares them.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
 from antiphon.dialects.base import Call, Head
-from antiphon.dialects.openai.errors import encode_error
-from antiphon.dialects.openai.logprobs import chat_logprobs, text_logprobs
-from antiphon.dialects.openai.wire import (
+from antiphon.dialects.openai.answers import (
     AssistantMessage,
     CachedTokens,
     ChatChoice,
@@ -20,12 +20,28 @@ from antiphon.dialects.openai.wire import (
     ChatCompletionChunk,
     Completion,
     Delta,
+    FinishName,
+    FunctionCall,
+    FunctionPart,
     TextChoice,
     TextLogprobs,
+    ToolCallPart,
+    ToolCallShape,
     UsageShape,
 )
-from antiphon.domain.collect import Generation
-from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.dialects.openai.errors import encode_error
+from antiphon.dialects.openai.logprobs import chat_logprobs, text_logprobs
+from antiphon.domain.collect import Choice, Generation
+from antiphon.domain.events import (
+    Drafted,
+    Event,
+    Finished,
+    FinishReason,
+    Started,
+    TextDelta,
+    ToolCallBegun,
+    ToolCallDelta,
+)
 from antiphon.domain.scores import Scores
 from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
@@ -37,6 +53,10 @@ DONE = b"data: [DONE]\n\n"
 SPLIT = "\x00"
 """Stands for the text while a chunk's surroundings are made; as JSON it is unmistakable."""
 
+FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
+    {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
+)
+
 _encode = msgspec.json.Encoder().encode
 _SPLIT = _encode(SPLIT)
 
@@ -46,9 +66,9 @@ def chat_answer(head: Head, generation: Generation) -> bytes:
     choices = [
         ChatChoice(
             index=choice.index,
-            message=AssistantMessage(content=choice.text),
+            message=_message(choice),
             logprobs=None if choice.scores is None else chat_logprobs(choice.scores),
-            finish_reason=choice.reason.value,
+            finish_reason=FINISHES[choice.reason],
         )
         for choice in generation.choices
     ]
@@ -64,11 +84,19 @@ def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
             index=choice.index,
             text=choice.text,
             logprobs=None if choice.scores is None else text_logprobs(choice.scores, ranked),
-            finish_reason=choice.reason.value,
+            finish_reason=FINISHES[choice.reason],
         )
         for choice in generation.choices
     ]
     return _encode(Completion(**_names(TEXT_PREFIX, head), choices=choices, usage=_usage(generation.usage)))
+
+
+def _message(choice: Choice) -> AssistantMessage:
+    calls = [
+        ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
+    ]
+    content = None if calls and not choice.text else choice.text
+    return AssistantMessage(content=content, tool_calls=calls or msgspec.UNSET)
 
 
 Part = TypeVar("Part")
@@ -97,6 +125,9 @@ class Form(Protocol[Part]):
     def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More text of a choice."""
 
+    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+        """The beginning of a call, or more of its arguments."""
+
     def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """The end of a choice."""
 
@@ -116,9 +147,18 @@ class ChatForm:
         logprobs = chat_logprobs(scores) if scores else None
         return ChatChunkChoice(index=choice, delta=Delta(content=text), logprobs=logprobs)
 
+    def call(self, event: ToolCallBegun | ToolCallDelta) -> ChatChunkChoice:
+        if isinstance(event, ToolCallBegun):
+            function = FunctionPart(name=event.name, arguments="")
+            part = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
+        else:
+            part = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
+        logprobs = chat_logprobs(event.scores) if event.scores else None
+        return ChatChunkChoice(index=event.choice, delta=Delta(tool_calls=[part]), logprobs=logprobs)
+
     def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> ChatChunkChoice:
         logprobs = chat_logprobs(scores) if scores else None
-        return ChatChunkChoice(index=choice, delta=Delta(), logprobs=logprobs, finish_reason=reason.value)
+        return ChatChunkChoice(index=choice, delta=Delta(), logprobs=logprobs, finish_reason=FINISHES[reason])
 
     def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
         return ChatCompletionChunk(**names, choices=choices, usage=usage)
@@ -139,9 +179,13 @@ class TextForm:
     def text(self, choice: int, text: str, scores: Scores = ()) -> TextChoice:
         return TextChoice(index=choice, text=text, logprobs=self._logprobs(scores))
 
+    def call(self, event: ToolCallBegun | ToolCallDelta) -> TextChoice:
+        """A text completion has no tools, so none is called."""
+        return TextChoice(index=event.choice, text="")
+
     def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> TextChoice:
         logprobs = self._logprobs(scores)
-        return TextChoice(index=choice, text="", logprobs=logprobs, finish_reason=reason.value)
+        return TextChoice(index=choice, text="", logprobs=logprobs, finish_reason=FINISHES[reason])
 
     def _logprobs(self, scores: Scores) -> TextLogprobs | None:
         return text_logprobs(scores, self._ranked) if scores else None
@@ -167,6 +211,8 @@ class OpenAIChunks(Generic[Part]):
             case TextDelta():
                 before, after = self._around.get(event.choice) or self._surroundings(event.choice)
                 return before + _encode(event.text) + after
+            case ToolCallBegun() | ToolCallDelta():
+                return self._chunk(self._form.call(event))
             case Started():
                 return b"".join(self._chunk(self._form.opening(choice)) for choice in range(self._choices))
             case Finished():

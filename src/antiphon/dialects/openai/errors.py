@@ -2,7 +2,7 @@
 
 import msgspec
 
-from antiphon.dialects.openai.wire import ErrorBody, ErrorEnvelope
+from antiphon.dialects.openai.answers import ErrorBody, ErrorEnvelope
 from antiphon.errors import AntiphonError
 
 SERVER = 500

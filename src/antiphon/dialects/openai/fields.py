@@ -32,6 +32,10 @@ class Place(StrEnum):
     TEXT = "/v1/completions"
     MESSAGE = "message"
     PART = "content part"
+    TOOL = "tool"
+    FUNCTION = "tool's function"
+    CALL = "tool call"
+    CALLED = "tool call's function"
     STREAM = "stream_options"
     EMBEDDINGS = "/v1/embeddings"
     TOKENIZE = "/tokenize"
@@ -58,6 +62,10 @@ TEXT = frozenset({Place.TEXT})
 BOTH = CHAT | TEXT
 MESSAGE = frozenset({Place.MESSAGE})
 PART = frozenset({Place.PART})
+TOOL = frozenset({Place.TOOL})
+FUNCTION = frozenset({Place.FUNCTION})
+CALL = frozenset({Place.CALL})
+CALLED = frozenset({Place.CALLED})
 STREAM = frozenset({Place.STREAM})
 EMBEDDINGS = frozenset({Place.EMBEDDINGS})
 TOKENIZE = frozenset({Place.TOKENIZE})
@@ -78,7 +86,7 @@ def _ignored(name: str, places: frozenset[Place], says: str) -> Field:
     return Field(name, places, Standing.IGNORED, says)
 
 
-TOOLS = "tool calls are not built yet; leave it out"
+LEGACY = "OpenAI took its place by tools; send tools"
 MEDIA = "only text is taken in and given out"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
@@ -91,6 +99,9 @@ FIELDS: tuple[Field, ...] = (
         max_completion_tokens="The newer name of max_tokens.",
         logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
         "bias, penalties, temperature and cuts.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether it calls: auto, none, required, one tool by its name, or allowed_tools.",
+        parallel_tool_calls="Whether one turn may make several calls; true by default.",
         top_logprobs="How many of the likeliest tokens are given at each place, at most 20; only together "
         "with logprobs.",
     ),
@@ -147,16 +158,36 @@ FIELDS: tuple[Field, ...] = (
     *_supported(STREAM, include_usage="Whether one more chunk, with empty choices, brings the usage."),
     *_supported(
         MESSAGE,
-        role="system, developer, user or assistant.",
-        content="A text, or a list of text parts, which are joined.",
+        role="system, developer, user, assistant or tool.",
+        content="A text, or a list of text parts, which are joined; may be left out beside tool_calls.",
         name="Who of that role speaks; given to the model's template.",
+        tool_calls="What the assistant called in this turn.",
+        tool_call_id="Which call a tool's content is the result of.",
     ),
+    *_supported(TOOL, type="function.", function="What can be called."),
+    *_supported(
+        FUNCTION,
+        name="1 to 64 letters, digits, underscores and hyphens; each tool's own.",
+        description="When to call it; shown to the model.",
+        parameters="JSON Schema of its arguments, which every call satisfies; without it there are none.",
+        strict="Whether a keyword that cannot be kept is refused. Else it is left out and named in the "
+        "header x-antiphon-relaxed.",
+    ),
+    *_supported(
+        CALL,
+        id="By which its result refers to it.",
+        type="function.",
+        function="What was called.",
+        index="Its place in the list, from 0, as streams tell it; may be left out.",
+    ),
+    *_supported(CALLED, name="Its name.", arguments="Its arguments, a JSON object as a text."),
     *_supported(PART, type="text", text="The text."),
     *_supported(
         TOKENIZE,
         prompt="A text as /v1/completions takes it.",
         messages="A conversation, instead of a prompt.",
         add_special_tokens="Whether the prompt gets the model's begin token; true by default.",
+        tools="What the model is shown as tools; only with messages.",
         add_generation_prompt="Whether the assistant's turn is opened after the messages; true by default.",
     ),
     *_supported(
@@ -194,11 +225,8 @@ FIELDS: tuple[Field, ...] = (
     ),
     # --- OpenAI's, not built ---
     _refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
-    _refused("tools", CHAT, TOOLS, []),
-    _refused("tool_choice", CHAT, TOOLS, "none", "auto"),
-    _refused("parallel_tool_calls", CHAT, TOOLS, True, False),
-    _refused("functions", CHAT, TOOLS, []),
-    _refused("function_call", CHAT, TOOLS, "none", "auto"),
+    _refused("functions", CHAT, LEGACY, []),
+    _refused("function_call", CHAT, LEGACY, "none", "auto"),
     _refused("modalities", CHAT, MEDIA, ["text"]),
     _refused("audio", CHAT, MEDIA),
     _refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
@@ -213,9 +241,7 @@ FIELDS: tuple[Field, ...] = (
     _refused("prompt_cache_retention", CHAT, HOSTED, "in_memory"),
     _refused("include_obfuscation", STREAM, "streams are not padded; leave it out", False),
     # --- messages and parts ---
-    _refused("tool_calls", MESSAGE, TOOLS, []),
-    _refused("tool_call_id", MESSAGE, TOOLS),
-    _refused("function_call", MESSAGE, TOOLS),
+    _refused("function_call", MESSAGE, "OpenAI took its place by tool_calls; send tool_calls"),
     _refused("refusal", MESSAGE, "say it as content"),
     _refused("audio", MESSAGE, MEDIA),
     _refused("image_url", PART, MEDIA),
@@ -249,7 +275,8 @@ FIELDS: tuple[Field, ...] = (
     _refused("continue_final_message", TOKENIZE, TEMPLATE, False),
     _refused("chat_template", TOKENIZE, TEMPLATE),
     _refused("chat_template_kwargs", TOKENIZE, TEMPLATE, {}),
-    _refused("tools", TOKENIZE, TOOLS, []),
+    _refused("custom", TOOL, "only functions are called; send type function"),
+    _refused("custom", CALL, "only functions are called; send type function"),
     _refused("is_3d_lora_weight", LOAD, "experts are not adapted here; leave it out", False),
     _refused("lora_int_id", UNLOAD, "adapters are known by their names; leave it out"),
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from antiphon.dialects.openai.wire import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from antiphon.dialects.openai.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
 from antiphon.domain.scores import Scores, TokenScore
 
 UNLIKELY = -9999.0

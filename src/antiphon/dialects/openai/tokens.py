@@ -1,5 +1,6 @@
 """vLLM's endpoints that show token ids: /tokenize and /detokenize."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -10,9 +11,19 @@ from antiphon.dialects.openai.decode import conversation, sift_messages
 from antiphon.dialects.openai.fields import Place, sift
 from antiphon.dialects.openai.logprobs import spelt
 from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.wire import MAX_IDS, MAX_MESSAGES, ChatMessage, Name, TokenId
+from antiphon.dialects.openai.tools import listed_tools, sift_tools
+from antiphon.dialects.openai.wire import (
+    MAX_IDS,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    ChatMessage,
+    Name,
+    TokenId,
+    ToolShape,
+)
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.request import RawPrompt
+from antiphon.domain.tools import Tools
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 _encode = msgspec.json.Encoder().encode
@@ -27,6 +38,7 @@ class TokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     add_special_tokens: bool | None = None
     """Whether a raw prompt gets the model's begin token; a conversation has what its template writes."""
     add_generation_prompt: bool | None = None
+    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
     return_token_strs: bool | None = None
 
 
@@ -62,17 +74,16 @@ class VLLMTokens:
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
         given, _ = sift(read_object(body), Place.TOKENIZE)
-        wire = shaped(sift_messages(given), TokenizeRequest)
+        wire = shaped(sift_tools(sift_messages(given), None), TokenizeRequest)
         if (wire.prompt is None) == (wire.messages is None):
             if wire.prompt is None:
                 raise MissingParameter("send prompt or messages", param="prompt")
             raise InvalidValue("send prompt or messages, not both", param="messages")
         texts = bool(wire.return_token_strs)
         if wire.messages is None:
-            if wire.add_generation_prompt is not None:
-                raise InvalidValue(
-                    "add_generation_prompt is taken only with messages", param="add_generation_prompt"
-                )
+            for name in ("add_generation_prompt", "tools"):
+                if getattr(wire, name) is not None:
+                    raise InvalidValue(f"{name} is taken only with messages", param=name)
             special = wire.add_special_tokens is not False
             return TokenizeCall(wire.model, RawPrompt(text=wire.prompt), special, texts)
         if wire.add_special_tokens:
@@ -81,7 +92,9 @@ class VLLMTokens:
                 param="add_special_tokens",
             )
         prompt = conversation(wire.messages, wire.add_generation_prompt is not False)
-        return TokenizeCall(wire.model, prompt, True, texts)
+        tools, _ = listed_tools(wire.tools or ())
+        shown = replace(prompt, tools=Tools(tools)) if tools else prompt
+        return TokenizeCall(wire.model, shown, True, texts)
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
         given, _ = sift(read_object(body), Place.DETOKENIZE)

@@ -7,7 +7,7 @@ from them. Which other fields are known and refused is said in `fields`.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
@@ -51,6 +51,14 @@ MAX_IDS = 1 << 20
 MAX_NAME = 256
 """Characters of a model's or speaker's name."""
 
+MAX_TOOLS = 128
+"""Tools of one conversation; OpenAI's own bound."""
+
+FUNCTION_NAME = "^[a-zA-Z0-9_-]{1,64}$"
+
+MAX_CALLS = 128
+"""Calls of one message."""
+
 INT32_MAX = 2**31 - 1
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -58,6 +66,7 @@ INT32_MAX = 2**31 - 1
 Count = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
+FunctionName = Annotated[str, Meta(extra_json_schema={"pattern": FUNCTION_NAME})]
 StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_LENGTH)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
@@ -85,12 +94,76 @@ class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
+class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an assistant called, with the arguments as JSON."""
+
+    name: FunctionName
+    arguments: str
+
+
+class MessageToolCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """One call of an earlier turn."""
+
+    id: Name
+    function: CalledFunction
+    type: Literal["function"] = "function"
+    index: int | None = None
+
+
 class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of the conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Meta(min_length=1)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Meta(min_length=1)] | None = None
+    """May be left out of an assistant's turn that calls tools."""
     name: Name | None = None
+    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None = None
+    tool_call_id: Name | None = None
+
+
+class Function(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of its arguments; a function without takes none."""
+    strict: bool | None = None
+
+
+class ToolShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function by its name."""
+
+    name: Name
+
+
+class NamedTool(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool by its name."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(Struct, frozen=True, forbid_unknown_fields=True):
+    """Some of the tools, and whether one has to be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class ToolChoiceShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """One tool that has to be called, or some that may be."""
+
+    type: Literal["function", "allowed_tools"]
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +242,9 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None
+    tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
+    parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
     safety_identifier: str | None = None
@@ -184,152 +260,3 @@ class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only
     logprobs: Alternatives | None = None
     echo: bool | None = None
     best_of: Candidates | None = None
-
-
-# --- answers ------------------------------------------------------------------------------------------------
-
-FinishName = Literal["stop", "length"]
-
-
-class CachedTokens(Struct, frozen=True):
-    """What the prompt's tokens are made of."""
-
-    cached_tokens: int
-
-
-class UsageShape(Struct, frozen=True):
-    """Tokens of the whole request: each prompt once, every choice."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: CachedTokens
-
-
-class TopLogprob(Struct, frozen=True, kw_only=True):
-    """One of the likeliest tokens at a place."""
-
-    token: str
-    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
-    logprob: float
-    """-9999 is as good as never."""
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
-    """One token, in the model's raw distribution."""
-
-    top_logprobs: list[TopLogprob]
-    """As many as were asked for, best first."""
-
-
-class ChatLogprobs(Struct, frozen=True, kw_only=True):
-    """The tokens of a chat's choice, whole or in part."""
-
-    content: list[TokenLogprob]
-    refusal: None = None
-
-
-class TextLogprobs(Struct, frozen=True, kw_only=True):
-    """The tokens of a text completion's choice, whole or in part, with `echo` the prompt's first."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    """In the model's raw distribution; null for a prompt's first token."""
-    top_logprobs: list[dict[str, float] | None] | None
-    """The likeliest tokens and the token itself; null when none were asked for."""
-    text_offset: list[int]
-    """Which character of the choice's text each token begins in; runs on through a stream."""
-
-
-class AssistantMessage(Struct, frozen=True, kw_only=True):
-    """What the model said."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(Struct, frozen=True, kw_only=True):
-    """One complete choice of a chat."""
-
-    index: int
-    message: AssistantMessage
-    logprobs: ChatLogprobs | None = None
-    finish_reason: FinishName
-
-
-class ChatCompletion(Struct, frozen=True, kw_only=True):
-    """Buffered answer of a chat."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageShape
-
-
-class Delta(Struct, frozen=True, kw_only=True):
-    """What a chunk adds to its choice: the role first, then text, and nothing beside the finish reason."""
-
-    role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    refusal: UnsetType | None = UNSET
-
-
-class ChatChunkChoice(Struct, frozen=True, kw_only=True):
-    """A part of one choice."""
-
-    index: int
-    delta: Delta
-    logprobs: ChatLogprobs | None = None
-    finish_reason: FinishName | None = None
-
-
-class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
-    """One event of a streamed chat."""
-
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChatChunkChoice]
-    usage: UsageShape | UnsetType | None = UNSET
-    """Only there when it was asked for: null until the last chunk, which has no choices."""
-
-
-class TextChoice(Struct, frozen=True, kw_only=True):
-    """One choice of a text completion, whole or in part."""
-
-    index: int
-    text: str
-    logprobs: TextLogprobs | None = None
-    finish_reason: FinishName | None = None
-
-
-class Completion(Struct, frozen=True, kw_only=True):
-    """Buffered answer of a text completion; also one event of a streamed one."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: UsageShape | UnsetType | None = UNSET
-    """In a stream only there when it was asked for: null until the last event, which has no choices."""
-
-
-class ErrorBody(Struct, frozen=True):
-    """What went wrong, and where."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorEnvelope(Struct, frozen=True):
-    """Body of every error response; also the last event of a stream that broke."""
-
-    error: ErrorBody

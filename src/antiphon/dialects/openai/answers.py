@@ -1,0 +1,185 @@
+"""The JSON shapes of OpenAI's answers, buffered and streamed. Requests are in `wire`."""
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+FinishName = Literal["stop", "length", "tool_calls"]
+
+
+class CachedTokens(Struct, frozen=True):
+    """What the prompt's tokens are made of."""
+
+    cached_tokens: int
+
+
+class UsageShape(Struct, frozen=True):
+    """Tokens of the whole request: each prompt once, every choice."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class TopLogprob(Struct, frozen=True, kw_only=True):
+    """One of the likeliest tokens at a place."""
+
+    token: str
+    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+    logprob: float
+    """-9999 is as good as never."""
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """One token, in the model's raw distribution."""
+
+    top_logprobs: list[TopLogprob]
+    """As many as were asked for, best first."""
+
+
+class ChatLogprobs(Struct, frozen=True, kw_only=True):
+    """The tokens of a chat's choice, whole or in part."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(Struct, frozen=True, kw_only=True):
+    """The tokens of a text completion's choice, whole or in part, with `echo` the prompt's first."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    """In the model's raw distribution; null for a prompt's first token."""
+    top_logprobs: list[dict[str, float] | None] | None
+    """The likeliest tokens and the token itself; null when none were asked for."""
+    text_offset: list[int]
+    """Which character of the choice's text each token begins in; runs on through a stream."""
+
+
+class FunctionCall(Struct, frozen=True):
+    """The function and its arguments as JSON; one that was cut holds the beginning."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallShape(Struct, frozen=True, kw_only=True):
+    """One call."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class AssistantMessage(Struct, frozen=True, kw_only=True):
+    """What the model said."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    """Null where it only called tools."""
+    refusal: None = None
+    tool_calls: list[ToolCallShape] | UnsetType = UNSET
+
+
+class ChatChoice(Struct, frozen=True, kw_only=True):
+    """One complete choice of a chat."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishName
+
+
+class ChatCompletion(Struct, frozen=True, kw_only=True):
+    """Buffered answer of a chat."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageShape
+
+
+class FunctionPart(Struct, frozen=True, kw_only=True):
+    """A call's function by its name, which is whole, or more of its arguments."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCallPart(Struct, frozen=True, kw_only=True):
+    """A part of one call: the first says which and of what; those after it bring arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+    function: FunctionPart
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    """What a chunk adds to its choice: the role first, then text, and nothing beside the finish reason."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    refusal: UnsetType | None = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, frozen=True, kw_only=True):
+    """A part of one choice."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishName | None = None
+
+
+class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
+    """One event of a streamed chat."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: UsageShape | UnsetType | None = UNSET
+    """Only there when it was asked for: null until the last chunk, which has no choices."""
+
+
+class TextChoice(Struct, frozen=True, kw_only=True):
+    """One choice of a text completion, whole or in part."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: FinishName | None = None
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """Buffered answer of a text completion; also one event of a streamed one."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: UsageShape | UnsetType | None = UNSET
+    """In a stream only there when it was asked for: null until the last event, which has no choices."""
+
+
+class ErrorBody(Struct, frozen=True):
+    """What went wrong, and where."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorEnvelope(Struct, frozen=True):
+    """Body of every error response; also the last event of a stream that broke."""
+
+    error: ErrorBody

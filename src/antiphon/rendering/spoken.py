@@ -1,0 +1,99 @@
+"""A conversation as templates know it: plain dictionaries, with every text of the caller's hidden from the
+names of control tokens. Names of functions and of properties are the caller's too."""
+
+import json
+from collections.abc import Callable, Iterator
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.domain.tools import Tool, ToolCall
+from antiphon.errors import InvalidValue
+
+Hide = Callable[[str], str]
+
+EACH = 200
+"""Characters that a message, tool or call weighs besides its texts: a template runs a dozen steps for it."""
+
+
+def texts_of(conversation: Conversation) -> list[str]:
+    """Every text that the caller wrote."""
+    found: list[str] = []
+    for message in conversation.messages:
+        found += (message.text, message.name or "", message.tool_call_id or "")
+        for call in message.tool_calls:
+            found += (call.id, call.name, call.arguments)
+    for tool in conversation.tools.tools if conversation.tools is not None else ():
+        found += (tool.name, tool.description or "", *_texts(tool.parameters))
+    return found
+
+
+def size_of(conversation: Conversation) -> int:
+    """Characters that a template has to deal with, about."""
+    tools = conversation.tools.tools if conversation.tools is not None else ()
+    things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
+    return sum(map(len, texts_of(conversation))) + EACH * things
+
+
+def tools_shown(tools: tuple[Tool, ...], hide: Hide) -> list[object]:
+    """Tools as OpenAI writes them, which is how templates read them."""
+    return [{"type": "function", "function": _function(tool, hide)} for tool in tools]
+
+
+def _function(tool: Tool, hide: Hide) -> dict[str, object]:
+    shown: dict[str, object] = {"name": hide(tool.name)}
+    if tool.description is not None:
+        shown["description"] = hide(tool.description)
+    empty = {"type": "object", "properties": {}}
+    shown["parameters"] = _hidden(empty if tool.parameters is None else tool.parameters, hide)
+    return shown
+
+
+def spoken(message: Message, role: Role, hide: Hide, objects: bool) -> dict[str, object]:
+    """A message. `objects`: whether the template wants arguments as objects, not as their text."""
+    said: dict[str, object] = {"role": str(role), "content": hide(message.text)}
+    if message.name is not None:
+        said["name"] = hide(message.name)
+    if message.tool_call_id is not None:
+        said["tool_call_id"] = hide(message.tool_call_id)
+    if message.tool_calls:
+        said["tool_calls"] = [_called(call, hide, objects) for call in message.tool_calls]
+        said["content"] = said["content"] or None
+    return said
+
+
+def _called(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
+    arguments = _hidden(arguments_of(call), hide) if objects else hide(call.arguments)
+    function = {"name": hide(call.name), "arguments": arguments}
+    return {"id": hide(call.id), "type": "function", "function": function}
+
+
+def arguments_of(call: ToolCall) -> object:
+    """The arguments as data. Raises InvalidValue where they are no JSON."""
+    try:
+        return json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        raise InvalidValue(
+            f"the arguments of the call {call.id[:64]} are no JSON", param="messages"
+        ) from None
+
+
+def _hidden(value: object, hide: Hide) -> object:
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, list):
+        return [_hidden(each, hide) for each in value]
+    if isinstance(value, dict):
+        return {hide(str(name)): _hidden(each, hide) for name, each in value.items()}
+    return value
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield str(name)
+            yield from _texts(each)

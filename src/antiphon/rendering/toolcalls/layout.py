@@ -1,0 +1,89 @@
+"""How a family of models writes calls: the texts and control tokens around names and arguments, and the
+constraint that they make. What reads it back is in `reading`."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from antiphon.constraints.groups import Around, Call, Group, Mark
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.rendering.toolcalls.reading import Reader
+
+AROUND = MappingProxyType(
+    {
+        ToolChoice.AUTO: Around.TEXT,
+        ToolChoice.REQUIRED: Around.NOTHING,
+        ToolChoice.NONE: Around.TEXT_ALONE,
+    }
+)
+
+FIELD = "tools"
+"""What the callers call it; errors name it."""
+
+Marks = tuple[str, ...]
+"""Texts, or names of control tokens, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One family's notation. A group is `open`, a call, more of them with `between` before each, and
+    `close`."""
+
+    open: Marks
+    before: Marks
+    """Between the beginning of a call and the function's name."""
+    after: Marks
+    """Between the name and the arguments."""
+    end: Marks
+    """After the arguments."""
+    close: Marks
+    reader: Callable[[], Reader]
+    """Makes what reads one choice's text."""
+    between: Marks | None = None
+    """None: one call in a group."""
+    again: Marks | None = None
+    """Before each further group; None: there is one group, and nothing after it."""
+
+    def constraint(self, tools: Tools, controls: Mapping[str, int]) -> Constraint:
+        """What a choice has to be. `controls`: ids of control tokens by name."""
+        group = Group(
+            around=AROUND[tools.choice],
+            open=_marks(self.open, controls),
+            calls=tuple(self._call(tool, controls) for tool in tools.callable),
+            close=_marks(self.close, controls),
+            between=None if self.between is None or not tools.parallel else _marks(self.between, controls),
+            again=None if self.again is None or not tools.parallel else _marks(self.again, controls),
+        )
+        return Constraint(ConstraintKind.CALLS, group.dump(), field=FIELD)
+
+    def shown(self, controls: Mapping[str, int]) -> dict[int, str]:
+        """Control tokens that the reader has to see as text, by id."""
+        marks = (
+            self.open,
+            self.before,
+            self.after,
+            self.end,
+            self.close,
+            self.between or (),
+            self.again or (),
+        )
+        return {controls[mark]: mark for each in marks for mark in each if mark in controls}
+
+    def _call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
+        begin = (*self.before, tool.name, *self.after)
+        return Call(_marks(begin, controls), tool.schema, _marks(self.end, controls), tool.field)
+
+
+def _marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
+    """With ids for control tokens, and texts that follow each other joined: what is one text is tokenized as
+    one."""
+    made: list[Mark] = []
+    for mark in marks:
+        if mark in controls:
+            made.append(controls[mark])
+        elif made and isinstance(last := made[-1], str):
+            made[-1] = last + mark
+        else:
+            made.append(mark)
+    return tuple(made)

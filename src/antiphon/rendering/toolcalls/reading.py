@@ -1,0 +1,170 @@
+"""From a choice's text, as it comes, to the text that is shown and the calls that are made. However the text
+is cut, the outcome is the same. What begins like a call and is none is text again."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.rendering.toolcalls.objects import SPACE, Arguments, CallObject, Named
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More text to show; never empty."""
+
+    text: str
+
+
+Said = Text | Named | Arguments
+
+SIGNS = SPACE + "[,]"
+"""What may stand between the calls of a group."""
+
+
+class Reader(Protocol):
+    """Reads one choice."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether calls were begun, and all are complete."""
+
+    def add(self, text: str) -> list[Said]:
+        """What more text makes certain."""
+
+    def end(self) -> list[Said]:
+        """What was held back, when no more comes."""
+
+
+def held_from(text: str, mark: str) -> int:
+    """From where on the end of a text may be the beginning of a mark that is not in it."""
+    for at in range(max(0, len(text) - len(mark) + 1), len(text)):
+        if text[at] == mark[0] and mark.startswith(text[at:]):
+            return at
+    return len(text)
+
+
+class Shown:
+    """The text beside calls. Whitespace around it belongs to the notation where a call is made."""
+
+    __slots__ = ("_any", "_space", "called")
+
+    def __init__(self) -> None:
+        self._any = False
+        self._space = ""
+        """Whitespace that is shown only if text follows."""
+        self.called = False
+        """Whether a call was made."""
+
+    def call(self) -> None:
+        """A call was made here."""
+        self.called, self._space = True, ""
+
+    def add(self, text: str) -> list[Said]:
+        text = self._space + text
+        body = text.rstrip(SPACE)
+        self._space = text[len(body) :]
+        if not body:
+            return []
+        if self.called and not self._any:
+            body = body.lstrip(SPACE)
+        self._any = True
+        return [Text(body)]
+
+    def end(self) -> list[Said]:
+        space, self._space = self._space, ""
+        return [Text(space)] if space and not self.called else []
+
+
+class ObjectReader:
+    """Calls as JSON objects in a group: `opening`, an object or a list of them,
+    `closing`."""
+
+    def __init__(self, opening: str, closing: str) -> None:
+        self._open = opening
+        self._close = closing
+        self._buffer = ""
+        """What was read and not decided on."""
+        self._shown = Shown()
+        self._said: list[Said] = []
+        self._inside = False
+        self._object: CallObject | None = None
+        self._raw = ""
+        """What was read of a group since its last call, in case it is text."""
+
+    @property
+    def whole(self) -> bool:
+        return self._shown.called and self._object is None
+
+    def add(self, text: str) -> list[Said]:
+        self._buffer += text
+        while self._buffer and (self._within() if self._inside else self._outside()):
+            pass
+        return self._taken()
+
+    def end(self) -> list[Said]:
+        self._raw += self._buffer if self._inside else ""
+        if self._inside and not (self._object is not None and self._object.named):
+            self._leave()
+        elif not self._inside:
+            self._said += self._shown.add(self._buffer)
+        self._buffer = ""
+        self._said += self._shown.end()
+        return self._taken()
+
+    def _taken(self) -> list[Said]:
+        said, self._said = self._said, []
+        return said
+
+    # Each step takes from the buffer, and says whether another may follow.
+
+    def _outside(self) -> bool:
+        at = self._buffer.find(self._open)
+        found = at >= 0
+        end = at if found else held_from(self._buffer, self._open)
+        self._said += self._shown.add(self._buffer[:end])
+        self._buffer = self._buffer[end:]
+        if found:
+            self._inside = True
+            self._read(len(self._open))
+        return found
+
+    def _within(self) -> bool:
+        if self._object is not None:
+            return self._in_object(self._object)
+        rest = self._buffer.lstrip(SIGNS)
+        self._read(len(self._buffer) - len(rest))
+        if rest.startswith("{"):
+            self._object = CallObject()
+        elif self._close and rest.startswith(self._close):
+            called = not self._raw.startswith(self._open)
+            self._read(len(self._close))
+            self._raw = "" if called else self._raw
+            self._leave()
+        elif rest and self._close.startswith(rest):
+            return False
+        elif rest:
+            self._leave()
+        return True
+
+    def _in_object(self, call: CallObject) -> bool:
+        self._read(call.take(self._buffer, 0))
+        if call.said:
+            self._said += call.said
+            call.said = []
+            self._raw = ""
+            self._shown.call()
+        if call.done:
+            self._object, self._raw = None, ""
+        elif call.broken:
+            self._leave()
+        return call.done or call.broken
+
+    def _read(self, count: int) -> None:
+        self._raw += self._buffer[:count]
+        self._buffer = self._buffer[count:]
+
+    def _leave(self) -> None:
+        """A group ended; what of it was no call was text."""
+        raw, self._raw = self._raw, ""
+        self._inside, self._object = False, None
+        if raw.strip(SIGNS):
+            self._said += self._shown.add(raw)

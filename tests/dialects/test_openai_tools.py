@@ -1,0 +1,202 @@
+"""Tools of a request, and the calls and results in its messages: what they become, and what is refused."""
+
+import json
+
+import pytest
+
+from antiphon.dialects.openai.decode import decode_chat
+from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
+from antiphon.errors import AntiphonError
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+HELLO = {"role": "user", "content": "hi"}
+
+
+def tool(name="weather", **more):
+    return {"type": "function", "function": {"name": name, "parameters": CITY} | more}
+
+
+def call(identity="c1", name="weather", arguments='{"city": "Bern"}', **more):
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}} | more
+
+
+def called(*calls, **more):
+    return {"role": "assistant", "tool_calls": list(calls)} | more
+
+
+def result(identity="c1", **more):
+    return {"role": "tool", "content": "rain", "tool_call_id": identity} | more
+
+
+def chat(**fields):
+    return decode_chat(json.dumps({"model": "m", "messages": [HELLO]} | fields).encode())
+
+
+def tools_of(**fields):
+    return chat(**fields).request.prompts[0].tools
+
+
+def test_a_tool_is_taken_as_it_is_described():
+    made = tools_of(
+        tools=[tool(description="Tells.", strict=True), {"type": "function", "function": {"name": "f"}}]
+    )
+    assert made == Tools((Tool("weather", "Tells.", CITY, strict=True), Tool("f")))
+    assert made.tools[0].schema == CITY
+    assert made.tools[1].schema == {"type": "object", "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind", "names", "parallel"),
+    [
+        (None, ToolChoice.AUTO, ["weather", "time"], True),
+        ("auto", ToolChoice.AUTO, ["weather", "time"], True),
+        ("none", ToolChoice.NONE, [], True),
+        ("required", ToolChoice.REQUIRED, ["weather", "time"], True),
+        ({"type": "function", "function": {"name": "time"}}, ToolChoice.REQUIRED, ["time"], False),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "time"}}],
+                },
+            },
+            ToolChoice.AUTO,
+            ["time"],
+            True,
+        ),
+    ],
+)
+def test_the_choice_says_which_may_be_called(choice, kind, names, parallel):
+    made = tools_of(tools=[tool(), tool("time")], tool_choice=choice)
+    assert (made.choice, [each.name for each in made.callable], made.parallel) == (kind, names, parallel)
+    assert [each.name for each in made.tools] == ["weather", "time"]
+
+
+def test_one_call_at_a_time_is_asked_for_by_name():
+    assert not tools_of(tools=[tool()], parallel_tool_calls=False).parallel
+
+
+def test_no_tools_are_no_tools():
+    assert tools_of(tools=[], tool_choice="auto", parallel_tool_calls=False) is None
+
+
+def test_calls_and_results_become_messages():
+    messages = [HELLO, called(call(), call("c2", index=1), content=None), result(), result("c2")]
+    conversation = chat(messages=messages).request.prompts[0]
+    calls = tuple(ToolCall(identity, "weather", '{"city": "Bern"}') for identity in ("c1", "c2"))
+    assert conversation.messages[1:] == (
+        Message(Role.ASSISTANT, "", tool_calls=calls),
+        Message(Role.TOOL, "rain", tool_call_id="c1"),
+        Message(Role.TOOL, "rain", tool_call_id="c2"),
+    )
+
+
+def test_what_cannot_be_kept_is_left_out_and_named():
+    parameters = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "uniqueItems": True}, "b": {"pattern": "(?=x)", "maximun": 3}},
+        "not": {},
+    }
+    made = chat(tools=[tool(parameters=parameters)])
+    where = "tools[0].function.parameters"
+    assert made.relaxed == tuple(f"{where}: {name}" for name in ("uniqueItems", "pattern", "maximun", "not"))
+    (only,) = made.request.prompts[0].tools.tools
+    assert only.parameters == parameters
+    assert only.schema == {"type": "object", "properties": {"a": {"type": "array"}, "b": {}}}
+
+
+def test_a_strict_schema_is_left_as_it_is():
+    made = chat(tools=[tool(parameters={"type": "object", "not": {}}, strict=True)])
+    assert made.relaxed == ()
+    assert made.request.prompts[0].tools.tools[0].schema == {"type": "object", "not": {}}
+
+
+def test_tokenize_takes_tools_with_messages():
+    body = {"messages": [HELLO], "tools": [tool()]}
+    asked = VLLMTokens().decode_tokenize(json.dumps(body).encode())
+    assert asked.prompt.tools == Tools((Tool("weather", None, CITY),))
+
+
+DEEP: dict = {}
+for _ in range(60):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+
+WRONG = [
+    ({"tools": {}}, "invalid_value", "tools"),
+    ({"tools": [tool()] * 2}, "invalid_value", "tools[1].function.name"),
+    ({"tools": [tool(f"f{at}") for at in range(129)]}, "invalid_value", "tools"),
+    ({"tools": [tool("")]}, "invalid_value", "tools[0].function.name"),
+    ({"tools": [tool("a b")]}, "invalid_value", "tools[0].function.name"),
+    ({"tools": [tool("a" * 65)]}, "invalid_value", "tools[0].function.name"),
+    ({"tools": [tool("a\n")]}, "invalid_value", "tools[0].function.name"),
+    ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].function"),
+    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "unsupported_parameter", "tools[0].type"),
+    ({"tools": [tool(colour="red")]}, "unknown_parameter", "tools[0].function.colour"),
+    ({"tools": [tool() | {"colour": 1}]}, "unknown_parameter", "tools[0].colour"),
+    ({"tools": [tool(parameters=[])]}, "invalid_value", "tools[0].function.parameters"),
+    ({"tools": [tool(parameters={"type": "array"})]}, "invalid_value", "tools[0].function.parameters.type"),
+    ({"tools": [tool(parameters=DEEP)]}, "invalid_value", "tools[0].function.parameters"),
+    (
+        {"tools": [tool(parameters={"type": "object", "properties": []})]},
+        "invalid_value",
+        "tools[0].function.parameters",
+    ),
+    ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+    ({"tools": [tool()], "tool_choice": "any"}, "invalid_value", "tool_choice"),
+    (
+        {"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+        "invalid_value",
+        "tool_choice.function.name",
+    ),
+    (
+        {"tools": [tool()], "tool_choice": {"type": "function"}},
+        "missing_required_parameter",
+        "tool_choice.function",
+    ),
+    (
+        {"tools": [tool()], "tool_choice": {"type": "allowed_tools"}},
+        "missing_required_parameter",
+        "tool_choice.allowed_tools",
+    ),
+    ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+    ({"function_call": {"name": "f"}}, "unsupported_parameter", "function_call"),
+    ({"messages": [called()]}, "missing_required_parameter", "messages[0].content"),
+    ({"messages": [HELLO | {"tool_calls": [call()]}]}, "invalid_value", "messages[0].tool_calls"),
+    ({"messages": [HELLO | {"tool_call_id": "c"}]}, "invalid_value", "messages[0].tool_call_id"),
+    ({"messages": [result()]}, "invalid_value", "messages[0].tool_call_id"),
+    (
+        {"messages": [called(call()), {"role": "tool", "content": "a"}]},
+        "missing_required_parameter",
+        "messages[1].tool_call_id",
+    ),
+    (
+        {"messages": [called(call(arguments="{"))]},
+        "invalid_value",
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    (
+        {"messages": [called(call(arguments="[]"))]},
+        "invalid_value",
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    ({"messages": [called(call(name="a b"))]}, "invalid_value", "messages[0].tool_calls[0].function.name"),
+    ({"messages": [called(call(index=3))]}, "invalid_value", "messages[0].tool_calls[0].index"),
+    (
+        {"messages": [called(call() | {"type": "custom"})]},
+        "unsupported_parameter",
+        "messages[0].tool_calls[0].type",
+    ),
+    ({"messages": [{"role": "function", "content": "a"}]}, "unsupported_parameter", "messages[0].role"),
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "param"), WRONG, ids=[str(at) for at in range(len(WRONG))])
+def test_what_is_wrong_is_refused_with_its_place(fields, code, param):
+    with pytest.raises(AntiphonError) as caught:
+        chat(**fields)
+    error = caught.value
+    assert (error.status, error.code, error.param) == (400, code, param)
+    assert param in error.message
