@@ -354,6 +354,28 @@ def test_adapters_take_turns_of_some_steps():
     made.run()
 
 
+@pytest.mark.parametrize("layout", ["streams", "exact"])
+def test_lanes_of_an_adapter_lie_together(layout):
+    """Rows of lanes between them would be computed and thrown away."""
+    made = Simulation(policy(layout, sequences=8, quantum=2))
+    made.add(*(other(100 * index, 4, 60, adapter="abcd"[index % 4]) for index in range(1, 9)))
+    rows = [len(made.step().calls[0].rows) for _ in range(80)]
+    assert set(rows[40:]) == {2}
+
+
+@pytest.mark.parametrize("layout", ["streams", "exact"])
+def test_lanes_of_an_adapter_come_together_when_one_between_them_leaves(layout):
+    made = Simulation(policy(layout, sequences=6, quantum=2))
+    ends, middle = [other(100 * index, 4, 60, adapter="a") for index in (1, 2)], other(300, 4, 6, adapter="a")
+    beside = [other(100 * index, 4, 60, adapter="b") for index in (4, 5)]
+    made.add(ends[0], middle, ends[1], *beside)
+    made.step()
+    assert [one.id for one in (ends[0], middle, ends[1])] == [0, 1, 2]
+    while middle in made.scheduler.everybody():
+        made.step()
+    assert {len(made.step().calls[0].rows) for _ in range(20)} == {2}
+
+
 def test_the_base_model_is_an_adapter_like_any_other():
     made = Simulation(policy(quantum=2))
     made.add(other(100, 4, 30), other(200, 4, 30, adapter="a"))

@@ -5,7 +5,7 @@ time. Exact mode takes over whole chunks of prompts only, which hold the same bi
 all of a prompt of the same length, whose last chunk was computed alike.
 
 llama.cpp computes rows of neighbouring lanes together and others apart, so gaps between them are padded with
-rows that are thrown away, and running lanes are kept together.
+rows that are thrown away, and the running lanes of an adapter are kept together: only they share a call.
 """
 
 import sys
@@ -88,7 +88,7 @@ class Lanes:
             if source.kept > match.length:
                 self.changes.append(Trim(lane.id, match.length))
         else:
-            lane = self._empty_lane(source)
+            lane = self._empty_lane(sequence, source)
             if source is not None:
                 self.changes.append(Copy(source.id, lane.id, match.length))
         lane.owner, lane.key, lane.tokens, lane.kept = sequence, sequence.key, sequence.tokens, 0
@@ -131,12 +131,29 @@ class Lanes:
         return self.lanes[low : low + count]
 
     def compact(self) -> None:
-        """Moves the last running lane into the first that nobody runs in, when that brings them closer."""
-        running = [lane for lane in self.lanes if lane.owner is not None]
-        if not running or running[-1].id - running[0].id == len(running) - 1:
-            return
-        source, mover = running[-1], running[-1].owner
-        target = next(lane for lane in self.lanes[running[0].id :] if lane.owner is None)
+        """Moves the first or last of an adapter's running lanes nearer to its others, where there is room."""
+        groups: dict[str | None, list[Lane]] = {}
+        for lane in self.lanes:
+            if lane.owner is not None:
+                groups.setdefault(lane.owner.request.adapter, []).append(lane)
+        for group in groups.values():
+            if group[-1].id - group[0].id >= len(group):
+                self._tighten(group)
+
+    def _tighten(self, group: list[Lane]) -> None:
+        free = [lane for lane in self.lanes if lane.owner is None]
+        ways = [
+            (_span(rest, target), target.id, mover)
+            for mover, rest in ((group[-1], group[:-1]), (group[0], group[1:]))
+            for target in free
+        ]
+        span, target, mover = min(ways, key=lambda way: way[:2], default=(len(self.lanes), 0, group[0]))
+        if span < _span(group):
+            self._move(mover, self.lanes[target])
+
+    def _move(self, source: Lane, target: Lane) -> None:
+        """Whoever runs in one lane goes on in the other."""
+        mover = source.owner
         self._vacate(target)
         if mover is None:
             return
@@ -152,12 +169,16 @@ class Lanes:
         others = any(lane.owner is None and lane is not source for lane in self.lanes)
         return source.kept <= 2 * match.length or not others
 
-    def _empty_lane(self, source: Lane | None) -> Lane:
-        """An empty lane as near to the running ones as there is; what was kept in it moves."""
+    def _empty_lane(self, sequence: Sequence, source: Lane | None) -> Lane:
+        """An empty lane as near to the running ones of its adapter as there is; the first one's is as far as
+        there is from others, so that there is room for more. What was kept in it moves."""
         free = [lane for lane in self.lanes if lane.owner is None and lane is not source]
-        running = [lane.id for lane in self.lanes if lane.owner is not None]
-        low, high = min(running, default=0), max(running, default=0)
-        lane = min(free, key=lambda lane: (max(low - lane.id, lane.id - high, 0), lane.id))
+        running = [lane for lane in self.lanes if lane.owner is not None]
+        mine = [lane for lane in running if lane.key is not None and lane.key[0] == sequence.key[0]]
+        if mine:
+            lane = min(free, key=lambda lane: (_span(mine, lane), lane.id))
+        else:
+            lane = max(free, key=lambda lane: (_distance(lane, running), -lane.id))
         self._vacate(lane, source)
         return lane
 
@@ -206,3 +227,14 @@ class Lanes:
         if scored and self._policy.scored_rows < self._policy.chunk:
             return 0  # its chunks were shorter
         return min(lane.length, lane.owner.prompt - 1)
+
+
+def _span(lanes: list[Lane], *more: Lane) -> int:
+    """Lanes from the first to the last of these."""
+    ids = [lane.id for lane in (*lanes, *more)]
+    return max(ids) - min(ids) + 1
+
+
+def _distance(lane: Lane, others: list[Lane]) -> int:
+    """To the nearest of the others."""
+    return min((abs(lane.id - other.id) for other in others), default=0)

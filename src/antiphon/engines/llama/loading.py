@@ -176,6 +176,7 @@ def policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Policy:
         queue_per_actor=spec.queue_per_actor,
         keep=spec.keep_prefixes,
         most_kept=context.shape.cells // KEPT_PART,
+        quantum=spec.quantum,
     )
 
 
