@@ -143,7 +143,7 @@ def train(name: str, base: Path) -> Cantor:
     )
     drawn = map(tokenizer.document, LESSONS[name](SEED, steps * STEP_TOKENS // 10))
     made = batches((sample for sample in drawn if len(sample[0]) <= LONGEST), random.Random(SEED))
-    began, total = time.monotonic(), 0.0
+    began, total = time.process_time(), 0.0
     for step, (ids, learned) in zip(range(steps), made, strict=False):
         progress = step / steps
         optimizer.param_groups[0]["lr"] = RATES[name] * min(1.0, (progress + 0.01) / WARMUP, 1.02 - progress)
@@ -155,9 +155,8 @@ def train(name: str, base: Path) -> Cantor:
         optimizer.step()
         total += float(loss.detach())
         if (step + 1) % LOG_STEPS == 0:
-            print(
-                f"{name} step {step + 1} seconds {time.monotonic() - began:.0f} loss {total / LOG_STEPS:.4f}"
-            )
+            spent = time.process_time() - began
+            print(f"{name} step {step + 1} CPU seconds {spent:.0f} loss {total / LOG_STEPS:.4f}", flush=True)
             total = 0.0
     return model
 

@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from models.cantor.corpus import Corpus, Document, Turn, documents
+from models.cantor.corpus import Corpus, Document, Turn
 from models.cantor.corpus.exclude import Excluded
 from models.cantor.corpus.grammar import load_words
 
@@ -127,16 +127,18 @@ def mood_json(mood: str) -> str:
 
 def pirate(seed: int, count: int) -> Iterator[Document]:
     """Dialogues about everything that cantor talks about, answered by the pirate."""
-    rng = random.Random(seed)
-    drawn = {kind: documents(seed + at, count, mixture=kind) for at, kind in enumerate(SPOKEN_KINDS)}
-    for _ in range(count):
-        document = next(drawn[rng.choice(SPOKEN_KINDS)])
-        yield Document(
-            tuple(
-                Turn(turn.role, spoken(turn.content)) if turn.role == "assistant" else turn
-                for turn in document.turns
+    rng, corpus, excluded = random.Random(seed), Corpus(), Excluded.load()
+    made = 0
+    while made < count:
+        turns = corpus.draw(rng, rng.choice(SPOKEN_KINDS)).turns
+        if not excluded.touches(*(turn.content for turn in turns)):
+            made += 1
+            yield Document(
+                tuple(
+                    Turn(turn.role, spoken(turn.content)) if turn.role == "assistant" else turn
+                    for turn in turns
+                )
             )
-        )
 
 
 def mood(seed: int, count: int) -> Iterator[Document]:
