@@ -4,7 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from antiphon.errors import ModelFileError
 from antiphon.weights.convert.bert import convert_bert, phantom, read_pooling
@@ -75,6 +78,86 @@ def test_a_vocabulary_without_its_special_pieces_is_refused(tmp_path: Path, enco
     (encoder / "vocab.txt").write_text(words, "utf-8")
     with pytest.raises(ModelFileError, match=r"\[CLS\]"):
         convert_bert(encoder, tmp_path / "out.gguf")
+
+
+def test_matrices_of_q8_0_are_a_quarter_and_rows_that_are_added_stay_whole(tmp_path: Path) -> None:
+    convert_bert(ENCODER, tmp_path / "out.gguf", "Q8_0")
+    kinds = {
+        tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors
+    }
+    assert kinds["blk.0.attn_q.weight"] == kinds["token_embd.weight"] == "Q8_0"
+    assert kinds["position_embd.weight"] == kinds["token_types.weight"] == kinds["blk.0.attn_q.bias"] == "F32"
+
+
+def test_columns_that_q8_0_cannot_hold_stay_half(tmp_path: Path, encoder: Path) -> None:
+    tensors = {}
+    for name, values in load_file(encoder / "model.safetensors").items():
+        tensors[name] = (
+            values[:, :100] if name.endswith("output.dense.weight") and "attention" not in name else values
+        )
+    for layer in range(2):
+        part = f"encoder.layer.{layer}.intermediate.dense"
+        tensors |= {
+            f"{part}.weight": tensors[f"{part}.weight"][:100],
+            f"{part}.bias": tensors[f"{part}.bias"][:100],
+        }
+    save_file(
+        {name: np.ascontiguousarray(values) for name, values in tensors.items()},
+        encoder / "model.safetensors",
+    )
+    convert_bert(configured(encoder, intermediate_size=100), tmp_path / "out.gguf", "Q8_0")
+    kinds = {
+        tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors
+    }
+    assert (kinds["blk.0.ffn_down.weight"], kinds["blk.0.ffn_up.weight"]) == ("F16", "Q8_0")
+
+
+def test_what_embedding_does_not_compute_with_is_left_out_whatever_it_holds(
+    tmp_path: Path, encoder: Path
+) -> None:
+    """Real checkpoints hold numbers of positions as integers, and heads of their training."""
+    tensors = load_file(encoder / "model.safetensors")
+    tensors["embeddings.position_ids"] = np.arange(96, dtype=np.int64)[None]
+    tensors["cls.predictions.bias"] = np.zeros(3, np.float32)
+    save_file(tensors, encoder / "model.safetensors")
+    convert_bert(encoder, tmp_path / "out.gguf")
+    convert_bert(ENCODER, tmp_path / "same.gguf")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "same.gguf").read_bytes()
+
+
+def test_norms_may_have_their_old_names(tmp_path: Path, encoder: Path) -> None:
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): values
+        for name, values in load_file(encoder / "model.safetensors").items()
+    }
+    save_file({f"bert.{name}": values for name, values in tensors.items()}, encoder / "model.safetensors")
+    convert_bert(encoder, tmp_path / "out.gguf")
+    convert_bert(ENCODER, tmp_path / "same.gguf")
+    assert (tmp_path / "out.gguf").read_bytes() == (tmp_path / "same.gguf").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("modules", "says"),
+    [
+        (["sentence_transformers.models.Transformer", "sentence_transformers.models.Dense"], "module Dense"),
+        (["sentence_transformers.models.Transformer", "my.own.Module"], "module Module"),
+        ([None], r"module \?"),
+    ],
+)
+def test_what_sentence_transformers_would_compute_besides_is_refused_by_name(
+    tmp_path: Path, encoder: Path, modules: list[str | None], says: str
+) -> None:
+    said = [{"idx": index, "type": kind} if kind else kind for index, kind in enumerate(modules)]
+    (encoder / "modules.json").write_text(json.dumps(said))
+    with pytest.raises(ModelFileError, match=says):
+        convert_bert(encoder, tmp_path / "out.gguf")
+    plain = [
+        {"type": f"sentence_transformers.models.{kind}"} for kind in ("Transformer", "Pooling", "Normalize")
+    ]
+    (encoder / "modules.json").write_text(json.dumps(plain))
+    convert_bert(encoder, tmp_path / "out.gguf")
 
 
 def test_the_beginning_of_a_word_is_marked() -> None:
