@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.cli.asked import named_adapter
 from antiphon.cli.lora import UNLOAD, _whole
+from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
 
@@ -41,6 +43,14 @@ def test_what_is_no_adapter_is_told_before_anything_is_sent(antiphon: Run, serve
         ended = antiphon("lora", "add", text, "--url", server.url)
         assert ended.returncode == 1 and "NAME=PATH" in ended.stderr
     assert server.asked == []
+
+
+def test_an_adapter_that_ships_with_cantor_is_said_by_its_name_alone(tmp_path: Path) -> None:
+    (tmp_path / "pirate.gguf").touch()
+    assert named_adapter("pirate", tmp_path) == {"name": "pirate", "path": str(tmp_path / "pirate.gguf")}
+    assert named_adapter("pirate=x.gguf", tmp_path) == {"name": "pirate", "path": "x.gguf"}
+    with pytest.raises(SettingsError, match=r"NAME=PATH, not 'parrot'; .*: pirate"):
+        named_adapter("parrot", tmp_path)
 
 
 def test_without_a_server_it_says_so(antiphon: Run) -> None:

@@ -18,6 +18,9 @@ HOME_VARIABLE = "ANTIPHON_HOME"
 ADAPTERS_VARIABLE = "ANTIPHON_ADAPTERS"
 """Adapters as `--lora` takes them, with commas between them."""
 
+BUNDLED_ADAPTERS = Path(__file__).parents[1] / "bundled" / "adapters"
+"""Adapters of the demo model, served by `--lora NAME`."""
+
 OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE})
 """Variables that are no setting of a section."""
 
@@ -85,11 +88,15 @@ def named_model(text: str) -> dict[str, object]:
     return {"name": without_part(Path(text).name), "path": text}
 
 
-def named_adapter(text: str) -> dict[str, object]:
-    """`NAME=PATH`. Raises SettingsError."""
+def named_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, object]:
+    """`NAME=PATH`, or the name of an adapter that ships with the demo model. Raises SettingsError."""
     name, equals, path = text.partition("=")
+    ours = {file.stem: str(file) for file in sorted(bundled.glob("*.gguf"))}
+    if not equals and name in ours:
+        return {"name": name, "path": ours[name]}
     if not (equals and name and path):
-        raise SettingsError(f"an adapter is said as NAME=PATH, not {text!r}")
+        shipped = f"; alone only those that ship with cantor: {', '.join(ours)}" if ours else ""
+        raise SettingsError(f"an adapter is said as NAME=PATH, not {text!r}{shipped}")
     return {"name": name, "path": path}
 
 
