@@ -126,9 +126,10 @@ async def measure(path: Path, adapters: dict[str, Path], layout: str, args: argp
     for name, (_, case) in cases.items():
         gaps = sorted(case.gaps)
         costs = [1000 * cost for cost in case.costs[1:]]
+        rate = median(case.rates[1:])
         print(
-            f"  {name:26} {median(case.rates[1:]):7.1f} tokens/s, x {beside(case.rates, bound.rates)} of two, x "
-            f"{beside(case.rates, whole.rates)} of eight; processor {median(costs):.2f} ms a token, x "
+            f"  {name:26} {rate:7.1f} tokens/s, x {beside(case.rates, bound.rates)} of two, "
+            f"x {beside(case.rates, whole.rates)} of eight; processor {median(costs):.2f} ms a token, x "
             f"{beside(case.costs, bound.costs)} of two's; gaps median {1000 * median(gaps):.1f}, p99 "
             f"{1000 * gaps[int(0.99 * len(gaps))]:.1f} ms",
             flush=True,

@@ -156,3 +156,41 @@ def test_an_adapter_for_another_architecture_is_refused(tmp_path: Path, base: He
 def test_turned_rows_keep_their_heads_apart() -> None:
     rows = np.arange(8, dtype=np.float32).reshape(8, 1)
     assert turn(rows, 4).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def of_kind(path: Path, base: Header, kind: str, value: float) -> Path:
+    """A GGUF adapter of one module, of numbers of one type; the last of them is this one."""
+    import gguf
+
+    inputs, outputs = base.shapes["blk.0.attn_v.weight"]
+    writer = gguf.GGUFWriter(path, base.architecture)
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 2.0)
+    for part, shape in (("a", (32, inputs)), ("b", (outputs, 32))):
+        numbers = np.ones(shape, np.float32)
+        numbers[-1, -1] = value
+        with np.errstate(invalid="ignore"):
+            quantized = gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[kind])
+        raw = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(f"blk.0.attn_v.weight.lora_{part}", quantized, raw_dtype=raw)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0"])
+def test_adapters_of_every_type_that_is_served_are_looked_through(
+    tmp_path: Path, base: Header, kind: str
+) -> None:
+    assert read_adapter(of_kind(tmp_path / "good.gguf", base, kind, 3.0), base).rank == 32
+    bad = of_kind(tmp_path / "bad.gguf", base, kind, float("inf"))
+    with pytest.raises(ModelFileError, match=r"bad.gguf holds numbers in blk.0.attn_v.weight.lora_a that"):
+        read_adapter(bad, base)
+
+
+def test_matrices_of_a_type_that_adapters_do_not_have_are_refused(tmp_path: Path, base: Header) -> None:
+    with pytest.raises(ModelFileError, match="as Q4_0; an adapter's matrices must be F32, F16, BF16, Q8_0"):
+        read_adapter(of_kind(tmp_path / "q4.gguf", base, "Q4_0", 1.0), base)

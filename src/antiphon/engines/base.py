@@ -141,7 +141,7 @@ class LoadSpec:
     keep_prefixes: bool = True
     """Whether computed prefixes stay in free cells for later requests."""
     quantum: int = 8
-    """Steps that the sequences of one adapter get before those of another have their turn."""
+    """Steps that the sequences of one adapter get at least before those of another have their turn."""
     adapter_memory: int = 1 << 30
     """Bytes of adapters that stay in memory; others are read again when their turn comes."""
     check_tensors: bool = False

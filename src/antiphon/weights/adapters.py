@@ -15,6 +15,7 @@ from antiphon.domain.adapter import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.allowed import copied, shown
 from antiphon.weights.gguf import Header, read_any, read_header
+from antiphon.weights.matrices import check_matrices
 
 PAIR = (".lora_a", ".lora_b")
 BLOCK = 1 << 20
@@ -99,6 +100,7 @@ def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterF
     if not isinstance(alpha, float) or not 0 < alpha < float("inf"):
         raise ModelFileError(f"{name} has the alpha {alpha!r}; it must be a positive number")
     rank = _check_pairs(header, base, name)
+    check_matrices(path, name)
     return AdapterFile(path, digest(path), rank, alpha, header.size)
 
 

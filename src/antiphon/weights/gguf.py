@@ -12,7 +12,7 @@ import os
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from antiphon.errors import ModelFileError
@@ -114,6 +114,8 @@ class Extent:
     weights: int
     size: int
     """Bytes."""
+    kind: str
+    """ggml's name of its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class _File:
     size: int
     metadata: dict[str, Value]
     extents: list[Extent]
+    start: int
+    """Where the data begins that the extents lie in."""
 
 
 def read_header(path: Path) -> Header:
@@ -155,6 +159,12 @@ def read_any(path: Path) -> Header:
     parameters = sum(extent.weights for extent in extents)
     size = sum(file.size for file in files)
     return Header(path, size, architecture, first.metadata, len(extents), parameters, shapes)
+
+
+def read_extents(path: Path) -> list[Extent]:
+    """Where the tensors of a file by itself lie, from the file's beginning. Raises ModelFileError."""
+    file = _read(path)
+    return [replace(extent, offset=file.start + extent.offset) for extent in file.extents]
 
 
 def _read(path: Path) -> _File:
@@ -203,8 +213,8 @@ class _Reader:
             if value is not None:
                 metadata[key] = value
         extents = [self._tensor() for _ in range(tensors)]
-        self._check_extents(extents, metadata)
-        return _File(self._size, metadata, extents)
+        start = self._check_extents(extents, metadata)
+        return _File(self._size, metadata, extents, start)
 
     def _preamble(self) -> None:
         if self._data[: len(MAGIC)] != MAGIC:
@@ -288,9 +298,10 @@ class _Reader:
             raise self._broken(
                 f"gives the {known.name} tensor {name[:80]!r} the impossible shape {list(shape)}"
             )
-        return Extent(name, shape, offset, weights, weights // known.block * known.size)
+        return Extent(name, shape, offset, weights, weights // known.block * known.size, known.name)
 
-    def _check_extents(self, extents: list[Extent], metadata: dict[str, Value]) -> None:
+    def _check_extents(self, extents: list[Extent], metadata: dict[str, Value]) -> int:
+        """Where the data begins."""
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._broken(f"has the alignment {alignment}, which is no power of two")
@@ -302,6 +313,7 @@ class _Reader:
             raise self._broken(
                 f"ends before its weights do ({self._size} of {end} bytes); it was cut short, fetch it again"
             )
+        return start
 
     def _broken(self, how: str) -> ModelFileError:
         return ModelFileError(f"{self._path.name} {how}")

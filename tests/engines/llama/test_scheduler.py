@@ -354,6 +354,17 @@ def test_adapters_take_turns_of_some_steps():
     made.run()
 
 
+def test_a_turn_lasts_some_steps_and_some_time():
+    made = Simulation(policy(quantum=3, turn=1.0))
+    made.add(*(other(100 * index, 4, 60, adapter="ab"[index]) for index in range(2)))
+    served = []
+    for now in (0.0, 0.1, 0.2, 0.3, 0.9, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0):
+        plan = made.scheduler.plan(BUDGET, now)
+        made.carry_out(plan)
+        served.append(plan.calls[0].adapter)
+    assert served == [*"aaaaa", *"bbb", *"aaa"]
+
+
 @pytest.mark.parametrize("layout", ["streams", "exact"])
 def test_lanes_of_an_adapter_lie_together(layout):
     """Rows of lanes between them would be computed and thrown away."""

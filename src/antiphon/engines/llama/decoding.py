@@ -160,9 +160,9 @@ class DecodeLoop:
 
     def _step(self) -> None:
         self._follow()
-        plan = self._scheduler.plan(self._budget())
-        self._prepare(plan)
         began = self._clock()
+        plan = self._scheduler.plan(self._budget(), began)
+        self._prepare(plan)
         for call in plan.calls:
             if not self._run(call) or (call.spans and self._should_look_up(began)):
                 break

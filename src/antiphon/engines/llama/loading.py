@@ -33,6 +33,10 @@ bytes goes to prompts that are scored."""
 FEWEST_SCORED = 16
 """Prompt tokens that are scored at once, however large the vocabulary."""
 
+TURN = 0.05
+"""Seconds that adapters take turns in at least, if others wait: short beside what a reader notices, and long
+beside the milliseconds that a change of adapters takes."""
+
 NO_VOCABULARY = 0
 """llama_vocab_type of a model without a tokenizer: asked for a token, the library aborts the process."""
 
@@ -177,6 +181,7 @@ def policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Policy:
         keep=spec.keep_prefixes,
         most_kept=context.shape.cells // KEPT_PART,
         quantum=spec.quantum,
+        turn=TURN,
     )
 
 

@@ -41,7 +41,10 @@ class Policy:
     most_kept: int | None = None
     """Cells of a pool that may be kept: the rows of every step walk past each of them. None: all."""
     quantum: int = 8
-    """Steps that the sequences of one adapter get before those of another have their turn."""
+    """Steps that the sequences of one adapter get at least before those of another have their turn."""
+    turn: float = 0.0
+    """Seconds that they get at least. The library builds its graphs anew when the adapter changes, which
+    takes about as long as a step of a small model."""
 
     @property
     def streams(self) -> bool:

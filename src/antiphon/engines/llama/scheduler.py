@@ -119,6 +119,7 @@ class Scheduler:
         self._served: dict[str | None, int] = {}
         """The step in which each adapter that runs was served last."""
         self._steps = self._quantum_ends = 0
+        self._now = self._turn_ends = 0.0
 
     @property
     def running(self) -> int:
@@ -160,8 +161,9 @@ class Scheduler:
         changes, self.cells.changes = self.cells.changes, []
         return changes
 
-    def plan(self, budget: int) -> Plan:
+    def plan(self, budget: int, now: float = 0.0) -> Plan:
         """What to do next, with about so many prompt tokens at most; calls whenever any sequence is left."""
+        self._now = now
         plan = Plan()
         self._admit(plan)
         if not self.policy.keep:
@@ -305,10 +307,12 @@ class Scheduler:
     def _in_turn(self) -> list[Sequence]:
         """Those that run with the adapter whose turn it is."""
         adapters = {sequence.request.adapter: None for sequence in self._running}
-        if self._adapter not in adapters or (self._steps >= self._quantum_ends and len(adapters) > 1):
+        served = self._steps >= self._quantum_ends and self._now >= self._turn_ends
+        if self._adapter not in adapters or (served and len(adapters) > 1):
             self._served = {adapter: self._served.get(adapter, 0) for adapter in adapters}
             self._adapter = min(self._served, key=self._served.__getitem__, default=None)
             self._quantum_ends = self._steps + self.policy.quantum
+            self._turn_ends = self._now + self.policy.turn
         self._served[self._adapter] = self._steps
         if len(adapters) < 2:
             return list(self._running)
