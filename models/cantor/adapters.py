@@ -30,6 +30,7 @@ RANK, ALPHA = 4, 8
 STEPS = {"pirate": 240, "mood": 300}
 STEP_TOKENS = 1_536  # of a step's batch, padding included
 LONGEST = 400  # tokens of a document; longer ones are left out
+WIDTH_STEP = 16  # widths of batches are multiples of it, so that the library meets few shapes
 RATES = {"pirate": 3e-3, "mood": 6e-3}  # peak learning rates: a style must not push out what cantor knows
 WARMUP = 0.05  # share of the steps
 POOL = 256  # documents sorted by length together
@@ -124,7 +125,7 @@ def batches(samples: Iterator[Sample], rng: random.Random) -> Iterator[tuple[Ten
 
 def padded(samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
     """Ids, padded with 0, and for each position whether it is to be learned."""
-    width = max(len(ids) for ids, _ in samples)
+    width = -(-max(len(ids) for ids, _ in samples) // WIDTH_STEP) * WIDTH_STEP
     ids = torch.zeros(len(samples), width, dtype=torch.long)
     learned = torch.zeros(len(samples), width, dtype=torch.bool)
     for row, (tokens, weights) in enumerate(samples):
