@@ -30,6 +30,7 @@ from antiphon.cli.processor import processor_features
 from antiphon.engines.llama.libllama_find import discovered
 from antiphon.settings import EngineSettings, HubSettings, ServerSettings, Settings, model
 from antiphon.settings_model import ModelSettings
+from benchmarks.make_adapter import write_adapter
 from tests.cli import setups
 from tests.cli.conftest import Run
 
@@ -103,6 +104,18 @@ def test_people_read_the_same_and_the_status_says_that_something_is_broken(antip
     assert "BROKEN model-invalid: there is no file" in text
     assert "-> Check the path given to --model" in text
     assert "1 thing is broken" in text and "docs/troubleshooting.md" in text
+
+
+def test_adapters_are_tried_against_their_model_and_nothing_is_left(examined: Examine, tmp_path: Path):
+    write_adapter(tmp_path / "good.gguf", setups.CANTOR, rank=2)
+    said = f"good={tmp_path / 'good.gguf'}"
+    before = sorted(tmp_path.rglob("*"))
+    found = examined(env={"ANTIPHON_ADAPTERS": said, "ANTIPHON_LORA_DIRECTORIES": str(tmp_path)})
+    assert "good, " in found["adapter"].said and "rank 2, for cantor" in found["adapter"].said
+    assert found["adapters"].said == f"callers may load from {tmp_path}"
+    assert sorted(tmp_path.rglob("*")) == before
+    broken = examined(env={"ANTIPHON_ADAPTERS": f"{said},bad={setups.CANTOR}"})["adapter-invalid"]
+    assert "the adapter bad cannot be served" in broken.said and "--lora" in broken.remedy
 
 
 # --- ten and more that are not -------------------------------------------------------------------------

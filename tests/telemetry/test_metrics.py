@@ -95,3 +95,17 @@ def test_every_family_of_the_process_is_listed():
     assert {family.name for family, _ in counted.series()} | elsewhere == {
         family.name for family in metrics.FAMILIES
     }
+
+
+def test_a_model_that_is_gone_is_shown_no_more_once_its_last_generation_has_ended():
+    counted = Metrics()
+    counted.generation_began("ada")
+    counted.generation_ended(Generation("ada", "ok", 1, 2, 0, 0.1, 0.1))
+    counted.embedded("ada", "unsupported_parameter", 0, 0.1)
+    counted.generation_began("ada")
+    counted.generation_began("base")
+    counted.forget("ada")
+    assert "ada" in exposition(counted.series()), "one still runs"
+    counted.generation_ended(Generation("ada", "cancelled", 1, 2, 0, 0.1))
+    page = exposition(counted.series())
+    assert "ada" not in page and 'antiphon_generations_running{model="base"} 1' in page

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings import Settings, with_lora
-from antiphon.weights.adapters import keep_adapter
+from antiphon.settings_lora import AdapterSettings
+from antiphon.weights.adapters import AdapterFile, keep_adapter
 from antiphon.weights.gguf import read_header
 from antiphon.weights.keeping import default_registry, share
 
@@ -15,17 +16,14 @@ from antiphon.weights.keeping import default_registry, share
 def kept(settings: Settings) -> Settings:
     """The settings with absolute places, and each adapter's path that of its kept file. Raises a
     StartupError."""
-    registry = (
-        Path(settings.lora.registry or default_registry(os.environ, Path.home())).expanduser().absolute()
-    )
-    directories = [_directory(said) for said in settings.lora.directories]
+    said = settings.lora.registry or default_registry(os.environ, Path.home())
+    registry = Path(said).expanduser().absolute()
+    directories = [directory(said) for said in settings.lora.directories]
     paths = {}
     for adapter in settings.adapters:
         (base,) = (model.path for model in settings.models if model.name == adapter.model)
         try:
-            found = keep_adapter(
-                Path(adapter.path).expanduser().absolute(), read_header(Path(base)), registry
-            )
+            found = checked(adapter, base, registry)
             if settings.engine.user is not None:
                 share(found.path)
         except OSError as problem:
@@ -33,16 +31,24 @@ def kept(settings: Settings) -> Settings:
                 f"adapters cannot be kept in {registry}: {os.strerror(problem.errno or 0)}; name another "
                 "directory with ANTIPHON_LORA_REGISTRY"
             ) from None
-        except ModelFileError as refused:
-            raise ModelFileError(
-                f"the adapter {adapter.name} cannot be served: {refused.message.rstrip('.')}; mend it, name "
-                "another file with --lora NAME=PATH, or leave it out"
-            ) from None
         paths[adapter.name] = str(found.path)
     return with_lora(settings, str(registry), directories, paths)
 
 
-def _directory(said: str) -> str:
+def checked(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
+    """The adapter, checked for the model at `base` and kept in a directory. Raises ModelFileError, which
+    names it and the remedy."""
+    source = Path(adapter.path).expanduser().absolute()
+    try:
+        return keep_adapter(source, read_header(Path(base)), registry)
+    except ModelFileError as refused:
+        raise ModelFileError(
+            f"the adapter {adapter.name} cannot be served: {refused.message.rstrip('.')}; mend it, name "
+            "another file with --lora NAME=PATH, or leave it out"
+        ) from None
+
+
+def directory(said: str) -> str:
     """A directory that callers may load from. Raises SettingsError for one that cannot be."""
     path = Path(said).expanduser().absolute()
     if not path.is_dir():

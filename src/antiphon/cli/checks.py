@@ -13,7 +13,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from antiphon.cli.adapters import checked, directory
 from antiphon.cli.asked import DEMO_MODEL, Asked
 from antiphon.cli.fetching import cache_of
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
@@ -21,8 +23,9 @@ from antiphon.cli.inspection import ended
 from antiphon.cli.serve import room_of, sized
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
-from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, SettingsError
+from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
 from antiphon.settings import ServerSettings, Settings, changed, interpreter, model, with_models
+from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import bind
 from antiphon.weights.gguf import read_header
@@ -135,6 +138,28 @@ def memory_room() -> int:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     room = available_memory()
     return room if limit == resource.RLIM_INFINITY else min(room, limit)
+
+
+def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]:
+    """The directories that callers may load from, and each adapter of the settings against its model."""
+    paths = {one.model.name: one.model.path for one in models}
+    for said in settings.lora.directories:
+        try:
+            yield fine("adapters", f"callers may load from {directory(said)}")
+        except SettingsError as error:
+            yield refused("settings-invalid", error)
+    for adapter in settings.adapters:
+        if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
+            yield _adapter_checked(adapter, base)
+
+
+def _adapter_checked(adapter: AdapterSettings, base: str) -> Finding:
+    with TemporaryDirectory(prefix="antiphon-doctor-") as place:
+        try:
+            known = checked(adapter, base, Path(place))
+        except ModelFileError as error:
+            return refused("adapter-invalid", error)
+        return fine("adapter", f"{adapter.name}, {adapter.path}: rank {known.rank}, for {adapter.model}")
 
 
 def check_port(server: ServerSettings) -> Finding:

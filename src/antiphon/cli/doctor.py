@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 from antiphon.cli.asked import Asked
 from antiphon.cli.checks import (
+    check_adapters,
     check_cache,
     check_confinement,
     check_models,
@@ -54,6 +55,7 @@ def examine(asked: Asked, load: bool) -> Iterator[Finding]:
         yield from check_threads(seen, [model.threads for model in settings.models])
         yield from check_loading(seen, models if load else [])
     yield from of_models
+    yield from check_adapters(settings, models)
     yield check_port(settings.server)
     yield check_cache(settings)
     yield from check_sockets()

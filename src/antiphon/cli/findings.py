@@ -49,6 +49,8 @@ REMEDIES = {
     "model-invalid": "Name a whole GGUF file with --model.",
     "model-not-fetched": "Fetch it now with `antiphon models pull`, or let `antiphon serve` do it.",
     "model-not-loadable": "Try another quantization of it, or another model.",
+    "adapter-invalid": "Name a GGUF adapter or a PEFT directory that was made for this model, with --lora "
+    "NAME=PATH.",
     "memory-short": "Lower --context-length or --sequences, or take a smaller quantization.",
     "threads-too-many": "Leave --threads out: more threads than processors wait for each other.",
     "port-taken": "Stop what listens there, or choose another port with --port.",

@@ -106,6 +106,7 @@ def chat(
 @app.command()
 def doctor(
     model: options.Models = None,
+    lora: options.Loras = None,
     host: options.Host = None,
     port: options.Port = None,
     sequences: options.Sequences = None,
@@ -122,7 +123,7 @@ def doctor(
     from antiphon.cli.asked import Asked, given
 
     shared = given(sequences=sequences, context_length=context_length, threads=threads)
-    asked = Asked({"server": given(host=host, port=port)}, model or [], shared, config)
+    asked = Asked({"server": given(host=host, port=port)}, model or [], shared, config, lora or [])
     raise typer.Exit(command.run(asked, load=load, as_json=json))
 
 

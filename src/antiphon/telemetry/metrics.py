@@ -160,10 +160,11 @@ class Metrics:
         self.leaving.discard(model)
         for counts in (self.running, self.prompt_tokens, self.completion_tokens, self.cached_tokens):
             counts.pop(model, None)
-        for times in (self.seconds, self.first_tokens):
+        for times in (self.seconds, self.first_tokens, self.embedding_seconds):
             times.pop(model, None)
-        for labels in [labels for labels in self.ended if labels[0] == model]:
-            del self.ended[labels]
+        for ended in (self.ended, self.embeddings):
+            for labels in [labels for labels in ended if labels[0] == model]:
+                del ended[labels]
 
     def _count(self, generation: Generation, model: str) -> None:
         self.ended[model, generation.status] += 1
