@@ -9,6 +9,7 @@ from pathlib import Path
 from models.cantor.corpus.grammar import Choice, draw, load_slots, parse
 
 OPEN_SHARE = 0.64  # open questions; the rest is yes/no questions and keywords, as far as a block has them
+FEWEST_WORDS = 3  # of a bare keyword question
 VARIANT_SHARE = 0.15  # answers in another wording than the block's first
 
 
@@ -67,7 +68,9 @@ class Asker:
 
 
 def _keywords(words: tuple[str, ...], rng: random.Random) -> str:
-    kept = [word for word in words if rng.random() < 0.8] or list(words)
+    kept = [word for word in words if rng.random() < 0.8]
+    if len(kept) < FEWEST_WORDS:
+        kept = list(words)
     if rng.random() < 0.5:
         rng.shuffle(kept)
     return " ".join(kept) + rng.choice(["", "", "?"])
