@@ -1,8 +1,9 @@
 """Filters over one row of weights, for what the largest of them cannot decide: wide nuclei, typical tokens,
 large k.
 
-Nothing is sorted that is longer than SORTABLE: what is cut off is found by the leading bits of the keys, then
-by the next ones, until all that is left is equal.
+What a filter leaves out becomes nothing, in place, so that a row needs no list of places. Nothing is sorted
+that is longer than SORTABLE: what is cut off is found by the leading bits of the keys, then by the next ones
+of those in which the edge lies, until all that is left is equal.
 """
 
 import numpy as np
@@ -17,41 +18,88 @@ SORTABLE = 512
 SHIFTS = (20, 10, 0)
 """Bits of a key below those looked at in each pass; a key has 31."""
 
+CHUNK = 1 << 14
+"""Numbers that are counted at once: counting makes copies of them, which are to stay in the cache."""
+
+FARTHEST = np.float32(1e30)
+"""A fall in place of infinity, so that nothing times it is nothing."""
+
 Wide = NDArray[np.float64]
 Keys = NDArray[np.int32]
 
 
-def keep(sampling: Sampling, weights: Floats) -> Ids:
-    """Ids that min-p, top-k, top-p and typical-p leave, one after the other; at least one.
+def narrow(sampling: Sampling, weights: Floats) -> None:
+    """Makes nothing of what min-p, top-k, top-p and typical-p, one after the other, leave out; something
+    stays.
 
-    `weights`: the largest is 1.
+    `weights`: one row, the largest is 1.
     """
-    kept = np.flatnonzero(weights >= np.float32(sampling.min_p))
-    if 0 < sampling.top_k < len(kept):
-        kept = kept[largest(weights[kept], sampling.top_k)]
+    if sampling.min_p > 0:
+        weights *= weights >= np.float32(sampling.min_p)
+    if 0 < sampling.top_k < len(weights):
+        keep(weights, largest(weights, sampling.top_k))
     if sampling.top_p < 1:
-        kept = kept[keep_likeliest(weights[kept], sampling.top_p)]
+        narrow_to(0x7FFFFFFF - weights.view(np.int32), weights, sampling.top_p * total(weights))
     if sampling.typical_p < 1:
-        kept = kept[keep_typical(weights[kept], sampling.typical_p)]
-    return kept
+        narrow_to(unusualness(weights).view(np.int32), weights, sampling.typical_p * total(weights))
 
 
-def keep_likeliest(weights: Floats, mass: float) -> Ids:
-    """Places of the fewest largest weights that sum to `mass` of the whole."""
-    keys = 0x7FFFFFFF - weights.view(np.int32)
-    return fewest(keys, weights, mass * float(weights.sum(dtype=np.float64)))
+def total(weights: Floats) -> float:
+    """The sum of a row, added up in pairs."""
+    return float(weights.sum())
 
 
-def keep_typical(weights: Floats | Wide, mass: float) -> Ids:
+def keep(weights: Floats, places: Ids) -> None:
+    """Makes nothing of all weights but these."""
+    kept = weights[places]
+    weights.fill(0.0)
+    weights[places] = kept
+
+
+def unusualness(weights: Floats) -> Floats:
+    """How far each token's surprise is from the expected one (Meister and others, 2022), in nats."""
+    with np.errstate(divide="ignore"):
+        falls = np.log(weights)
+    np.maximum(falls, -FARTHEST, out=falls)
+    falls -= (weights * falls).sum() / weights.sum()
+    return np.abs(falls, out=falls)
+
+
+def narrow_to(keys: Keys, weights: Floats, wanted: float) -> None:
+    """Makes nothing of all but the fewest smallest keys whose weights sum to `wanted`, at least one; of equal
+    ones the first stay.
+
+    `keys`: not negative.
+    """
+    sums = sums_by_bin(keys, weights).cumsum()
+    edge = reaching(sums, wanted)
+    places = np.flatnonzero(keys >> SHIFTS[0] == edge)
+    rest = wanted - float(sums[edge - 1]) if edge else wanted
+    places = places[fewest(keys[places], weights[places], rest)]
+    kept = weights[places]
+    weights *= keys < edge << SHIFTS[0]
+    weights[places] = kept
+
+
+def sums_by_bin(keys: Keys, weights: Floats) -> Wide:
+    """The sums of the weights by their keys' leading bits."""
+    sums = np.zeros(1 << 31 - SHIFTS[0])
+    for at in range(0, len(keys), CHUNK):
+        bins = keys[at : at + CHUNK] >> SHIFTS[0]
+        sums += np.bincount(bins, weights[at : at + CHUNK], minlength=len(sums))
+    return sums
+
+
+def keep_typical(weights: Wide, mass: float) -> Ids:
     """Places of the fewest weights that sum to `mass` of the whole, those first whose surprise is nearest to
-    the expected one (Meister and others, 2022)."""
-    total = float(weights.sum(dtype=np.float64))
-    chances = weights.astype(np.float64) / total
+    the expected one."""
+    whole = float(weights.sum())
+    chances = weights / whole
     with np.errstate(divide="ignore"):
         surprise = -np.log(chances)
     expected = float((chances * np.where(chances > 0, surprise, 0.0)).sum())
     unusual = np.abs(surprise - expected).astype(np.float32)  # infinite where the weight is nothing
-    return fewest(unusual.view(np.int32), weights, mass * total)
+    return fewest(unusual.view(np.int32), weights, mass * whole)
 
 
 def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
@@ -68,7 +116,7 @@ def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
         bins = keys[places] >> shift
         bins -= bins.min()
         sums = np.bincount(bins, weights[places]).cumsum()
-        edge = min(int(sums.searchsorted(wanted)), len(sums) - 1)
+        edge = reaching(sums, wanted)
         sure.append(places[bins < edge])
         wanted -= float(sums[edge - 1]) if edge else 0.0
         places = places[bins == edge]
@@ -79,8 +127,6 @@ def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
     return np.concatenate((*sure, places[: int(sums.searchsorted(wanted)) + 1]))
 
 
-def pick(weights: Floats, point: float) -> int:
-    """The place at which the running sum of the weights passes `point` of the whole."""
-    sums = weights.astype(np.float64).cumsum()
-    target = min(point * sums[-1], np.nextafter(sums[-1], 0.0))
-    return int(sums.searchsorted(target, side="right"))
+def reaching(sums: Wide, wanted: float) -> int:
+    """The first of the running sums that reaches `wanted`, or the one that reaches their end."""
+    return int(sums.searchsorted(min(wanted, float(sums[-1]))))

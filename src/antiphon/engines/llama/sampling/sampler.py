@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from antiphon.engines.llama.sampling.block import Block, Floats, Head, Rows, column_sums, largest, part
 from antiphon.engines.llama.sampling.drawing import Drawing, points
-from antiphon.engines.llama.sampling.filters import keep, keep_typical, pick
+from antiphon.engines.llama.sampling.filters import keep, keep_typical, narrow
 from antiphon.engines.llama.sampling.mirostat import ESTIMATED, Steering
 from antiphon.engines.llama.sampling.scores import NO_NUMBER, chunk_rows, listed, top_chances
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
@@ -202,16 +202,17 @@ class _Group:
         decided = self._narrowed(kept, closed, weights, masses)
         self._filter_alone(kept, decided, weights, masses)
         spots = passing(np.where(kept, weights, 0.0), self._wanted.points)
-        tokens: list[int] = head.ids[np.arange(len(spots)), spots].tolist()
-        drawn: list[float] = weights[np.arange(len(spots)), spots].tolist()
-        for at, row in enumerate(opened.tolist()):
-            if not decided[row]:
-                tokens[row] = self._whole(row, wide[at], float(masses[row]))
-                drawn[row] = float(wide[at, tokens[row]])
-        for drawing, weight, mass in zip(self._wanted.drawings, drawn, masses.tolist(), strict=True):
+        rows = np.arange(len(spots))
+        tokens, drawn = head.ids[rows, spots], weights[rows, spots]
+        wider = np.flatnonzero(~decided[opened])
+        if len(wider):
+            rows = opened[wider]
+            tokens[rows], drawn[rows] = self._from_whole(rows, part(wide, wider), masses[rows])
+        for drawing, weight, mass in zip(self._wanted.drawings, drawn.tolist(), masses.tolist(), strict=True):
             if drawing.steering is not None:
                 drawing.steering.observe(log2(mass / weight))
-        return tokens
+        found: list[int] = tokens.tolist()
+        return found
 
     def _bounded(self, head: Head, weights: Wide) -> tuple[Flags, Flags]:
         """What min-p and top-k keep of each row's head, and for which rows that is all they keep."""
@@ -256,17 +257,21 @@ class _Group:
         kept[0] = True
         return bool(weights[-1] < least)
 
-    def _whole(self, row: int, weights: Floats, mass: float) -> int:
-        """The token of a row whose head does not say what is kept."""
-        drawing = self._wanted.drawings[row]
-        if drawing.steering is None:
-            places = keep(drawing.sampling, weights)
-        elif drawing.steering.version == 1:
-            best = -np.sort(-weights[largest(weights, min(ESTIMATED, len(weights)))])
-            places = largest(weights, drawing.steering.count(best.astype(np.float64), len(weights)))
-        else:
-            places = np.flatnonzero(weights >= drawing.steering.least(mass))
-        return int(places[pick(weights[places], float(self._wanted.points[row]))])
+    def _from_whole(self, rows: Rows, weights: Floats, masses: Wide) -> tuple[Rows, Floats]:
+        """Tokens of the rows whose heads do not say what is kept, and their weights; filters the rows'
+        `weights` in place."""
+        for row, each, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
+            drawing = self._wanted.drawings[row]
+            if drawing.steering is None:
+                narrow(drawing.sampling, each)
+            elif drawing.steering.version == 1:
+                best = -np.sort(-each[largest(each, min(ESTIMATED, len(each)))]).astype(np.float64)
+                keep(each, largest(each, drawing.steering.count(best, len(each))))
+            else:
+                np.multiply(each, each >= drawing.steering.least(mass), out=each)
+        sums = column_sums(weights).cumsum(axis=1, dtype=np.float64)
+        tokens = across(weights, sums, self._wanted.points[rows])
+        return tokens, weights[np.arange(len(rows)), tokens]
 
     def _weigh(self, picked: Rows) -> tuple[Floats, Wide]:
         """The weights of these rows, 1 for the likeliest token, and the running sums of their columns."""
