@@ -27,11 +27,13 @@ from antiphon.settings import EngineSettings, Settings, model
 from antiphon.settings_lora import LoraSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import Programs, bind, host_environment, http_environment, load_spec, url_of
+from benchmarks.make_adapter import write_adapter
 from tests.engines.host.linked import short_directory
 from tests.engines.host.processes import PATIENCE, alive, descendants, environment, until
 from tests.engines.host.scripted import SPEC, asking
 
 ROOT = Path(__file__).parents[1]
+CANTOR = ROOT / "src" / "antiphon" / "bundled" / "cantor.gguf"
 HOST = "antiphon.engines.host"
 HTTP = "tests.engines.host.http_standin"
 CANARY = "canary-key-0123456789"
@@ -167,6 +169,18 @@ def test_an_engine_that_dies_while_it_loads_ends_the_server() -> None:
     status, line, left = refused(engine="Dying")
     assert status == 1
     assert line == "antiphon: the engine of cantor ended with signal SIGSEGV before it was ready"
+    assert left == []
+
+
+def test_an_adapter_that_the_engine_refuses_ends_the_server(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "abad.gguf", CANTOR, rank=1)
+    asked = {"adapters": {"pirate": str(tmp_path / "abad.gguf")}, "http": "antiphon.assembly"}
+    status, line, left = refused(engine="choosy", **asked)
+    assert status == 1
+    assert line == (
+        "antiphon: the adapter pirate cannot be served: the library refuses the adapter; name another file "
+        "with --lora, or leave it out"
+    )
     assert left == []
 
 

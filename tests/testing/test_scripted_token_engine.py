@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,7 @@ from antiphon.testing import (
     scripted_info,
 )
 from antiphon.testing.rules import beside
+from antiphon.testing.token_kit_adapters import check_adapters
 
 PROMPT = (TokenSegment((1, 20, 30)),)
 
@@ -101,10 +103,19 @@ async def test_its_vocabulary_cuts_characters_in_half() -> None:
     assert [engine.table.pieces[token] for token in tokens] == [b"\xf0\x9f", b"\x98\x80"]
 
 
-async def test_an_adapter_makes_it_say_something_else_and_one_that_is_not_there_is_refused() -> None:
+async def test_its_adapters_keep_their_contract(tmp_path: Path) -> None:
+    (tmp_path / "any.gguf").touch()
+    adapters = {name * 64: str(tmp_path / "any.gguf") for name in "abc"}
+    await check_adapters(ScriptedTokenEngine(), adapters)
+
+
+async def test_an_adapter_makes_it_say_something_else_and_one_that_was_removed_is_refused(
+    tmp_path: Path,
+) -> None:
     engine = ScriptedTokenEngine()
     request = TokenRequest(PROMPT, 12, sampling=Sampling(temperature=0.0))
-    await engine.add_adapter("ada", "ada.gguf")
+    (tmp_path / "ada.gguf").touch()
+    await engine.add_adapter("ada", str(tmp_path / "ada.gguf"))
     said = {
         adapter: text_of(
             engine, [event async for event in engine.generate(replace(request, adapter=adapter))]

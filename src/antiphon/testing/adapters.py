@@ -5,6 +5,7 @@ model another one, so that its tokens show which adapter computed them.
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from antiphon.engines.base import Vocabulary
 from antiphon.errors import InvalidValue
@@ -27,6 +28,8 @@ class ScriptedAdapters:
     def add(self, digest: str, path: str) -> None:
         if digest in self.unfit:
             raise InvalidValue("the library refuses the adapter", param="adapter")
+        if not Path(path).is_file():
+            raise InvalidValue(f"the adapter {Path(path).name} cannot be read", param="adapter")
         self.paths[digest] = path
 
     def remove(self, digest: str) -> None:

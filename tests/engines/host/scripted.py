@@ -47,6 +47,20 @@ def brief() -> ScriptedTokenEngine:
     return ScriptedTokenEngine(Script(text="Hello there."))
 
 
+def choosy() -> ScriptedTokenEngine:
+    """Refuses every adapter whose digest begins with an a."""
+    engine = brief()
+    engine.adapters.unfit = _Beginning({"a"})
+    return engine
+
+
+class _Beginning(set[str]):
+    """All texts that begin like one of its members."""
+
+    def __contains__(self, text: object) -> bool:
+        return any(str(text).startswith(each) for each in self)
+
+
 def embedded() -> LlamaTokenEngine:
     """The real one."""
     return LlamaTokenEngine()

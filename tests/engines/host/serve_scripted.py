@@ -9,6 +9,7 @@ import sys
 
 from antiphon.errors import AntiphonError
 from antiphon.settings import EngineSettings, LogSettings, ServerSettings, Settings
+from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import Programs, Serving, supervise
 from antiphon.telemetry.logs import configure
@@ -21,6 +22,10 @@ def main() -> int:
         engine=EngineSettings(interpreter=asked.get("interpreter")),
         log=LogSettings(format="json"),
         models=tuple(ModelSettings(name=name, path="no file") for name in asked.get("models", ["cantor"])),
+        adapters=tuple(
+            AdapterSettings(name=name, path=path, model="cantor")
+            for name, path in asked.get("adapters", {}).items()
+        ),
     )
     programs = Programs(
         engine=f"tests.engines.host.scripted:{asked.get('engine', 'endless')}",
