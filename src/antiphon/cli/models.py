@@ -22,6 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
 class Kind(StrEnum):
     """Formats that encoders are written in."""
 
@@ -112,7 +113,9 @@ def _run(work: Callable[["HubSettings"], None], config: options.Config) -> None:
     """Does it with the settings; an error is one line and a status."""
     from antiphon.cli.asked import Asked
 
-    _shown(lambda: work(Asked(config=config).settings().hub), "the same command goes on from what has arrived")
+    _shown(
+        lambda: work(Asked(config=config).settings().hub), "the same command goes on from what has arrived"
+    )
 
 
 def _shown(work: Callable[[], None], again: str = "nothing is left of it") -> None:
