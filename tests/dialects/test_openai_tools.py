@@ -7,6 +7,7 @@ import pytest
 from antiphon.dialects.openai.decode import decode_chat
 from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.errors import AntiphonError
 
@@ -43,7 +44,7 @@ def test_a_tool_is_taken_as_it_is_described():
         tools=[tool(description="Tells.", strict=True), {"type": "function", "function": {"name": "f"}}]
     )
     assert made == Tools((Tool("weather", "Tells.", CITY, strict=True), Tool("f")))
-    assert made.tools[0].schema == CITY
+    assert made.tools[0].schema == CITY | {"additionalProperties": False}
     assert made.tools[1].schema == {"type": "object", "additionalProperties": False}
 
 
@@ -105,7 +106,15 @@ def test_what_cannot_be_kept_is_left_out_and_named():
     assert made.relaxed == tuple(f"{where}: {name}" for name in ("uniqueItems", "pattern", "maximun", "not"))
     (only,) = made.request.prompts[0].tools.tools
     assert only.parameters == parameters
-    assert only.schema == {"type": "object", "properties": {"a": {"type": "array"}, "b": {}}}
+    kept = {"type": "object", "properties": {"a": {"type": "array"}, "b": {}}}
+    assert only.schema == kept | {"additionalProperties": False}
+
+
+@pytest.mark.parametrize("opening", [{"additionalProperties": True}, {"allOf": [{}]}, {"$ref": "#/$defs/a"}])
+def test_undeclared_arguments_are_made_only_where_the_schema_speaks_of_them(opening):
+    parameters = CITY | {"$defs": {"a": {}}} | opening
+    (only,) = tools_of(tools=[tool(parameters=parameters, strict=True)]).tools
+    assert only.schema == parameters
 
 
 def test_a_strict_schema_is_left_as_it_is():
@@ -116,11 +125,11 @@ def test_a_strict_schema_is_left_as_it_is():
 
 def test_tokenize_takes_tools_with_messages():
     body = {"messages": [HELLO], "tools": [tool()]}
-    asked = VLLMTokens().decode_tokenize(json.dumps(body).encode())
-    assert asked.prompt.tools == Tools((Tool("weather", None, CITY),))
+    prompt = VLLMTokens().decode_tokenize(json.dumps(body).encode()).prompt
+    assert isinstance(prompt, Conversation) and prompt.tools == Tools((Tool("weather", None, CITY),))
 
 
-DEEP: dict = {}
+DEEP: dict[str, object] = {}
 for _ in range(60):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
 

@@ -33,7 +33,8 @@ class Vocabulary:
     """A vocabulary that masks are made for. Takes half a second for 131,072 ids."""
 
     def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """`tokenize`: how the model's tokenizer splits a text, for forced text; else by longest pieces."""
+        """`tokenize`: how the model's tokenizer splits a text, for forced text; by longest pieces where it
+        gives nothing."""
         self.tokens = tokens
         self.size = len(tokens.pieces)
         self.limits = LLParserLimits(
@@ -69,7 +70,7 @@ class _Source:
         self._most = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenize(text)
+        return self._tokenize(text) or self._longest(text)
 
     def _longest(self, text: bytes) -> list[int]:
         found: list[int] = []

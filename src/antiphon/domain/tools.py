@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+OPENING = frozenset("additionalProperties allOf anyOf oneOf $ref".split())
+"""Keywords beside `properties` that may speak of others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -22,10 +25,13 @@ class Tool:
 
     @property
     def schema(self) -> Mapping[str, object]:
-        """What arguments satisfy: an object always."""
+        """What arguments satisfy: an object always, and one with no other properties than those that are
+        declared, unless the schema speaks of others."""
         if self.parameters is None:
             return {"type": "object", "additionalProperties": False}
-        return {"type": "object"} | dict(self.kept if self.kept is not None else self.parameters)
+        said = self.kept if self.kept is not None else self.parameters
+        closed = bool(said.get("properties")) and said.keys().isdisjoint(OPENING)
+        return {"type": "object"} | dict(said) | ({"additionalProperties": False} if closed else {})
 
 
 class ToolChoice(StrEnum):

@@ -11,6 +11,26 @@ from antiphon.engines.base import Vocabulary
 from antiphon.engines.llama.masks import Guide, Masks, tokens_of
 
 
+LINE_BREAK = b"\n"
+
+
+def after_line_break(
+    tokenize: Callable[[bytes], list[int]], table: Vocabulary
+) -> Callable[[bytes], list[int]]:
+    """How a tokenizer that puts a space before every text splits what stands in the middle of one: as it does
+    after a line break, whose own tokens are taken away. Gives nothing where they cannot be told apart, and
+    then the longest pieces are taken."""
+    head = tokenize(LINE_BREAK)
+
+    def split(text: bytes) -> list[int]:
+        found = tokenize(LINE_BREAK + text)
+        rest = found[len(head) :]
+        same = found[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
+        return rest if same else []
+
+    return split
+
+
 class Constraining:
     """What the engine needs to constrain its sequences."""
 
@@ -47,8 +67,7 @@ class Constraining:
             if self._checker is None or self._masks is None:
                 table = await self._vocabulary()
                 tokens = tokens_of(table)
-                # A tokenizer that puts a space before a text does not split a part of one as it stands.
-                tokenize = None if table.space_prefix else self._tokenize
+                tokenize = after_line_break(self._tokenize, table) if table.space_prefix else self._tokenize
                 self._masks = await asyncio.to_thread(Masks, tokens, tokenize)
                 self._checker = Checker(tokens)
             return self._checker, self._masks
