@@ -11,6 +11,7 @@ from antiphon.testing.engine import Answer, ScriptedEngine
 from antiphon.testing.engine_kit import check_engine
 from antiphon.testing.token_engine import Failure, Hold, Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.token_kit import check_token_engine
+from antiphon.testing.token_kit_adapters import check_adapters
 from antiphon.testing.vocabulary import build_vocabulary
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ScriptedEngine",
     "ScriptedTokenEngine",
     "build_vocabulary",
+    "check_adapters",
     "check_embedding_engine",
     "check_engine",
     "check_token_engine",

@@ -15,7 +15,6 @@ from antiphon.domain.adapter import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.allowed import copied, shown
 from antiphon.weights.gguf import Header, read_any, read_header
-from antiphon.weights.matrices import check_matrices
 
 PAIR = (".lora_a", ".lora_b")
 BLOCK = 1 << 20
@@ -100,7 +99,7 @@ def read_adapter(path: Path, base: Header, named: str | None = None) -> AdapterF
     if not isinstance(alpha, float) or not 0 < alpha < float("inf"):
         raise ModelFileError(f"{name} has the alpha {alpha!r}; it must be a positive number")
     rank = _check_pairs(header, base, name)
-    check_matrices(path, name)
+    _check_matrices(path, name)
     return AdapterFile(path, digest(path), rank, alpha, header.size)
 
 
@@ -148,6 +147,13 @@ def _convert(source: Path, base: Header, target: Path) -> None:
             f"{source} holds no adapter_config.json; name a GGUF file, or a directory as PEFT saves it"
         )
     convert_peft(source, base, target)
+
+
+def _check_matrices(path: Path, name: str) -> None:
+    """Imports what it needs only now, too."""
+    from antiphon.weights.convert.matrices import check_matrices
+
+    check_matrices(path, name)
 
 
 def _require_file(source: Path) -> None:

@@ -20,7 +20,7 @@ from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
 from antiphon.engines.llama.sequence import Sequence as TokenSequence
 from antiphon.errors import EngineError, InvalidValue
-from antiphon.testing.token_kit_adapters import check_adapters
+from antiphon.testing import check_adapters
 from antiphon.weights.gguf import read_header
 from benchmarks.make_adapter import write, write_adapter
 from tests.engines.llama.conftest import loaded

@@ -5,6 +5,8 @@ A number that is none would stay in the engine's cache and spoil what is compute
 
 from pathlib import Path
 
+import numpy as np
+
 from antiphon.errors import ModelFileError
 from antiphon.weights.gguf import Extent, read_extents
 
@@ -31,8 +33,6 @@ def check_matrices(path: Path, name: str) -> None:
 
 
 def _is_finite(path: Path, extent: Extent) -> bool:
-    import numpy as np  # only where an adapter is checked
-
     with path.open("rb") as file:
         file.seek(extent.offset)
         left = extent.size
