@@ -240,3 +240,15 @@ def test_vocabularies_of_any_size(size):
     row = logits(size, 3, 2.0, 6)
     for asked in (Sampling(), Sampling(top_p=0.9), Sampling(top_k=100), Sampling(mirostat=Mirostat())):
         assert set(copies(row, asked, logprobs=20)) <= set(range(size))
+
+
+@pytest.mark.parametrize("width", [0.1, 3.0])
+@pytest.mark.parametrize("asked", [{"top_p": 0.5}, {"typical_p": 0.5}, {"top_p": 0.9, "typical_p": 0.5}])
+def test_flat_rows_of_a_large_vocabulary_are_cut_where_the_definition_cuts_them(asked, width):
+    row, sampling = logits(20_000, 5, width, 6), Sampling(**asked)
+    kept = reference.distribution(row, sampling)
+    drawn = copies(row, sampling, 400)
+    assert sum(token not in kept for token in drawn) <= 1, "but for one at the edge, as float32 has it"
+    middle = (min(kept.values()) + max(kept.values())) / 2
+    expected = sum(chance for chance in kept.values() if chance <= middle)
+    assert abs(sum(kept.get(token, 0.0) <= middle for token in drawn) / len(drawn) - expected) < 0.12
