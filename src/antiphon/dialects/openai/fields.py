@@ -193,9 +193,9 @@ FIELDS: tuple[Field, ...] = (
     *_supported(
         EMBEDDINGS,
         model="Name of an embedding model of /v1/models.",
-        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A text gets what "
-        "the model wants before and after it, and nothing in it is a control token; token ids stay as they "
-        "are. Nothing is shortened.",
+        input="A text, a list of texts, token ids, or a list of lists of them, at most 2048. A text gets "
+        "what the model wants before and after it, and nothing in it is a control token; token ids stay as "
+        "they are. Nothing is shortened.",
         encoding_format="float, numbers; or base64, their bytes as float32, little-endian.",
         dimensions="Taken only where it is what the model makes: no vector is shortened.",
     ),
