@@ -365,6 +365,22 @@ def test_a_turn_lasts_some_steps_and_some_time():
     assert served == [*"aaaaa", *"bbb", *"aaa"]
 
 
+class Unsettled:
+    """A guide that does not know yet what must come."""
+
+    settled = False
+
+
+def test_an_adapter_has_no_turn_while_its_sequences_wait_for_their_constraints():
+    made = Simulation(policy(quantum=3, turn=100.0))
+    held, free = (other(100 * index, 4, 60, adapter="ab"[index]) for index in range(2))
+    made.add(held, free)
+    made.step()
+    assert made.step().calls[0].adapter == "a"
+    held.guide = Unsettled()  # type: ignore[assignment]
+    assert [made.step().calls[0].adapter for _ in range(5)] == ["b"] * 5
+
+
 @pytest.mark.parametrize("layout", ["streams", "exact"])
 def test_lanes_of_an_adapter_lie_together(layout):
     """Rows of lanes between them would be computed and thrown away."""

@@ -307,10 +307,11 @@ class Scheduler:
     def _in_turn(self) -> list[Sequence]:
         """Those that run with the adapter whose turn it is."""
         adapters = {sequence.request.adapter: None for sequence in self._running}
+        able = {one.request.adapter: None for one in self._running if not one.idle} or adapters
         served = self._steps >= self._quantum_ends and self._now >= self._turn_ends
-        if self._adapter not in adapters or (served and len(adapters) > 1):
+        if self._adapter not in able or (served and len(able) > 1):
             self._served = {adapter: self._served.get(adapter, 0) for adapter in adapters}
-            self._adapter = min(self._served, key=self._served.__getitem__, default=None)
+            self._adapter = min(able, key=self._served.__getitem__, default=None)
             self._quantum_ends = self._steps + self.policy.quantum
             self._turn_ends = self._now + self.policy.turn
         self._served[self._adapter] = self._steps

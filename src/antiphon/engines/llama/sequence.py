@@ -107,6 +107,12 @@ class Sequence:
         return self.guide is not None and not self.guide.settled
 
     @property
+    def idle(self) -> bool:
+        """Whether there is nothing to compute of it until more is known of its constraint."""
+        left = len(self.tokens) - self.computed
+        return left == 0 or (left == 1 and self.held)
+
+    @property
     def seat(self) -> int:
         """Its id, of a sequence that runs."""
         if self.id is None:
