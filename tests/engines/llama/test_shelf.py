@@ -96,3 +96,49 @@ def test_each_is_closed_once_at_the_end(shelf: Shelf, library: Library) -> None:
     shelf.close()
     assert {adapter.closed for adapter in library.read} == {1}
     assert (len(shelf), library.on) == (0, None)
+
+
+def test_a_file_that_was_changed_is_not_read_under_its_old_digest(shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"others")
+    with pytest.raises(EngineError, match="was changed"):
+        shelf.use("a")
+    shelf.add("a", tmp_path / "a")
+    shelf.use("a")
+
+
+def test_one_that_is_banned_is_off_and_stays_so_until_it_was_removed(
+    shelf: Shelf, library: Library, tmp_path: Path
+) -> None:
+    shelf.use("d")
+    shelf.ban("d", "it does not compute")
+    assert library.on is None
+    for _ in range(2):
+        with pytest.raises(EngineError, match="does not compute"):
+            shelf.use("d")
+        shelf.add("d", tmp_path / "d")
+    shelf.remove("d")
+    shelf.add("d", tmp_path / "d")
+    shelf.use("d")
+
+
+def test_when_the_library_does_not_take_one_none_is_on(library: Library, tmp_path: Path) -> None:
+    def refuse(adapter: Native | None) -> None:
+        library.use(adapter)
+        if isinstance(adapter, Adapter) and adapter.path.name == "b":
+            raise EngineError("it is not taken")
+
+    shelf = Shelf(library.load, refuse, 100)
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"x")
+        shelf.add(name, tmp_path / name)
+    shelf.use("a")
+    with pytest.raises(EngineError):
+        shelf.use("b")
+    assert library.on is None
+    shelf.use("a")
+    assert library.on is library.read[0]
+
+
+def test_what_rests_on_disk_is_known_with_its_file(shelf: Shelf, tmp_path: Path) -> None:
+    assert shelf.resting("a") == tmp_path / "a"
+    assert shelf.resting("d") is None and shelf.resting("unknown") is None
