@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.templates import Special, proof_of
-from antiphon.sandbox import INTERPRETER_VARIABLES, JobStopped, Limits, Stop, run_job
+from antiphon.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from tests.engines.host.processes import descendants
 
 PATIENCE = 40.0
@@ -74,6 +74,12 @@ async def test_a_job_that_dies_is_told_from_one_that_refuses(target: str) -> Non
     assert await stopped(target) is Stop.CRASH
 
 
+async def test_a_job_that_is_to_write_may(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    await run_job(f"{JOBS}:write", {"path": str(path)}, Limits(writes=1))
+    assert path.stat().st_size == 1
+
+
 async def test_a_job_cannot_write_files(tmp_path: Path) -> None:
     assert await stopped("write", path=str(tmp_path / "file")) is Stop.CRASH
     assert not (tmp_path / "file").exists() or (tmp_path / "file").stat().st_size == 0
@@ -91,7 +97,7 @@ async def test_a_job_sees_no_credential(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("VENDOR_API_KEY", "another")
     seen = await run_job(f"{JOBS}:environment", {})
     assert isinstance(seen, list)
-    assert set(seen) <= INTERPRETER_VARIABLES | {"LC_CTYPE"}
+    assert set(seen) <= INTERPRETER_VARIABLES | {"LC_CTYPE", *ONE_THREAD}
 
 
 async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:

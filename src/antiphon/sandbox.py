@@ -115,7 +115,7 @@ async def _start(limits: Limits) -> "Process":
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES} | ONE_THREAD,
+        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
     )
 
 
@@ -175,8 +175,11 @@ def _outcome(answer: bytes, code: int) -> object:
 
 def main() -> None:
     """One job. The first byte of the answer says that the job begins now."""
+    import os
+
     limits = Limits(**json.loads(sys.argv[1]))
     _confine(limits)
+    os.environ.update(ONE_THREAD)
     job = json.loads(sys.stdin.buffer.read())
     function = _function(job["target"])
     sys.stdout.buffer.write(b"\n")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.errors import encode_error
 from antiphon.dialects.openai.fields import TABLES, Place
@@ -33,12 +34,15 @@ DECODERS: dict[Place, Callable[[bytes], object]] = {
     Place.TEXT: decode_text,
     Place.TOKENIZE: VLLMTokens().decode_tokenize,
     Place.DETOKENIZE: VLLMTokens().decode_detokenize,
+    Place.LOAD: VLLMAdapters().decode_load,
+    Place.UNLOAD: VLLMAdapters().decode_unload,
 }
 
 
 def bodies(place: Place) -> st.SearchStrategy[dict[str, Any]]:
     known = st.dictionaries(st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4), VALUES, max_size=4)
     base = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "tokens": [1]}
+    base |= {"lora_name": "a", "lora_path": "a"}
     usual = {name: value for name, value in base.items() if name in TABLES[place]}
     return st.tuples(known, st.booleans(), MESSAGES).map(
         lambda parts: (

@@ -12,7 +12,7 @@ from antiphon.http.health import HEALTH_SCHEMA
 ERRORS: Mapping[str, str] = {
     "400": "A field, the body or the prompt's length is at fault; `param` names the field",
     "401": "No valid key",
-    "403": "Refused by origin or host",
+    "403": "Refused by origin, host or a setting",
     "404": "No such model or path",
     "408": "The request did not arrive in time",
     "413": "The body is too large",

@@ -1,0 +1,67 @@
+"""Files that callers name: what tests/http/test_adapters.py cannot show over the wire."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import ModelFileError
+from antiphon.weights.allowed import PEFT_FILES, _copy, _entered, copied
+
+
+def test_a_link_that_appears_after_a_path_was_resolved_is_not_followed(tmp_path: Path) -> None:
+    """As when somebody who may write to the directory swaps it in meanwhile."""
+    secret, shelf, ours = (tmp_path / name for name in ("secret", "shelf", "ours"))
+    for directory in (secret, shelf, ours):
+        directory.mkdir()
+    (secret / "a.gguf").write_bytes(b"secret")
+    (shelf / "directory").symlink_to(secret)
+    with pytest.raises(ModelFileError), _entered(shelf, ["directory"], "directory"):
+        pass
+    (shelf / "a.gguf").symlink_to(secret / "a.gguf")
+    with _entered(shelf, [], "a.gguf") as here, pytest.raises(ModelFileError, match="no regular file"):
+        _copy("a.gguf", here, ours / "a.gguf", 100, "a.gguf")
+    assert list(ours.iterdir()) == []
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    (tmp_path / "shelf" / "deep" / "down").mkdir(parents=True)
+    (tmp_path / "shelf" / "deep" / "down" / "a.gguf").write_bytes(b"abc")
+    before = len(os.listdir("/dev/fd"))
+    for number, said in enumerate(("deep/down/a.gguf", "deep/absent/a.gguf", "deep/down/a.gguf/b", "deep")):
+        into = tmp_path / str(number)
+        into.mkdir()
+        with suppress(ModelFileError):
+            copied(said, [tmp_path / "shelf"], into, 100)
+    assert len(os.listdir("/dev/fd")) == before
+    assert (tmp_path / "0" / "a.gguf").read_bytes() == b"abc"
+
+
+def test_of_a_directory_only_what_is_needed_is_copied(tmp_path: Path) -> None:
+    source, ours = tmp_path / "shelf" / "adapter", tmp_path / "ours"
+    source.mkdir(parents=True)
+    ours.mkdir()
+    for name in (*PEFT_FILES, "adapter_model.bin", "README.md"):
+        (source / name).write_text(name)
+    found = copied(str(source), [tmp_path / "shelf"], ours, 100)
+    assert sorted(path.name for path in found.iterdir()) == sorted(PEFT_FILES)
+
+
+def test_the_size_is_counted_as_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "a.gguf").write_bytes(bytes(100))
+    assert copied("a.gguf", [tmp_path], tmp_path / "ours", 100).stat().st_size == 100
+    (tmp_path / "b.gguf").write_bytes(bytes(101))
+    with pytest.raises(ModelFileError, match="larger than 100 bytes"):
+        copied("b.gguf", [tmp_path], tmp_path / "ours", 100)
+
+
+def test_a_directory_that_is_a_link_itself_is_the_one_it_leads_to(tmp_path: Path) -> None:
+    """The operator's own links are the operator's choice."""
+    real, ours = tmp_path / "real", tmp_path / "ours"
+    real.mkdir()
+    ours.mkdir()
+    (real / "a.gguf").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to(real)
+    assert copied(str(tmp_path / "link" / "a.gguf"), [tmp_path / "link"], ours, 9).read_bytes() == b"abc"
