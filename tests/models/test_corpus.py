@@ -1,4 +1,4 @@
-"""The corpus of cantor: calls that fit the tools that are shown, exercises and system prompts answered rightly."""
+"""The corpus of cantor: calls fit the tools that are shown, exercises are answered rightly."""
 
 import json
 import random

@@ -20,6 +20,7 @@ from models.cantor.corpus.tools import Kinds, Task, call_text, composed_task, in
 from models.cantor.recipe import LEGS, MIXTURES
 
 NEWLINE = "\n"
+OTHER_TOOLS = (0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 4)  # shown beside the first
 GREETINGS = (
     "Hi. ",
     "Hello! ",
@@ -192,22 +193,16 @@ class Corpus:
             return make_task(self.kinds.near(task.kind, rng), rng)
         return composed_task(rng, task.made)
 
-    def _tools(self, tasks: list[Task], others: int, rng: random.Random) -> tuple[dict[str, object], ...]:
-        """The tools of tasks among others, as many as have different names."""
-        shown = {str(task.function["name"]): task.function for task in tasks}
-        for _ in range(others):
-            other = self._distractor(rng.choice(tasks), rng).function
-            shown.setdefault(str(other["name"]), other)
-        tools = list(shown.values())
-        rng.shuffle(tools)
-        return tuple(tools)
-
     def _tool_call(self, rng: random.Random) -> Document:
         first = self._task(rng)
-        second = self._distractor(first, rng) if rng.random() < 0.5 else self._task(rng)
-        tasks = {str(task.function["name"]): task for task in (first, second)}
-        called = list(tasks.values())[: 1 if rng.random() < 0.6 else 2]
-        tools = self._tools(called, rng.choice((0, 0, 1, 1, 1, 2, 2, 3, 4)), rng)
+        shown = {str(first.function["name"]): first}
+        for _ in range(rng.choice(OTHER_TOOLS)):
+            other = self._distractor(first, rng)
+            shown.setdefault(str(other.function["name"]), other)
+        tasks = list(shown.values())
+        called = tasks[: rng.choice((1, 1, 2, 2, 3))]
+        rng.shuffle(tasks)
+        tools = tuple(task.function for task in tasks)
         system = rng.choice(PLAIN_SYSTEMS) if rng.random() < 0.15 else ""
         turns = [Turn("system", system)] if system else []
         if rng.random() < 0.06:
