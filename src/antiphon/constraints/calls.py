@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher
 
-from antiphon.constraints.groups import Around, Call, Group, Mark, load
+from antiphon.constraints.groups import Around, Call, Frame, Group, Mark, load
 from antiphon.constraints.schemas import compilable
 
 if TYPE_CHECKING:
@@ -50,21 +50,43 @@ def _schema(call: Call) -> dict[str, object]:
 
 
 def _start(group: Group) -> Iterator[str]:
-    """What the output as a whole is."""
-    first, again = group.open[0], group.again
-    if group.around is Around.NOTHING:
-        more = "" if again is None else f"({_marks(again)} {_mark(first)} group)*"
-        yield f"start: {_mark(first)} group {more}"
+    """What the output as a whole is, and what text is in it."""
+    if group.sign is not None:
+        whole = {Around.NOTHING: "group", Around.TEXT: "group | TEXT?", Around.TEXT_ALONE: "TEXT?"}
+        yield f"start: {whole[group.around]}"
+        yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
         return
-    if group.around is Around.TEXT_ALONE:
-        yield "start: TEXT"
+    first, again = _mark(group.open[0]), group.again
+    more = "" if again is None else f"({_marks(again)} {first} group)*"
+    if group.frames:
+        yield from _framed(group.frames, group.around, f"{first} group {more}")
+    elif group.around is Around.NOTHING:
+        yield f"start: {first} group {more}"
+    elif group.around is Around.TEXT_ALONE:
+        yield "start: TEXT?"
         # A control token is no text, so no text holds one.
-        without = "" if isinstance(first, int) else f" & ~{_holding(first)}"
-        yield f"TEXT: {ANYTHING}{without}"
-        return
-    yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
-    # The shortest text that ends with the mark: a text never holds it, so each begins a group.
-    yield f"head: TEXT {_mark(first)}" if isinstance(first, int) else f"head[lazy]: TEXT {_mark(first)}"
+        kept = "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{_literal(group.open[0])}(.|\n)*/"
+        yield f"TEXT: {ANYTHING}{kept}"
+    else:
+        yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
+        # The shortest text that ends with the mark: a text never holds it, so each begins a group.
+        yield f"head{'' if isinstance(group.open[0], int) else '[lazy]'}: TEXT {first}"
+        yield f"TEXT: {ANYTHING}"
+
+
+def _framed(frames: Sequence[Frame], around: Around, groups: str) -> Iterator[str]:
+    """Where all text has a frame: closed ones, and then groups or the last one."""
+    closed = [
+        f"{_marks(frame.open)} TEXT? {_marks(frame.close)}" for frame in frames if frame.close is not None
+    ]
+    last = [f"{_marks(frame.open)} TEXT?" for frame in frames if frame.close is None]
+    ends = {
+        Around.NOTHING: [groups],
+        Around.TEXT: [groups, *last],
+        Around.TEXT_ALONE: last,
+    }
+    yield f"start: frame* ({' | '.join(ends[around])})"
+    yield f"frame: {' | '.join(closed)}"
     yield f"TEXT: {ANYTHING}"
 
 
@@ -76,7 +98,6 @@ def _mark(mark: Mark) -> str:
     return f"<[{mark}]>" if isinstance(mark, int) else json.dumps(mark)
 
 
-def _holding(mark: str) -> str:
-    """A regular expression of every text that holds the mark."""
-    literal = "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in mark)
-    return rf"/(.|\n)*{literal}(.|\n)*/"
+def _literal(text: str) -> str:
+    """The text in a regular expression of the compiler's."""
+    return "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in text)

@@ -3,7 +3,7 @@
 caller's. `calls` makes the grammar."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
@@ -19,7 +19,8 @@ class Around(StrEnum):
     NOTHING = "nothing"
     """The output is a group, and others after `again`."""
     TEXT = "text"
-    """Groups stand in any text; only one where `again` is None, and then it is the end."""
+    """Groups stand in any text; only one where `again` is None, and then it is the end. With `sign` they
+    stand at the beginning alone."""
     TEXT_ALONE = "text_alone"
     """Text in which no group begins."""
 
@@ -36,6 +37,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands around a text of its own: a channel of the model's. One that is closed may be followed by
+    others; one that is not is the end."""
+
+    open: Marks
+    close: Marks | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """`open`, a call, as many more as `between` allows, and `close`."""
 
@@ -47,6 +57,10 @@ class Group:
     """Before each further call; None is one call in a group."""
     again: Marks | None = None
     """Before each further group."""
+    sign: str | None = None
+    """A regular expression of how a group may begin, and no text does. `open` is empty then."""
+    frames: tuple[Frame, ...] = ()
+    """In which all text stands, before groups only; closed ones also where there is to be no text."""
 
     def dump(self) -> str:
         """As JSON."""
@@ -60,7 +74,18 @@ def load(source: str) -> Group:
         Call(tuple(call["begin"]), call["schema"], tuple(call["end"]), call["field"])
         for call in said["calls"]
     )
-    between, again = (None if said[name] is None else tuple(said[name]) for name in ("between", "again"))
+    between, again = (_marks(said[name]) for name in ("between", "again"))
     return Group(
-        Around(said["around"]), tuple(said["open"]), tuple(calls), tuple(said["close"]), between, again
+        Around(said["around"]),
+        tuple(said["open"]),
+        tuple(calls),
+        tuple(said["close"]),
+        between,
+        again,
+        said["sign"],
+        tuple(Frame(tuple(each["open"]), _marks(each["close"])) for each in said["frames"]),
     )
+
+
+def _marks(said: Sequence[Mark] | None) -> Marks | None:
+    return None if said is None else tuple(said)

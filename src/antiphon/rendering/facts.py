@@ -45,6 +45,8 @@ class Facts:
     """Why there is no template."""
     controls: Mapping[str, int]
     """Ids of control tokens by name."""
+    heard: Pieces
+    """Pieces with those control tokens as their names that stand around calls."""
 
 
 async def prove_apart(payload: Mapping[str, object]) -> None:
@@ -66,6 +68,8 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Fact
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
     template, refusal = await _template(info.chat_template, vocabulary, prove)
+    controls = {name: token for token, name in vocabulary.names.items()}
+    marks = {} if template is None else template.layout.shown(controls)
     return Facts(
         info=info,
         vocabulary=vocabulary,
@@ -76,7 +80,8 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Fact
         profile=_profile(info, template is not None),
         template=template,
         refusal=refusal,
-        controls={name: token for token, name in vocabulary.names.items()},
+        controls=controls,
+        heard=await asyncio.to_thread(pieces.named, marks) if marks else pieces,
     )
 
 

@@ -29,7 +29,7 @@ from antiphon.rendering.recital import silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.stops import StopStrings
 from antiphon.rendering.streams import late, merged, timely
-from antiphon.rendering.toolcalls.calling import calling, heard
+from antiphon.rendering.toolcalls.calling import calling, heard, listening
 from antiphon.rendering.voice import Voice
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Renderer:
         facts = await self._in_time(self._known(), context)
         request = calling(request, facts)
         fitted = await self._in_time(self._fitted(request, facts, context), context)
-        cast = casting(request, facts, fitted)
+        cast = casting(request, listening(request, facts), fitted)
         one = self._one(request, context, facts, adapter)
         asked = asked_of(request, one, fitted, context.clock)
         spoken = [

@@ -2,7 +2,9 @@
 names of control tokens. Names of functions and of properties are the caller's too."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
@@ -13,6 +15,16 @@ Hide = Callable[[str], str]
 
 EACH = 200
 """Characters that a message, tool or call weighs besides its texts: a template runs a dozen steps for it."""
+
+
+SHORT_ID = re.compile("[A-Za-z0-9]{9}")
+
+
+def short_id(given: str) -> str:
+    """An id of nine letters and digits for an id; one that is so already stays."""
+    if SHORT_ID.fullmatch(given):
+        return given
+    return blake2b(given.encode(), digest_size=5).hexdigest()[:9]
 
 
 def texts_of(conversation: Conversation) -> list[str]:
@@ -34,9 +46,17 @@ def size_of(conversation: Conversation) -> int:
     return sum(map(len, texts_of(conversation))) + EACH * things
 
 
-def tools_shown(tools: tuple[Tool, ...], hide: Hide) -> list[object]:
+def tools_shown(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
     """Tools as OpenAI writes them, which is how templates read them."""
     return [{"type": "function", "function": _function(tool, hide)} for tool in tools]
+
+
+def in_system(messages: list[dict[str, object]], tools: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The messages with the functions as a text beside the system's, where some templates want them."""
+    text = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    if messages and messages[0]["role"] == Role.SYSTEM:
+        return [messages[0] | {"tools": text}, *messages[1:]]
+    return [{"role": str(Role.SYSTEM), "content": "", "tools": text}, *messages]
 
 
 def _function(tool: Tool, hide: Hide) -> dict[str, object]:
@@ -48,15 +68,21 @@ def _function(tool: Tool, hide: Hide) -> dict[str, object]:
     return shown
 
 
-def spoken(message: Message, role: Role, hide: Hide, objects: bool) -> dict[str, object]:
-    """A message. `objects`: whether the template wants arguments as objects, not as their text."""
+def spoken(
+    message: Message, role: Role, hide: Hide, objects: bool, short_ids: bool = False
+) -> dict[str, object]:
+    """A message. `objects`: whether the template wants arguments as objects, not as their text.
+    `short_ids`: whether it takes no other ids than those of nine letters and digits."""
+    identify = (lambda given: hide(short_id(given))) if short_ids else hide
     said: dict[str, object] = {"role": str(role), "content": hide(message.text)}
     if message.name is not None:
         said["name"] = hide(message.name)
     if message.tool_call_id is not None:
-        said["tool_call_id"] = hide(message.tool_call_id)
+        said["tool_call_id"] = identify(message.tool_call_id)
     if message.tool_calls:
-        said["tool_calls"] = [_called(call, hide, objects) for call in message.tool_calls]
+        said["tool_calls"] = [
+            _called(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
+        ]
         said["content"] = said["content"] or None
     return said
 
@@ -64,7 +90,7 @@ def spoken(message: Message, role: Role, hide: Hide, objects: bool) -> dict[str,
 def _called(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
     arguments = _hidden(arguments_of(call), hide) if objects else hide(call.arguments)
     function = {"name": hide(call.name), "arguments": arguments}
-    return {"id": hide(call.id), "type": "function", "function": function}
+    return {"type": "function", "function": function}
 
 
 def arguments_of(call: ToolCall) -> object:

@@ -22,7 +22,7 @@ from antiphon.errors import TemplateRefused
 from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.environment import BoundedEnvironment
 from antiphon.rendering.shield import Shield, Written, covering
-from antiphon.rendering.spoken import Hide, size_of, spoken, texts_of, tools_shown
+from antiphon.rendering.spoken import Hide, in_system, size_of, spoken, texts_of, tools_shown
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.without import Support, written_out
@@ -118,17 +118,19 @@ class ChatTemplate:
             raise _refusal("cannot be compiled", error) from None
         self._shield = Shield(special.names, _written(tree))
         self._support = AS_IT_IS
-        self._support = self._found()
-        self.layout: Layout = layout_of(source if self._support.tools else "")
+        self.layout: Layout = layout_of(source)
         """How the model writes calls."""
+        self._support = self._found()
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt, with the template's own control tokens. Text of messages is text."""
-        conversation = written_out(conversation, self._support)
+        conversation = written_out(conversation, self._support, self.layout)
         texts = texts_of(conversation)
         cover = self._shield.cover(texts)
         messages = [self._spoken(message, cover.hide) for message in conversation.messages]
-        tools = conversation.tools
+        tools = tools_shown(conversation.tools.tools, cover.hide) if conversation.tools else None
+        if tools and self.layout.in_system:
+            messages = in_system(messages, tools)
         variables = {
             "messages": messages,
             "add_generation_prompt": conversation.generation_prompt,
@@ -136,7 +138,7 @@ class ChatTemplate:
             "eos_token": self._special.eos,
             "raise_exception": _raise_exception(cover.show),
             "strftime_now": _strftime_now(clock),
-            "tools": tools_shown(tools.tools, cover.hide) if tools is not None else None,
+            "tools": tools,
             "documents": None,
         }
         # A message weighs more than its text: a template runs a dozen steps for each.
@@ -152,7 +154,7 @@ class ChatTemplate:
         return Support(
             tools=self._shows(OFFERED, PROBE.name),
             calls=calls,
-            results=self._shows(CALLED, RESULT),
+            results=calls and self._shows(CALLED, RESULT),
             objects=self._support.objects,
             system=self._shows(INSTRUCTED, RESULT),
         )
@@ -167,7 +169,7 @@ class ChatTemplate:
     def _spoken(self, message: Message, hide: Hide) -> dict[str, object]:
         """A message as templates know it. A developer is the system to models that never heard of one."""
         role = Role.SYSTEM if message.role is Role.DEVELOPER and not self._developer else message.role
-        return spoken(message, role, hide, self._support.objects)
+        return spoken(message, role, hide, self._support.objects, self.layout.short_ids)
 
     def _written(self, variables: Mapping[str, object], granted: Allowance) -> Iterator[str]:
         """What the template writes, piece by piece, up to the allowance."""

@@ -1,32 +1,167 @@
-"""Which notation a model has for calls, told by its chat template."""
+"""The notations that families of models have for calls, and which of them a chat template speaks."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
-from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.rendering.toolcalls.reading import ObjectReader
+from antiphon.rendering.toolcalls.headed import HeadedReader
+from antiphon.rendering.toolcalls.layout import Frame, Layout
+from antiphon.rendering.toolcalls.reading import FirstReader, ObjectReader
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OBJECT = ('{"name": "', '", "arguments": ', "}")
+"""A call as an object: before the name, before the arguments, after them."""
 
 
 def hermes(source: str) -> Layout:
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`: Hermes, Qwen, cantor. There is a line break
     between the tags and the object, unless the template writes none."""
-    compact = f"{OPEN}{{" in source
-    line = "" if compact else "\n"
+    line = "" if "<tool_call>{" in source else "\n"
+    before, after, end = OBJECT
     return Layout(
-        open=(OPEN,),
-        before=(line + '{"name": "',),
-        after=('", "arguments": ',),
-        end=("}" + line,),
-        close=(CLOSE,),
+        open=("<tool_call>",),
+        before=(line + before,),
+        after=(after,),
+        end=(end + line,),
+        close=("</tool_call>",),
         again=("\n",),
-        reader=lambda: ObjectReader(OPEN, CLOSE),
+        reader=lambda: ObjectReader("<tool_call>", "</tool_call>"),
     )
 
 
-FAMILIES: dict[str, Callable[[str], Layout]] = {"hermes": hermes}
+def llama(_source: str) -> Layout:
+    """`{"name": ..., "parameters": ...}` and nothing else, several with semicolons: Llama 3, and Gemma, which
+    is asked to write so."""
+    before, _, end = OBJECT
+    return Layout(
+        open=(),
+        before=(before,),
+        after=('", "parameters": ',),
+        end=(end,),
+        close=(),
+        between=("; ",),
+        sign=r'[ \t\r\n]*\{[ \t\r\n]*"name"',
+        reader=lambda: FirstReader("<|python_tag|>"),
+    )
+
+
+def mistral(source: str) -> Layout:
+    """`[TOOL_CALLS] [{"name": ..., "arguments": ...}, ...]`: Mistral up to tokenizer 7."""
+    before, after, end = OBJECT
+    return Layout(
+        open=("[TOOL_CALLS]", " [" if "[TOOL_CALLS] [" in source else "["),
+        before=(before,),
+        after=(after,),
+        end=(end,),
+        close=("]",),
+        between=(", ",),
+        short_ids=True,
+        reader=lambda: ObjectReader("[TOOL_CALLS]", ""),
+    )
+
+
+def mistral_headed(_source: str) -> Layout:
+    """`[TOOL_CALLS]NAME[ARGS]{...}`, one after the other: Mistral from tokenizer 11 on."""
+    name = re.compile(r"\s*([\w-]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\]\s*$")
+    return Layout(
+        open=("[TOOL_CALLS]",),
+        before=(),
+        after=("[ARGS]",),
+        end=(),
+        close=(),
+        again=(),
+        short_ids=True,
+        reader=lambda: HeadedReader("[TOOL_CALLS]", name),
+    )
+
+
+def deepseek(source: str) -> Layout:
+    """DeepSeek's control tokens around a name and JSON; in V3 and R1 the JSON is fenced, from V3.1 on it is
+    not."""
+    fenced = "```json" in source
+    begin, separator, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+    opening, closing = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+    name = re.compile(rf"\s*(?:function{separator})?\s*([\w-]+)\s*(?:{separator})?\s*(?:```json)?\s*$")
+    return Layout(
+        open=(opening,),
+        before=(begin, "function", separator) if fenced else (begin,),
+        after=("\n```json\n",) if fenced else (separator,),
+        end=("\n```", end) if fenced else (end,),
+        close=(closing,),
+        between=("\n",) if fenced else (),
+        reader=lambda: HeadedReader(begin, name, (end, opening, closing), "```"),
+    )
+
+
+def harmony(_source: str) -> Layout:
+    """gpt-oss: a channel for each thing said. What is thought (`analysis`) is not shown."""
+    channel, message, end, start = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
+    name = re.compile(r"([\w-]+)\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>\s*$")
+    again = (end, start, "assistant")
+    return Layout(
+        open=(channel,),
+        before=("commentary to=functions.",),
+        after=(" ", "<|constrain|>", "json", message),
+        end=(),
+        close=(),
+        frames=(
+            Frame((channel, "analysis", message), again),
+            Frame((channel, "commentary", message), again),
+            Frame((channel, "final", message)),
+        ),
+        reader=lambda: HeadedReader(
+            f"{channel}commentary to=functions.",
+            name,
+            (f"{channel}final{message}", f"{channel}commentary{message}", f"{end}{start}assistant"),
+            silent=(f"{channel}analysis{message}", end),
+        ),
+    )
+
+
+def phi(source: str) -> Layout:
+    """`<|tool_call|>[{"name": ..., "arguments": ...}, ...]<|/tool_call|>`: Phi 4 mini."""
+    before, after, end = OBJECT
+    return Layout(
+        open=("<|tool_call|>", "["),
+        before=(before,),
+        after=(after,),
+        end=(end,),
+        close=("]", "<|/tool_call|>"),
+        between=(", ",),
+        in_system="message['tools']" in source or "message.tools" in source,
+        reader=lambda: ObjectReader("<|tool_call|>", "<|/tool_call|>"),
+    )
+
+
+Family = Callable[[str], Layout]
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "deepseek": deepseek,
+        "harmony": harmony,
+        "hermes": hermes,
+        "llama": llama,
+        "mistral": mistral,
+        "mistral-headed": mistral_headed,
+        "phi": phi,
+    }
+)
+"""By the name that a model's settings may say."""
+
+SIGNS: tuple[tuple[str, Family], ...] = (
+    ("<tool_call>", hermes),
+    ("<｜tool▁calls▁begin｜>", deepseek),
+    ("[ARGS]", mistral_headed),
+    ("[TOOL_CALLS]", mistral),
+    ("<|channel|>", harmony),
+    ("<|tool_call|>", phi),
+    ("<|tool|>", phi),
+    ("<|python_tag|>", llama),
+    ('"parameters": ', llama),
+    ("<start_of_turn>", llama),
+)
+"""What a template holds that speaks a notation, the surest first."""
 
 
 def layout_of(source: str) -> Layout:
-    """The notation of a template; Hermes' for one that knows no tools, as it is then shown that."""
-    return hermes(source)
+    """The notation of a template; Hermes' for one that has none."""
+    return next((family for sign, family in SIGNS if sign in source), hermes)(source)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from antiphon.constraints import groups
 from antiphon.constraints.groups import Around, Call, Group, Mark
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import Tool, ToolChoice, Tools
@@ -26,6 +27,19 @@ Marks = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """A channel of the model's: what stands around its text; without `close` it is the last."""
+
+    open: Marks
+    close: Marks | None = None
+
+    def marked(self, controls: Mapping[str, int]) -> groups.Frame:
+        """With ids for control tokens."""
+        close = None if self.close is None else _marks(self.close, controls)
+        return groups.Frame(_marks(self.open, controls), close)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """One family's notation. A group is `open`, a call, more of them with `between` before each, and
     `close`."""
@@ -44,6 +58,15 @@ class Layout:
     """None: one call in a group."""
     again: Marks | None = None
     """Before each further group; None: there is one group, and nothing after it."""
+    sign: str | None = None
+    """Calls stand at the beginning of the text alone; a regular expression of how it then begins. `open` is
+    empty."""
+    frames: tuple[Frame, ...] = ()
+    """Channels of a model that has some."""
+    in_system: bool = False
+    """Whether the template reads tools from the system message, as a text."""
+    short_ids: bool = False
+    """Whether the template takes only ids of nine letters and digits."""
 
     def constraint(self, tools: Tools, controls: Mapping[str, int]) -> Constraint:
         """What a choice has to be. `controls`: ids of control tokens by name."""
@@ -54,12 +77,19 @@ class Layout:
             close=_marks(self.close, controls),
             between=None if self.between is None or not tools.parallel else _marks(self.between, controls),
             again=None if self.again is None or not tools.parallel else _marks(self.again, controls),
+            sign=self.sign,
+            frames=tuple(frame.marked(controls) for frame in self.frames),
         )
         return Constraint(ConstraintKind.CALLS, group.dump(), field=FIELD)
 
+    def written(self, name: str, arguments: str) -> str:
+        """One call as text."""
+        return "".join((*self.open, *self.before, name, *self.after, arguments, *self.end, *self.close))
+
     def shown(self, controls: Mapping[str, int]) -> dict[int, str]:
         """Control tokens that the reader has to see as text, by id."""
-        marks = (
+        marks: tuple[Marks, ...] = (
+            *(frame.open + (frame.close or ()) for frame in self.frames),
             self.open,
             self.before,
             self.after,

@@ -79,9 +79,11 @@ class _At(Enum):
 class CallObject:
     """One object with a name and arguments, from its first brace on."""
 
-    __slots__ = ("_at", "_kept", "_key", "_sent", "_value", "broken", "done", "named", "said")
+    __slots__ = ("_at", "_kept", "_key", "_name_first", "_sent", "_value", "broken", "done", "named", "said")
 
-    def __init__(self) -> None:
+    def __init__(self, name_first: bool = False) -> None:
+        """`name_first`: whether an object that begins with another member is none."""
+        self._name_first = name_first
         self._at = _At.OPEN
         self._key = ""
         self._value: Value | None = None
@@ -142,7 +144,9 @@ class CallObject:
     def _take_whole(self, text: str) -> None:
         """A key or a value is complete."""
         if self._at is _At.KEY:
-            self._key, self._at = str(_parsed(text)), _At.COLON
+            first, self._key = not self._key, str(_parsed(text))
+            self._at = _At.COLON
+            self.broken = self._name_first and first and self._key != NAME
             return
         self._at = _At.COMMA
         if self._key == NAME and not self.named:

@@ -16,7 +16,7 @@ class Text:
 
 Said = Text | Named | Arguments
 
-SIGNS = SPACE + "[,]"
+SIGNS = SPACE + "[,;]"
 """What may stand between the calls of a group."""
 
 
@@ -75,8 +75,9 @@ class Shown:
 
 
 class ObjectReader:
-    """Calls as JSON objects in a group: `opening`, an object or a list of them,
-    `closing`."""
+    """Calls as JSON objects in a group: `opening`, an object or a list of them, `closing`."""
+
+    _name_first = False
 
     def __init__(self, opening: str, closing: str) -> None:
         self._open = opening
@@ -133,7 +134,7 @@ class ObjectReader:
         rest = self._buffer.lstrip(SIGNS)
         self._read(len(self._buffer) - len(rest))
         if rest.startswith("{"):
-            self._object = CallObject()
+            self._object = CallObject(self._name_first)
         elif self._close and rest.startswith(self._close):
             called = not self._raw.startswith(self._open)
             self._read(len(self._close))
@@ -168,3 +169,32 @@ class ObjectReader:
         self._inside, self._object = False, None
         if raw.strip(SIGNS):
             self._said += self._shown.add(raw)
+
+
+class FirstReader(ObjectReader):
+    """Calls as JSON objects where the text begins with one, perhaps after a mark; else it is all text."""
+
+    _name_first = True
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(mark, "")
+        self._began = False
+        """Whether it is known what the text is."""
+
+    def _outside(self) -> bool:
+        if self._began:
+            self._said += self._shown.add(self._buffer)
+            self._buffer = ""
+            return False
+        rest = self._buffer.lstrip(SPACE)
+        if self._open and rest.startswith(self._open):
+            rest = rest[len(self._open) :].lstrip(SPACE)
+        elif not rest or (self._open and self._open.startswith(rest)):
+            return False
+        if not rest:
+            return False
+        self._began = True
+        if rest.startswith("{"):
+            self._inside = True
+            self._read(len(self._buffer) - len(rest))
+        return True

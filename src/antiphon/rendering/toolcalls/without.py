@@ -1,5 +1,5 @@
 """Tools for a template that knows none: which parts of them a template shows, and the conversation with the
-others written out as text, in Hermes' notation."""
+others written out as text, in the notation that the model is then held to."""
 
 import json
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool
+from antiphon.rendering.toolcalls.layout import Layout
 
 EXPLAINED = (
     "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"
-    "To call one, answer with its name and its arguments as JSON, in this form:\n"
-    '<tool_call>\n{{"name": "FUNCTION", "arguments": {{"NAME": VALUE}}}}\n</tool_call>\n'
+    "To call one, answer with its name and its arguments as JSON, in this form:\n{call}\n"
     "The result then comes between <tool_response> and </tool_response>."
 )
 
@@ -31,23 +31,22 @@ class Support:
     """Whether it takes a system message."""
 
 
-def written_out(conversation: Conversation, support: Support) -> Conversation:
+def written_out(conversation: Conversation, support: Support, layout: Layout) -> Conversation:
     """The same conversation with what the template does not show as text."""
     tools = conversation.tools
     messages = conversation.messages
     if not (support.calls and support.results):
-        messages = tuple(_joined(_as_text(message, support) for message in messages))
+        messages = tuple(_joined(_as_text(message, support, layout) for message in messages))
     if tools is None or support.tools:
         return replace(conversation, messages=messages)
-    return replace(conversation, messages=_explained(messages, tools.tools, support), tools=None)
+    return replace(
+        conversation, messages=_explained(messages, _told(tools.tools, layout), support), tools=None
+    )
 
 
-def _as_text(message: Message, support: Support) -> Message:
+def _as_text(message: Message, support: Support, layout: Layout) -> Message:
     if message.tool_calls and not support.calls:
-        calls = (
-            f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
-            for call in message.tool_calls
-        )
+        calls = (layout.written(call.name, call.arguments) for call in message.tool_calls)
         text = "\n".join((*([message.text] if message.text else []), *calls))
         return Message(message.role, text, message.name)
     if message.role is Role.TOOL and not support.results:
@@ -70,11 +69,13 @@ def _joined(messages: Iterator[Message]) -> Iterator[Message]:
         yield last
 
 
-def _explained(
-    messages: tuple[Message, ...], tools: tuple[Tool, ...], support: Support
-) -> tuple[Message, ...]:
+def _told(tools: tuple[Tool, ...], layout: Layout) -> str:
     lines = (json.dumps(_signature(tool), ensure_ascii=False) for tool in tools)
-    text = EXPLAINED.format(tools="\n".join(lines))
+    return EXPLAINED.format(tools="\n".join(lines), call=layout.written("FUNCTION", '{"NAME": VALUE}'))
+
+
+def _explained(messages: tuple[Message, ...], text: str, support: Support) -> tuple[Message, ...]:
+    """With the text in the system message, or where there can be none before what is said first."""
     first = messages[0]
     if support.system and first.role not in (Role.SYSTEM, Role.DEVELOPER):
         return (Message(Role.SYSTEM, text), *messages)

@@ -1,0 +1,138 @@
+"""Calls whose function is named in a header, and whose arguments follow it as a JSON object: Mistral's newer
+notation, DeepSeek's, harmony's."""
+
+import re
+from collections.abc import Sequence
+
+from antiphon.rendering.toolcalls.objects import SPACE, Arguments, Named, Value
+from antiphon.rendering.toolcalls.reading import Said, Shown, held_from
+
+LONGEST_HEADER = 400
+"""Characters before the arguments; what is longer names no function."""
+
+
+class HeadedReader:
+    """Calls begin with `head`, name the function where `name` finds it, and go on with an object. `noise` are
+    the marks around them, which show as nothing."""
+
+    def __init__(
+        self,
+        head: str,
+        name: re.Pattern[str],
+        noise: Sequence[str] = (),
+        tail: str = "",
+        silent: tuple[str, str] | None = None,
+    ) -> None:
+        """No mark begins with another. `name`: its first group is the function's name; matched after the
+        head. `tail`: may follow the arguments, and is text elsewhere. `silent`: between these is what the
+        model thinks, which is not shown."""
+        self._head = head
+        self._name = name
+        self._silent = silent
+        self._marks = (head, *noise, *(silent[:1] if silent is not None else ()))
+        self._tail = tail
+        self._buffer = ""
+        self._shown = Shown()
+        self._said: list[Said] = []
+        self._inside = False
+        """Whether a header is read, from its mark on."""
+        self._after = False
+        """Whether arguments were just read."""
+        self._thinks = False
+        self._value: Value | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self._shown.called and self._value is None
+
+    def add(self, text: str) -> list[Said]:
+        self._buffer += text
+        while self._buffer and self._advance():
+            pass
+        return self._taken()
+
+    def end(self) -> list[Said]:
+        if self._value is None and not self._thinks:
+            self._said += self._shown.add(self._buffer)
+        self._buffer = ""
+        self._said += self._shown.end()
+        return self._taken()
+
+    def _taken(self) -> list[Said]:
+        said, self._said = self._said, []
+        return said
+
+    # Each step takes from the buffer, and says whether another may follow.
+
+    def _advance(self) -> bool:
+        if self._value is not None:
+            return self._in_value(self._value)
+        if self._thinks and self._silent is not None:
+            return self._in_thought(self._silent[1])
+        return self._in_header() if self._inside else self._outside()
+
+    def _outside(self) -> bool:
+        if self._after and not self._past_tail():
+            return False
+        found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
+        if not found:
+            self._show(min(held_from(self._buffer, mark) for mark in self._marks))
+            return False
+        at, mark = min(found)
+        self._show(at)
+        if mark == self._head:
+            self._inside = True
+            return True
+        self._buffer = self._buffer[len(mark) :]
+        self._thinks = self._silent is not None and mark == self._silent[0]
+        return True
+
+    def _in_thought(self, end: str) -> bool:
+        at = self._buffer.find(end)
+        self._thinks = at < 0
+        self._buffer = self._buffer[held_from(self._buffer, end) if at < 0 else at :]
+        return not self._thinks
+
+    def _past_tail(self) -> bool:
+        """Takes the rest of a call; whether that is decided."""
+        rest = self._buffer.lstrip(SPACE)
+        if self._tail and rest != self._tail and self._tail.startswith(rest):
+            return False
+        if self._tail and rest.startswith(self._tail):
+            self._buffer = rest[len(self._tail) :]
+        self._after = False
+        return True
+
+    def _show(self, count: int) -> None:
+        self._said += self._shown.add(self._buffer[:count])
+        self._buffer = self._buffer[count:]
+
+    def _in_header(self) -> bool:
+        at = self._buffer.find("{", len(self._head))
+        if at < 0:
+            again = self._buffer.find(self._head, len(self._head))
+            if again < 0 and len(self._buffer) <= LONGEST_HEADER:
+                return False
+            return self._no_call(again if again >= 0 else len(self._buffer))
+        match = self._name.match(self._buffer[len(self._head) : at])
+        if match is None:
+            return self._no_call(at)
+        self._said.append(Named(match[1]))
+        self._shown.call()
+        self._value, self._inside = Value(), False
+        self._buffer = self._buffer[at:]
+        return True
+
+    def _no_call(self, end: int) -> bool:
+        """What looked like a header was text."""
+        self._inside = False
+        self._show(end)
+        return True
+
+    def _in_value(self, value: Value) -> bool:
+        at = value.take(self._buffer, 0)
+        self._said += [Arguments(self._buffer[:at])] if at else []
+        self._buffer = self._buffer[at:]
+        if value.done:
+            self._value, self._after = None, True
+        return value.done
