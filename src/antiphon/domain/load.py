@@ -64,4 +64,4 @@ class Load:
     inter_token_seconds: Histogram = Histogram()
     """Between tokens of one sequence."""
     adapters: tuple[AdapterLoad, ...] = ()
-    """The same by adapter, of those in use."""
+    """The same by adapter, of those that were used and are not removed."""
