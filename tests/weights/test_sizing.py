@@ -6,7 +6,16 @@ import pytest
 
 from antiphon.errors import LoadError
 from antiphon.weights.gguf import Header
-from antiphon.weights.sizing import LONGEST_DEFAULT, Asked, Size, available_memory, fitting, kv_bytes_per_cell
+from antiphon.weights.sizing import (
+    LONGEST_DEFAULT,
+    Asked,
+    Size,
+    available_memory,
+    fitting,
+    kv_bytes_per_cell,
+    text_bytes_per_token,
+    text_length,
+)
 
 
 def header(
@@ -20,6 +29,38 @@ def header(
         "llama.attention.head_count_kv": kv_heads,
     }
     return Header(Path("m.gguf"), 1_000_000, "llama", metadata, 1, 1)
+
+
+def encoder(context: int = 8192, vocabulary: int = 250_000) -> Header:
+    metadata: dict[str, int | float | bool | str] = {
+        "bert.context_length": context,
+        "bert.embedding_length": 1024,
+        "bert.attention.causal": False,
+        "bert.pooling_type": 2,
+    }
+    shapes = {"token_embd.weight": (1024, vocabulary)}
+    return Header(Path("e.gguf"), 1_000_000, "bert", metadata, 1, 1, shapes)
+
+
+def test_the_longest_text_is_the_models_own_where_memory_allows_it():
+    assert text_length(encoder(512), None, free=10**12) == 512
+    assert text_length(encoder(131072), None, free=10**12) == LONGEST_DEFAULT
+    assert text_length(header(2048), None, free=10**12) == 2048
+
+
+def test_a_large_vocabulary_shortens_the_longest_text_of_an_encoder():
+    """Each token of it takes a row as wide as the vocabulary."""
+    assert text_bytes_per_token(encoder()) > 4 * 250_000
+    scarce = text_length(encoder(), None, free=4 * 10**9)
+    assert scarce % 256 == 0 and scarce * text_bytes_per_token(encoder()) <= 2 * 10**9
+    assert scarce > 1024 < text_length(encoder(vocabulary=30_000), None, free=4 * 10**9)
+    assert text_length(encoder(), 8192, free=4 * 10**9) == 8192, "what was said stands"
+    with pytest.raises(LoadError, match="256 tokens"):
+        text_length(encoder(), None, free=10**8)
+
+
+def test_a_decoder_takes_what_it_keeps_of_a_text():
+    assert text_bytes_per_token(header()) == kv_bytes_per_cell(header(), "f16")
 
 
 def test_a_token_takes_its_keys_and_values_in_every_layer():

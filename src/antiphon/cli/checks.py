@@ -30,7 +30,7 @@ from antiphon.settings_model import ModelSettings
 from antiphon.supervisor import bind
 from antiphon.weights.gguf import read_header
 from antiphon.weights.reference import is_reference, parse
-from antiphon.weights.sizing import available_memory, kv_bytes_per_cell
+from antiphon.weights.sizing import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 OLDEST_PYTHON = (3, 11)
 QUICK = 10.0
@@ -109,7 +109,9 @@ def _local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
 def _sized(each: ModelSettings) -> Sized:
     known = sized(each)
     header = read_header(Path(known.path))
-    cells = 0 if header.embeds else known.cells or (known.context_length or 0) * known.sequences
+    if header.embeds:
+        return Sized(known, header.size + (known.context_length or 0) * text_bytes_per_token(header))
+    cells = known.cells or (known.context_length or 0) * known.sequences
     return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
 
 

@@ -19,6 +19,9 @@ SHORTEST_USEFUL = 256
 SHORTEST_SERVED = 16
 """Tokens that a context must have; the settings take no shorter one."""
 
+ACTIVATIONS = 32
+"""Rows as wide as an encoder that one token takes on its way through: measured, with head-room."""
+
 BYTES = {"f16": 2, "f32": 4}
 
 
@@ -68,12 +71,33 @@ def fitting(header: Header, asked: Asked, free: int | None = None) -> Size:
     return Size(length, max(length, min(wanted, fits)) if asked.pool else wanted)
 
 
-def text_length(header: Header, asked: int | None) -> int:
-    """Tokens of one text of an embedding model, which keeps nothing of it. Raises LoadError."""
+def text_length(header: Header, asked: int | None, free: int | None = None) -> int:
+    """Tokens of one text of an embedding model: at most the model's own, and as many as fit the memory. What
+    was said stands. Raises LoadError."""
     own = header.context_length
     if own < 1:
         raise LoadError(f"{header.path.name} does not say how long a text it reads")
-    return asked or min(own, LONGEST_DEFAULT)
+    room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
+    longest = min(own, LONGEST_DEFAULT)
+    fits = int(room // text_bytes_per_token(header))
+    if asked or fits >= longest:
+        return asked or longest
+    if fits < SHORTEST_USEFUL:
+        raise LoadError(
+            f"{header.path.name} needs {header.size / 1e9:.1f} GB for its weights, and more for a text of "
+            f"{SHORTEST_USEFUL} tokens than the memory that is free; use a smaller quantization"
+        )
+    return fits // SHORTEST_USEFUL * SHORTEST_USEFUL
+
+
+def text_bytes_per_token(header: Header) -> int:
+    """Bytes that a token of the longest text takes while it is read. The library keeps a row as wide as the
+    vocabulary for each token of an encoder's text, though there is nothing in it; a decoder reads a long text
+    in parts, and caches it."""
+    if header.metadata.get(f"{header.architecture}.attention.causal", True):
+        return max(1, kv_bytes_per_cell(header, "f16"))
+    _, vocabulary = header.shapes.get("token_embd.weight", (0, 0))
+    return 4 * (vocabulary + ACTIVATIONS * max(1, header.number("embedding_length")))
 
 
 def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:

@@ -33,8 +33,8 @@ LONGEST_DEFAULT = 8192
 """Tokens of one text when nobody says otherwise."""
 
 LOGITS_BYTES = 128 * 1024 * 1024
-"""Of a model with a head for tokens the library keeps a row of logits for each row of a step, though nobody
-reads them; so a large vocabulary makes steps smaller."""
+"""The library keeps a row as wide as the vocabulary for each row of a step, though nobody reads it; so a large
+vocabulary makes steps smaller."""
 
 FEWEST_ROWS = 64
 
@@ -112,7 +112,7 @@ def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: 
         sampling=AskedSampling(),
         embedding=EmbeddingFacts(model.dimensions(), pooling),
     )
-    rows = min(STEP_ROWS, context.shape.rows)
+    rows = step_rows(model)
     policy = Policy(
         sequences=spec.sequences,
         chunk=rows,
@@ -135,11 +135,14 @@ def text_length(spec: LoadSpec, model: NativeModel) -> int:
     return asked
 
 
+def step_rows(model: NativeModel) -> int:
+    """Tokens of several texts that one step computes."""
+    return max(FEWEST_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
+
+
 def context_shape(spec: LoadSpec, model: NativeModel, longest: int) -> ContextShape:
     """Sizes for the order: a model that is not causal needs its longest text in one pass."""
-    rows = max(longest, STEP_ROWS)
-    if is_causal(model):
-        rows = max(FEWEST_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
+    rows = step_rows(model) if is_causal(model) else max(longest, step_rows(model))
     return ContextShape(
         cells=max(longest, rows),
         sequences=spec.sequences,
