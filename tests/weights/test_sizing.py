@@ -38,7 +38,7 @@ def encoder(context: int = 8192, vocabulary: int = 250_000) -> Header:
         "bert.attention.causal": False,
         "bert.pooling_type": 2,
     }
-    shapes = {"token_embd.weight": (1024, vocabulary)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (1024, vocabulary)}
     return Header(Path("e.gguf"), 1_000_000, "bert", metadata, 1, 1, shapes)
 
 

@@ -33,8 +33,8 @@ LONGEST_DEFAULT = 8192
 """Tokens of one text when nobody says otherwise."""
 
 LOGITS_BYTES = 128 * 1024 * 1024
-"""The library keeps a row as wide as the vocabulary for each row of a step, though nobody reads it; so a large
-vocabulary makes steps smaller."""
+"""The library keeps a row as wide as the vocabulary for each row of a step, though nobody reads it; so a
+large vocabulary makes steps smaller."""
 
 FEWEST_ROWS = 64
 
