@@ -33,6 +33,7 @@ from models.cantor.corpus.exclude import words_of
 
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "template.jinja"
+READ = 60_000  # documents of each leg
 MOST_TOKENS = 128  # within which an answer has to end
 ROOM = 512  # tokens that a rendered prompt may make, since /completions alone would stop after 16
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -130,9 +131,9 @@ def is_right(row: Json, answer: Answer) -> bool:
 
 
 def known_words() -> frozenset[str]:
-    """Every word of the corpus."""
+    """The words of the corpus: of as many documents of each leg as hold all but invented ones."""
     words: set[str] = set()
-    for document in training():
+    for document in training(at_most=READ):
         words.update(words_of(document.lead + document.text))
         for turn in document.turns:
             words.update(words_of(turn.content))
