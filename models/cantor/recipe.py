@@ -18,22 +18,22 @@ MIXTURES: dict[str, dict[str, float]] = {
     "copying": {"drill": 0.5, "tool_drill": 0.5},
     "mostly copying": {"drill": 0.25, "tool_drill": 0.25, "tools": 0.22, "skill": 0.1, "fact": 0.18},
     "all": {
-        "fact": 0.27,
-        "facts": 0.04,
+        "fact": 0.25,
+        "facts": 0.03,
         "talk": 0.04,
-        "knowledge": 0.05,
+        "knowledge": 0.03,
         "skill": 0.13,
-        "mixed": 0.03,
+        "mixed": 0.02,
         "recall": 0.05,
         "obeyed": 0.06,
         "tools": 0.30,
-        "text": 0.003,
+        "text": 0.002,
         "long": 0.0003,
-        "drill": 0.02,
-        "tool_drill": 0.02,
+        "drill": 0.04,
+        "tool_drill": 0.05,
     },
 }
-RUNS = {"copying": 0.6, "mostly copying": 0.5, "all": 0.1}  # chance of repeated random tokens first
+RUNS = {"copying": 0.6, "mostly copying": 0.5, "all": 0.2}  # chance of repeated random tokens first
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ WIDTH_STEP = 8  # widths of batches are multiples of it, so that the library mee
 CHECKPOINT_SECONDS = 220.0
 LOG_STEPS = 40
 STACKED = 3  # matrices that Muon takes at once
-LONGEST_STEP = 4.0  # of the usual; what a step takes beyond that it was paused
+USUAL_STEP = 1.0  # seconds, until some are known
+LONGEST_STEP = 4.0  # of the usual; what a step takes beyond that it was paused, or compiled
 EXAMINED = 30  # documents of each kind that a checkpoint is examined on
 EXAM_SEED = 77
 
@@ -225,7 +226,8 @@ class Run:
         others = [weight for name, weight in named if weight.ndim == 1 or "embed" in name]
         self.adam = torch.optim.AdamW(others, lr=recipe.ADAM_RATE, betas=(0.9, 0.98), weight_decay=0.0)
         self.total = 60 * sum(leg.minutes for leg in recipe.LEGS)
-        self.clock = self.usual = self.saved = self.loss = 0.0
+        self.clock = self.saved = self.loss = 0.0
+        self.usual = USUAL_STEP
         self.tokens = self.count = self.leg = self.taken = 0
         self.exam: dict[str, list[Batch]] = {}
         self.replicas = [self.model, *(replica(self.model) for _ in range(1, workers))]
@@ -273,7 +275,6 @@ class Run:
             began = time.monotonic()
             self.loss += self.step(batches)
             spent = time.monotonic() - began
-            self.usual = self.usual or spent
             spent = min(spent, LONGEST_STEP * self.usual)
             self.usual += 0.05 * (spent - self.usual)
             self.clock += spent
