@@ -39,12 +39,22 @@ def write_adapter(path: Path, model: Path, rank: int = 16, seed: int = 0, weight
     return write(path, base.architecture, float(rank), tensors)
 
 
-def write(path: Path, architecture: str, alpha: float, tensors: Matrices) -> str:
-    """Writes a GGUF adapter of these matrices, whatever they are; its digest."""
+def write(
+    path: Path, architecture: str, alpha: float, tensors: Matrices, invocation: tuple[int, ...] = ()
+) -> str:
+    """Writes a GGUF adapter of these matrices, whatever they are; its digest.
+
+    `invocation`: tokens after which alone it is to act, which makes it an activated LoRA.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, alpha)
+    if invocation:
+        key = gguf.Keys.Adapter.ALORA_INVOCATION_TOKENS
+        writer.add_key_value(
+            key, list(invocation), gguf.GGUFValueType.ARRAY, sub_type=gguf.GGUFValueType.UINT32
+        )
     for name, values in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(values))
     writer.write_header_to_file()

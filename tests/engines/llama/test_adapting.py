@@ -252,7 +252,9 @@ def broken(base: Path, folder: Path) -> dict[str, Path]:
     header = read_header(base)
     rows = np.ones((2, 32), np.float32)
     name = "blk.0.attn_q.weight"
-    found = {kind: folder / f"{kind}.gguf" for kind in ("text", "cut", "shapes", "alpha", "stranger")}
+    found = {
+        kind: folder / f"{kind}.gguf" for kind in ("text", "cut", "shapes", "alpha", "stranger", "woken")
+    }
     found["text"].write_text("this is no adapter")
     write_adapter(found["cut"], base, 4, 9)
     found["cut"].write_bytes(found["cut"].read_bytes()[:-700])
@@ -260,6 +262,7 @@ def broken(base: Path, folder: Path) -> dict[str, Path]:
     good = {f"{name}.lora_a": np.ones((2, 64), np.float32), f"{name}.lora_b": np.ones((64, 2), np.float32)}
     write(found["alpha"], header.architecture, float("nan"), good)
     write(found["stranger"], "qwen2", 2.0, good)
+    write(found["woken"], header.architecture, 2.0, good, (5, 6))
     return found | {"model": base, "gone": folder / "gone.gguf"}
 
 
@@ -269,6 +272,7 @@ REASONS = {
     "shapes": "shape",
     "alpha": "the alpha nan",
     "stranger": "mismatch",
+    "woken": "activated",
     "model": "refused",
     "gone": "cannot be read",
 }

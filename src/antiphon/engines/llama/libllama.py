@@ -65,6 +65,7 @@ FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "llama_memory_seq_cp": (None, [P, I32, I32, I32, I32]),
     "llama_adapter_lora_init": (P, [P, STR]),
     "llama_adapter_lora_free": (None, [P]),
+    "llama_adapter_get_alora_n_invocation_tokens": (ctypes.c_uint64, [P]),
     "llama_adapter_meta_val_str": (I32, [P, STR, STR, SIZE]),
     "llama_set_adapters_lora": (I32, [P, P, SIZE, P]),
     "llama_set_abort_callback": (None, [P, P, P]),

@@ -29,6 +29,9 @@ class NativeAdapter:
                 f"llama.cpp refused the adapter {path.name}: {log.errors() or 'it gave no reason'}"
             )
 
+        if self._call.llama_adapter_get_alora_n_invocation_tokens(self.pointer):
+            self.close()
+            raise LoadError(f"the adapter {path.name} is an activated LoRA, which is not served")
         if not 0 < (alpha := self._alpha()) < math.inf:
             self.close()
             raise LoadError(f"the adapter {path.name} has the alpha {alpha}; it must be a positive number")
