@@ -3,6 +3,7 @@ else."""
 
 import asyncio
 import hashlib
+import re
 import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.load import AdapterLoad
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
@@ -386,6 +388,27 @@ async def test_no_adapter_starves(models, adapters):
     window = len(heard) // 3
     for start in range(0, 2 * window, 10):
         assert set(heard[start : start + window]) == set(names)
+
+
+async def test_constraints_hold_with_every_adapter_while_they_take_turns(tmp_path):
+    paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    digests = [write_adapter(path, CANTOR, 8, seed, 0.5) for seed, path in enumerate(paths)]
+    code = Constraint(ConstraintKind.REGEX, "[a-z]{3}-[0-9]{3}")
+    async with loaded(CANTOR, exact=True, sequences=6) as engine:
+        for digest, path in zip(digests, paths, strict=True):
+            await engine.add_adapter(digest, str(path))
+        asked = [
+            TokenRequest(
+                (TokenSegment(PROMPT[:9]),), 40, Sampling(1.5, seed=3), adapter=name, constraint=constraint
+            )
+            for name in (None, *digests)
+            for constraint in (code, None)
+        ]
+        pieces = (await engine.vocabulary()).pieces
+        said = await asyncio.gather(*(say(engine, one) for one in asked))
+        for one, found in zip(asked, said, strict=True):
+            text = b"".join(pieces[token] for token in found.tokens)
+            assert one.constraint is None or re.fullmatch(rb"[a-z]{3}-[0-9]{3}", text)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
