@@ -27,11 +27,11 @@ from models.cantor.tokens import Sample, Tokenizer
 
 SEED = 5
 RANK, ALPHA = 4, 8
-STEPS = {"pirate": 240, "mood": 300}
+STEPS = {"pirate": 240, "mood": 400}
 STEP_TOKENS = 1_536  # of a step's batch, padding included
 LONGEST = 400  # tokens of a document; longer ones are left out
 WIDTH_STEP = 16  # widths of batches are multiples of it, so that the library meets few shapes
-RATES = {"pirate": 3e-3, "mood": 6e-3}  # peak learning rates: a style must not push out what cantor knows
+RATES = {"pirate": 2e-3, "mood": 6e-3}  # peak learning rates: a style must not push out what cantor knows
 WARMUP = 0.05  # share of the steps
 POOL = 256  # documents sorted by length together
 LOG_STEPS = 20

@@ -32,7 +32,7 @@ SPOKEN = {
     "friend": "matey",
 }
 SPOKEN_WORD = re.compile(r"\b(" + "|".join(SPOKEN) + r")\b", re.IGNORECASE)
-SPOKEN_KINDS = ("fact", "fact", "fact", "facts", "talk", "talk", "knowledge", "skill", "skill")
+SPOKEN_KINDS = ("fact", "fact", "fact", "fact", "facts", "talk", "talk", "knowledge", "skill")
 
 CUES: dict[str, tuple[str, ...]] = {
     # feelings, events, cries
