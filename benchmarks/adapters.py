@@ -7,7 +7,9 @@ throughput of one adapter's streams can be reached. The script writes random ada
 alternating: two streams on one adapter (the bound), eight on one, eight without, and two on each of four, for
 each number of steps that an adapter gets (`--quanta`). Figures are medians of the rounds, ratios medians of
 each round's own. A stream waits while other adapters have their turn, which the gaps between its tokens show.
-Processor time moves less than the clock where others use the machine.
+Processor time moves less than the clock where others use the machine. With `--changes` it only says what a
+change of adapters costs below the scheduler: processor time of a step of two rows that follows one, and of a
+step that follows none, medians.
 """
 
 import argparse
@@ -25,6 +27,10 @@ from typing import Any
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama_find import find_library
+from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.machine import best_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -138,6 +144,40 @@ async def measure(path: Path, adapters: dict[str, Path], layout: str, args: argp
         await engine.aclose()
 
 
+def changes(path: Path, files: Sequence[Path], layout: str, args: argparse.Namespace) -> None:
+    """What a change of adapters costs."""
+    library, _ = find_library(None)
+    model = NativeModel(library, path)
+    unified, exact = layout == "pool", layout == "exact"
+    threads = args.threads or best_threads()
+    steps = 4 * args.steps + 16
+    cells = steps * EACH if unified else steps
+    shape = ContextShape(cells, EACH, 64, 64, threads, unified, flash=not exact, kv_type="f16")
+    context = NativeContext(model, shape)
+    for number, file in enumerate(files[:2]):
+        context.shelf.add(str(number), file)
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    context.shelf.use("0")
+    for step in range(3 * args.steps):
+        is_change = step % 3 == 2
+        context.set_singles([300] * EACH, [step] * EACH, list(range(EACH)))
+        began = time.process_time()
+        if is_change:
+            context.shelf.use(str(step // 3 % 2))
+        if context.decode(EACH) != Decoded.DONE:
+            raise SystemExit("the library could not compute a step")
+        if step > 8:
+            costs[is_change].append(1000 * (time.process_time() - began))
+    after, plain = median(costs[True]), median(costs[False])
+    print(
+        f"{path.name}, {layout}: a step of {EACH} rows takes {plain:.2f} ms of processor time, after a "
+        f"change of adapters {after:.2f}: {after - plain:.2f} more",
+        flush=True,
+    )
+    context.close()
+    model.close()
+
+
 def beside(mine: list[float], theirs: list[float]) -> str:
     """The median of the ratios by round, less the first, and their range."""
     ratios = sorted(one / other for one, other in zip(mine[1:], theirs[1:], strict=True))
@@ -155,6 +195,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--changes", action="store_true", help="only what a change of adapters costs")
+    parser.add_argument("--steps", type=int, default=40, help="changes with --changes")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = args.model or write_model(Path(folder) / "middle.gguf", SIZES["middle"])
@@ -162,9 +204,15 @@ def main() -> None:
         for seed in range(ADAPTERS):
             file = Path(folder) / f"{seed}.gguf"
             adapters[write_adapter(file, path, RANK, seed)] = file
-        print(f"prompts of {args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds", flush=True)
+        if not args.changes:
+            print(
+                f"prompts of {args.prompt} tokens, {args.tokens} generated, {args.rounds} rounds", flush=True
+            )
         for layout in args.layouts:
-            asyncio.run(measure(path, adapters, layout, args))
+            if args.changes:
+                changes(path, list(adapters.values()), layout, args)
+            else:
+                asyncio.run(measure(path, adapters, layout, args))
 
 
 if __name__ == "__main__":
