@@ -51,11 +51,11 @@ def talk(*messages, tools=(WEATHER,)):
 
 
 def test_a_template_gets_tools_as_openai_writes_them():
-    shown = {"type": "function", "function": {"name": "weather", "description": "Tells the weather."}}
-    shown["function"]["parameters"] = SCHEMA
+    function = {"name": "weather", "description": "Tells the weather.", "parameters": SCHEMA}
+    shown = {"type": "function", "function": function}
     assert json.dumps(shown) in written(QWEN, talk(HELLO))
-    without = {"type": "function", "function": {"name": "now"}}
-    without["function"]["parameters"] = {"type": "object", "properties": {}}
+    empty = {"type": "object", "properties": {}}
+    without = {"type": "function", "function": {"name": "now", "parameters": empty}}
     assert json.dumps(without) in written(QWEN, talk(HELLO, tools=(Tool("now"),)))
 
 

@@ -77,7 +77,10 @@ class Checker:
         answer = self._recalled(constraint) or await self._asked(constraint)
         if isinstance(answer, str):
             return answer
-        raise ErrorReport(answer.code, answer.message, constraint.field).exception()
+        within = (answer.param or "").startswith(f"{constraint.field}[")  # one of several schemas
+        raise ErrorReport(
+            answer.code, answer.message, answer.param if within else constraint.field
+        ).exception()
 
     async def aclose(self) -> None:
         """Ends the process."""

@@ -23,7 +23,11 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama.constraining import after_line_break
+from antiphon.engines.llama.libllama_find import find_library
+from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.engines.llama.masks import Guide, Masks, tokens_of
+from antiphon.engines.llama.tokenizing import read_vocabulary
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from tests.engines.llama.conftest import loaded
 
@@ -99,6 +103,32 @@ async def test_what_is_said_satisfies_the_constraint_alone_and_beside_others(
             assert len(found) == 7
         if constraint is not None and (await engine.info()).exact:
             assert (await say(engine, constraint, seed=seed)).tokens == together[seed].tokens
+
+
+def test_forced_text_has_the_tokens_that_the_model_learnt_for_it() -> None:
+    """cantor's tokenizer puts a space before a text, which what stands in the middle of one does not have."""
+    library, _ = find_library(None)
+    model = NativeModel(library, CANTOR)
+    try:
+        table = read_vocabulary(model)
+        split = after_line_break(model.tokenize, table)
+        assert [table.pieces[token] for token in split(b"difference")] == [b"di", b"f", b"fer", b"ence"]
+        for text in (
+            b'{"name": "multiply", "arguments": {"',
+            b"Berlin",
+            b" a",
+            b"a\nb",
+            b"\n",
+            "é😀".encode(),
+        ):
+            assert b"".join(table.pieces[token] for token in split(text)) == text
+            assert split(text) == model.tokenize(b"Hello.\n" + text)[-len(split(text)) :]
+        longest = Vocabulary(tokens_of(table)).tokenizer.tokenize_bytes(b"Berlin")
+        assert Vocabulary(tokens_of(table), split).tokenizer.tokenize_bytes(b"Berlin") == split(b"Berlin")
+        assert longest != split(b"Berlin")
+        assert after_line_break(lambda _: [], table)(b"a") == []
+    finally:
+        model.close()
 
 
 async def test_forced_tokens_have_log_probabilities_when_asked_for(engine: LlamaTokenEngine) -> None:

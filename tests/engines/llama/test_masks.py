@@ -84,6 +84,16 @@ def test_what_is_forced_comes_as_a_list_and_the_mask_is_of_what_follows(masks: M
     assert np.flatnonzero(guide.allowed()).tolist() == [END]
 
 
+def test_what_a_worker_finds_out_is_seen_between_steps_only(masks: Masks):
+    guide = answered(masks.guide(grammar(KIND.REGEX, "ab[xy]")))
+    assert guide.settled and not guide.seen
+    guide.look()
+    assert guide.seen
+    guide.take_forced()
+    guide.advance(ord("x"))
+    assert not answered(guide).seen
+
+
 def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: Masks):
     guide = answered(masks.guide(grammar(KIND.REGEX, "[ab]{9}")))
     guide.advance(ord("c"))

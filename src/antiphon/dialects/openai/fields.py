@@ -243,6 +243,7 @@ FIELDS: tuple[Field, ...] = (
     # --- messages and parts ---
     _refused("function_call", MESSAGE, "OpenAI took its place by tool_calls; send tool_calls"),
     _refused("refusal", MESSAGE, "say it as content"),
+    _refused("annotations", MESSAGE, "nothing is searched for on the web; leave them out", []),
     _refused("audio", MESSAGE, MEDIA),
     _refused("image_url", PART, MEDIA),
     _refused("input_audio", PART, MEDIA),

@@ -39,18 +39,21 @@ class Guiding:
         while waiting and (left := until - time.monotonic()) > 0:
             guide = waiting[0].guide
             if guide is None:
-                return
+                break
             guide.desk.news.clear()
             waiting = [one for one in waiting if self._waits(one)]
             if waiting:
                 guide.desk.news.wait(left)
+        for sequence in running:
+            if sequence.guide is not None:
+                sequence.guide.look()
 
     def _waits(self, sequence: Sequence) -> bool:
         if sequence.guide is None:
             return False
         if sequence in self._parked:
             return not sequence.guide.ready
-        return sequence.held and sequence.computed == len(sequence.tokens) - 1
+        return not sequence.guide.settled and sequence.computed == len(sequence.tokens) - 1
 
     def failed(self, running: Iterable[Sequence]) -> list[tuple[Sequence, EngineError]]:
         """Sequences whose constraint cannot be followed any further, or not in time."""

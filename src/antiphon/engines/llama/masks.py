@@ -75,6 +75,7 @@ class Guide:
         "desk",
         "error",
         "ready",
+        "seen",
         "settled",
     )
 
@@ -83,6 +84,7 @@ class Guide:
         self._grammar = grammar
         self._clock = clock
         self._matcher: Matcher | None = None
+        self.settled = self.ready = self.seen = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
         self._allowed: Allowed | None = None
@@ -90,6 +92,10 @@ class Guide:
         """Why it cannot go on."""
         self.abandoned = False
         """Whether nobody will ask any more."""
+        self.settled = False
+        """Whether the forced tokens are known."""
+        self.ready = False
+        """Whether the mask of what follows them is known too."""
         self._begin()
 
     # --- the decode thread
@@ -124,6 +130,11 @@ class Guide:
             raise EngineError("the constraint allows no token here; nothing can follow")
         return self._allowed
 
+    def look(self) -> None:
+        """Notes whether forced tokens are known, so that all of one step go by the same: workers go on
+        meanwhile. Whether they are computed together or one by one changes the last bits of what follows."""
+        self.seen = self.settled
+
     def age(self) -> float:
         """Seconds since the answer was asked for."""
         return self._clock() - self._began
@@ -133,7 +144,7 @@ class Guide:
         return not self.ready and self.age() > CAP
 
     def _begin(self) -> None:
-        self.settled = self.ready = False
+        self.settled = self.ready = self.seen = False
         self._forced, self._allowed = (), None
         self._began = self._clock()
         self.desk.put(self)

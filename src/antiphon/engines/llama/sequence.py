@@ -103,8 +103,8 @@ class Sequence:
 
     @property
     def held(self) -> bool:
-        """Whether it is not known yet which tokens must follow its last one."""
-        return self.guide is not None and not self.guide.settled
+        """Whether it is not known yet which tokens must follow its last one, as of this step."""
+        return self.guide is not None and not self.guide.seen
 
     @property
     def idle(self) -> bool:
