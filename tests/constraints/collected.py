@@ -218,8 +218,8 @@ REFUSED: dict[str, Any] = {
     "anyOf": {"anyOf": []},
     "oneOf": {"oneOf": [{"type": "object"}, {"type": "object", "required": ["a"]}]},
     "prefixItems": {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [True]},
-    "regular expression": {"pattern": "(?=a)b"},
-    "control characters": {"pattern": "^[\\x00-!#-~]*$"},
+    "pattern": {"pattern": "(?=a)b"},
+    "pattern ": {"pattern": "^[\\x00-!#-~]*$"},
     "accepts nothing": False,
     "schemas": json.loads('{"items":' * 60 + "true" + "}" * 60),
 }

@@ -2,12 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
-from datetime import datetime, time
-from typing import Any
 
 import pytest
-from jsonschema import Draft7Validator, Draft202012Validator
 
 from antiphon.constraints.checking import checked
 from antiphon.constraints.grammars import MAX_CHOICES
@@ -16,6 +12,7 @@ from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 from tests.constraints.collected import TAKEN
 from tests.constraints.support import sampled, vocabulary
+from tests.constraints.validation import accepts
 
 KIND = ConstraintKind
 
@@ -45,6 +42,36 @@ REGEXES = [
     "line\\nend",
     "a{0}",
     "(a|b)*c{2,}",
+    "(19|20)\\d{2}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])",
+    "[A-Z][a-z]+( [A-Z][a-z]+){0,2}",
+    "#[0-9a-fA-F]{6}",
+    "(https?)://[a-z]+\\.(com|org)(/[a-z]*)?",
+    "[^@ ]{1,5}@[a-z]{1,5}\\.de",
+    "(\\+49|0)[1-9]\\d{2,4}",
+    "(?:[01]\\d|2[0-3]):[0-5]\\d",
+    "0x[0-9A-F]{1,4}",
+    "(A|B|C|D)\\)",
+    "\\((-?\\d+), (-?\\d+)\\)",
+    "[\\u4e00-\\u4eff]{1,3}",
+    "(?:[a-z]+\\n){1,2}end",
+    "v\\d{1,2}(?:\\.\\d{1,2}){0,2}",
+    "(ha){1,3}!?",
+    "[^\\d\\s]{3}",
+]
+
+CHOICES = [
+    ["yes", "no", 'a "b" \\ c', "línea\n😀", "[x](y)*", "yes"],
+    ["only"],
+    ["a", "ab", "abc", "b"],
+    [" ", "  ", "\n", "\t"],
+    ["</s>", "<|end|>", "<eos>", "%json", "{}"],
+    ["positive", "negative", "neutral"],
+    [str(number) for number in range(200)],
+    ["é", "è", "ê", "日本", "日", "本", "🙂", "👩‍🚀"],
+    ["x" * 60, "x" * 61],
+    ["'", '"', "\\", "/", "|", "(", ")", "[", "]", "{", "}", ".", "*", "+", "?", "^", "$"],
+    ["New York", "New Delhi", "Newark", "new york"],
+    [f"option {letter}" for letter in "abcdefgh"],
 ]
 
 LARK = {
@@ -59,20 +86,6 @@ GBNF = {
     'root ::= item (", " item){1,2} # a comment\nitem ::= [0-9]+': "[0-9]+(, [0-9]+){1,2}",
     'root ::= "\\"" [\\x41-\\x43]* "\\"\\n"': '"[A-C]*"\n',
 }
-
-
-def accepts(schema: Any, text: str) -> bool:
-    """Whether the text is JSON that the schema takes, formats included."""
-    old = isinstance(schema, dict) and "draft-07" in str(schema.get("$schema"))
-    checker = Draft7Validator if old else Draft202012Validator
-    value = json.loads(text)
-    timed: dict[str, Callable[[str], object]] = {
-        "time": time.fromisoformat,
-        "date-time": datetime.fromisoformat,
-    }
-    if isinstance(schema, dict) and schema.get("type") == "string" and schema.get("format") in timed:
-        timed[schema["format"]](value)
-    return bool(checker(schema, format_checker=checker.FORMAT_CHECKER).is_valid(value))
 
 
 def test_schemas_are_kept():
@@ -139,7 +152,7 @@ def test_regexes_match_the_whole_text(pattern: str):
 
 
 def test_a_choice_is_one_of_its_texts():
-    choices = ["yes", "no", 'a "b" \\ c', "línea\n😀", "[x](y)*", "yes"]
+    choices = CHOICES[0]
     texts = sampled(KIND.CHOICE, json.dumps(choices), vocabulary(), 60)
     assert set(texts) == set(choices)
     many = [f"choice number {at}" for at in range(MAX_CHOICES)]

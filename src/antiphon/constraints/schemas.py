@@ -162,7 +162,7 @@ class _Reading:
         if name in COUNTS | NUMBERS | PLAIN:
             self._require_value(name, value, place)
             return {
-                name: quotable(value, self._field) if name == "pattern" and isinstance(value, str) else value
+                name: self._pattern(value, place) if name == "pattern" and isinstance(value, str) else value
             }
         unbuilt = (
             "it cannot be kept while generating" if name in UNBUILT else "no keyword of that name is known"
@@ -193,15 +193,21 @@ class _Reading:
     def _require_text(self, name: str, value: Json, place: str) -> None:
         if not isinstance(value, str):
             self._wrong(name, place, "must be a text")
-        if name == "pattern":
-            require_portable(value, self._field)
-        elif name == "$ref":
+        if name == "$ref":
             if "~" in value or "%" in value:
                 self._unsupported(name, place, "names with ~ or % cannot be pointed to")
             self._references.append((place, value))
-        elif value not in OWN and value not in COMPILED:
+        elif name == "format" and value not in OWN and value not in COMPILED:
             known = ", ".join(sorted([*OWN, *COMPILED]))
             self._unsupported(name, place, f"the format {value[:64]!r} is not known; known are {known}")
+
+    def _pattern(self, value: str, place: str) -> str:
+        """The pattern as the compiler gets it."""
+        try:
+            require_portable(value, self._field)
+            return quotable(value, self._field)
+        except InvalidValue as problem:
+            self._wrong("pattern", place, f"cannot be taken: {problem.message}")
 
     def _require_types(self, value: Json, place: str) -> None:
         named = value if isinstance(value, list) else [value]

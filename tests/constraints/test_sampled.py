@@ -1,0 +1,116 @@
+"""Every schema, regex and choice of the collection on the real engine with cantor at temperature 1.5: refused
+by the name of its keyword, or every text that ends by itself is what was asked for."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antiphon
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.sampling import Sampling
+from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.errors import InvalidValue, UnsupportedParameter
+from tests.constraints.collected import REFUSED, TAKEN
+from tests.constraints.everyday import EVERYDAY
+from tests.constraints.test_collected import used
+from tests.constraints.test_kept import CHOICES, REGEXES
+from tests.constraints.validation import accepts
+from tests.engines.llama.conftest import loaded
+
+CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
+SCHEMAS: list[Any] = [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]
+SEQUENCES = 16
+LONGEST = 96
+"""Completion tokens: what has not ended by then is cut, and says nothing."""
+PARTS = 4
+MANY = 500
+"""Characters of a schema from which on it may be refused for its size."""
+
+
+async def text(engine: LlamaTokenEngine, constraint: Constraint, seed: int) -> str | None:
+    """One text at temperature 1.5; None when it was cut."""
+    prompt = await engine.tokenize([TextPiece("Once upon a time")], True)
+    asked = TokenRequest(
+        (TokenSegment(prompt),), LONGEST, Sampling(temperature=1.5, seed=seed), constraint=constraint
+    )
+    tokens: list[int] = []
+    async for event in engine.generate(asked):
+        if isinstance(event, Steps):
+            tokens += event.tokens
+        if isinstance(event, SequenceFinished) and event.cause is not StopCause.END:
+            return None
+    pieces = (await engine.vocabulary()).pieces
+    return b"".join(pieces[token] for token in tokens).decode()
+
+
+async def texts(engine: LlamaTokenEngine, constraint: Constraint, count: int) -> list[str] | str:
+    """Those of `count` that ended by themselves, or why the constraint is refused."""
+    try:
+        await engine.check(constraint)
+    except (InvalidValue, UnsupportedParameter) as refusal:
+        return refusal.message
+    found = await asyncio.gather(*(text(engine, constraint, seed) for seed in range(count)))
+    return [each for each in found if each is not None]
+
+
+async def said(constraints: Sequence[Constraint], count: int) -> list[list[str] | str]:
+    """What the engine makes of each."""
+    async with loaded(CANTOR, sequences=SEQUENCES, context_length=256) as engine:
+        turns = asyncio.Semaphore(SEQUENCES)
+
+        async def one(constraint: Constraint) -> list[str] | str:
+            async with turns:
+                return await texts(engine, constraint, count)
+
+        return await asyncio.gather(*map(one, constraints))
+
+
+def named(schema: Any) -> set[str]:
+    """What a refusal of this schema may name: its keywords, or what no keyword is at fault for."""
+    if schema is False:
+        return {"accepts nothing"}
+    return {"schemas", *used(schema)} if len(json.dumps(schema)) > MANY else {*used(schema)}
+
+
+async def require_schemas_kept(schemas: Sequence[Any], count: int) -> None:
+    """Refused by a keyword's name, or kept; and at least half of all texts end by themselves."""
+    ended = taken = 0
+    asked = [Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema)) for schema in schemas]
+    for schema, found in zip(schemas, await said(asked, count), strict=True):
+        if isinstance(found, str):
+            assert any(name in found for name in named(schema)), (schema, found)
+            continue
+        taken += count
+        ended += len(found)
+        for each in found:
+            assert accepts(schema, each), (schema, each)
+    assert ended > taken / 2
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_every_schema_is_refused_by_name_or_kept(part: int) -> None:
+    await require_schemas_kept(SCHEMAS[part::PARTS], 2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_every_schema_is_kept_twenty_times(part: int) -> None:
+    await require_schemas_kept(SCHEMAS[part::PARTS], 20)
+
+
+@pytest.mark.timeout(180)
+async def test_regexes_and_choices_are_kept() -> None:
+    asked = {Constraint(ConstraintKind.REGEX, each): each for each in REGEXES}
+    for pattern, found in zip(REGEXES, await said([*asked], 2), strict=True):
+        assert not isinstance(found, str) and all(re.fullmatch(pattern, each, re.ASCII) for each in found)
+    several = [Constraint(ConstraintKind.CHOICE, json.dumps(choices)) for choices in CHOICES]
+    for choices, found in zip(CHOICES, await said(several, 3), strict=True):
+        assert len(found) == 3 and set(found) <= set(choices)
