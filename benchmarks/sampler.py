@@ -42,6 +42,13 @@ CASES: dict[str, tuple[dict[str, Any], int | None]] = {
     "typical-p 0.9": ({"typical_p": 0.9}, None),
     "Mirostat 2": ({"mirostat": Mirostat(3.0)}, None),
 }
+FLAT: dict[str, tuple[dict[str, Any], int | None]] = {
+    "flat logits, top-p 0.95": ({"top_p": 0.95}, None),
+    "flat logits, typical-p 0.9": ({"typical_p": 0.9}, None),
+    "flat logits, both": ({"top_p": 0.95, "typical_p": 0.9}, None),
+}
+"""Of random weights' logits, of which most of the vocabulary is in the nucleus: the worst case."""
+
 PROMPT = 500
 """Tokens of a prompt, which the repetition penalty looks at."""
 
@@ -52,6 +59,12 @@ def rows_of(count: int, vocabulary: int) -> np.ndarray:
     ranks = dice.permuted(np.tile(np.arange(1, vocabulary + 1), (count, 1)), axis=1)
     falls = -1.6 * np.log(ranks) + dice.standard_normal((count, vocabulary)) * 0.5
     logits: np.ndarray = falls.astype(np.float32)
+    return logits
+
+
+def flat_rows(count: int, vocabulary: int) -> np.ndarray:
+    """Logits as random weights give them, with a spread of 3."""
+    logits: np.ndarray = 3 * np.random.default_rng(1).standard_normal((count, vocabulary), dtype=np.float32)
     return logits
 
 
@@ -89,8 +102,10 @@ def one_by_one(sampler: Sampler, logits: np.ndarray, many: list[Drawing]) -> Non
 
 
 def measure(vocabulary: int, args: argparse.Namespace) -> None:
-    logits, sampler = rows_of(args.rows, vocabulary), Sampler(vocabulary)
-    for name, (asked, logprobs) in CASES.items():
+    sampler = Sampler(vocabulary)
+    peaked, flat = rows_of(args.rows, vocabulary), flat_rows(args.rows, vocabulary)
+    for name, (asked, logprobs) in (CASES | FLAT).items():
+        logits = flat if name in FLAT else peaked
         many = drawings(args.rows, vocabulary, asked, logprobs)
 
         ours = cost(partial(sampler.draw, logits, many), args.rounds)

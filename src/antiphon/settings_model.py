@@ -49,8 +49,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_latency: Annotated[
         float,
         Meta(
-            description="Seconds of one step that prompts may take while others wait for their next token: "
-            "less is smoother streams, more is sooner first tokens.",
+            description="Seconds of one step that prompts may take while others wait for their next token, "
+            "at least 64 prompt tokens: less is smoother streams, more is sooner first tokens.",
             gt=0,
             le=60,
         ),
