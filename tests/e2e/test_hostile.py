@@ -1,0 +1,106 @@
+"""Constraints made to cost much, sent over the wire beside a running stream, which does not notice them."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.constraints.hostile import GRAMMARS, REGEXES, SCHEMAS
+from tests.e2e.server import Server, serving
+
+MOST = 1.0
+"""Seconds between two events of the stream: ten times what is wanted."""
+ALONE = 3
+"""Streams that are measured with nobody beside them, for what the machine does by itself."""
+DEEP = 2000
+
+FIELDS: list[dict[str, Any]] = [
+    *({"guided_regex": each} for each in REGEXES.values()),
+    *({"guided_json": each} for each in SCHEMAS.values()),
+    *({"guided_grammar": each} for each in GRAMMARS.values()),
+    {"guided_choice": [f"value {at}" for at in range(300_000)]},
+    {"guided_json": {"enum": [f"value {at}" for at in range(1_000_000)]}},
+    {"guided_json": '{"items":' * DEEP + "true" + "}" * DEEP},
+]
+
+
+def body(**more: Any) -> bytes:
+    """A request; made before anything is measured."""
+    message = {"role": "user", "content": "Tell me a story."}
+    return json.dumps({"model": "cantor", "messages": [message]} | more).encode()
+
+
+class Gaps:
+    """Seconds between the events of streams."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self._client = client
+        self.largest = 0.0
+        self.events = 0
+
+    async def stream(self) -> None:
+        """One answer, to its end."""
+        asked = body(stream=True, ignore_eos=True, max_tokens=600)
+        before = None
+        async with self._client.stream("POST", "/v1/chat/completions", content=asked) as answer:
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                if not line.startswith("data:"):
+                    continue
+                now = time.monotonic()
+                self.largest = max(self.largest, now - before if before else 0.0)
+                before = now
+                self.events += 1
+
+    async def until(self, over: asyncio.Event) -> None:
+        """Answers without end."""
+        while not over.is_set():
+            await self.stream()
+
+
+async def outcomes(client: httpx2.AsyncClient, bodies: Sequence[bytes]) -> list[tuple[int, Any]]:
+    """Status and body of each, all asked for at once."""
+
+    async def one(asked: bytes) -> tuple[int, Any]:
+        answer = await client.post("/v1/chat/completions", content=asked)
+        return answer.status_code, answer.json()
+
+    return await asyncio.gather(*map(one, bodies))
+
+
+@pytest.mark.timeout(400)
+async def test_a_running_stream_does_not_notice_hostile_constraints() -> None:
+    bodies = [body(max_tokens=90, **field) for field in FIELDS]
+    with serving() as server:
+        async with client_of(server) as streaming, client_of(server) as asking:
+            alone, beside, over = Gaps(streaming), Gaps(streaming), asyncio.Event()
+            for _ in range(ALONE):
+                await alone.stream()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(beside.until(over))
+                found = await outcomes(asking, bodies)
+                over.set()
+            sound = await outcomes(asking, [body(guided_choice=["yes", "no"])])
+    for field, (status, said) in zip(FIELDS, found, strict=True):
+        assert status in (200, 400, 413) or is_overdue(status, said), (
+            str(field)[:80],
+            status,
+            str(said)[:300],
+        )
+    assert sum(status != 200 for status, _ in found) > len(found) / 3
+    assert sound[0][0] == 200 and sound[0][1]["choices"][0]["message"]["content"] in ("yes", "no")
+    assert beside.events > alone.events / ALONE
+    assert beside.largest < max(MOST, 3 * alone.largest), (beside.largest, alone.largest)
+
+
+def is_overdue(status: int, said: Any) -> bool:
+    """Whether the answer is the error of a constraint that takes too long to follow."""
+    return status >= 500 and "constraint" in said["error"]["message"]
+
+
+def client_of(server: Server) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=server.url, timeout=300, headers={"content-type": "application/json"})
