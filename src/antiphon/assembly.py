@@ -98,13 +98,23 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
     projects_share = settings.engine.prefix_sharing == "server"
+    calls = {model.name: model.tool_calls for model in settings.models}
     return Models(
-        tuple(Model(name, _rendered(host, projects_share), created) for name, host in hosts.items())
+        tuple(
+            Model(name, _rendered(host, projects_share, calls.get(name, "auto")), created)
+            for name, host in hosts.items()
+        )
     )
 
 
-def _rendered(host: HostTokenEngine, projects_share: bool) -> Renderer:
-    return Renderer(host, state=host.state, generation=lambda: host.generation, projects_share=projects_share)
+def _rendered(host: HostTokenEngine, projects_share: bool, calls: str) -> Renderer:
+    return Renderer(
+        host,
+        state=host.state,
+        generation=lambda: host.generation,
+        projects_share=projects_share,
+        tool_calls=None if calls == "auto" else calls,
+    )
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:

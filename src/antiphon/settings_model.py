@@ -55,6 +55,10 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=60,
         ),
     ] = 0.1
+    tool_calls: Annotated[
+        Literal["auto", "deepseek", "harmony", "hermes", "llama", "mistral", "mistral-headed", "phi"],
+        Meta(description="How the model writes tool calls; auto is what its chat template says."),
+    ] = "auto"
     keep_prefixes: Annotated[
         bool, Meta(description="Keep computed prompts in free cells, for later requests that begin alike.")
     ] = True

@@ -4,7 +4,9 @@ and read back from whatever the constraint allows."""
 import json
 from itertools import pairwise
 from random import Random
+from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from antiphon.errors import EngineError
 from antiphon.rendering.toolcalls.families import FAMILIES, layout_of
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text
+from antiphon.settings_model import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
 
@@ -307,3 +310,10 @@ def test_a_template_says_its_family():
         assert layout_of(source).before == FAMILIES[name](source).before
         assert layout_of(source).open == FAMILIES[name](source).open
     assert layout_of("no tools at all").open == ("<tool_call>",)
+    assert layout_of("<tool_call>", "phi").open == FAMILIES["phi"]("").open
+
+
+def test_the_settings_name_the_families():
+    (setting,) = (each for each in msgspec.structs.fields(ModelSettings) if each.name == "tool_calls")
+    literal = get_args(setting.type)[0]
+    assert {*get_args(literal)} == {"auto", *FAMILIES}

@@ -60,14 +60,15 @@ async def prove_apart(payload: Mapping[str, object]) -> None:
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 
-async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Facts:
-    """Asks the engine. What was known before still holds when the engine says the same of itself."""
+async def learn(engine: TokenEngine, prove: Prove, before: Facts | None, family: str | None = None) -> Facts:
+    """Asks the engine. What was known before still holds when the engine says the same of itself. `family`:
+    whose notation the model has for calls; None is what its template says."""
     info = replace(await engine.info(), load=Load())
     if before is not None and info == before.info:
         return before
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
-    template, refusal = await _template(info.chat_template, vocabulary, prove)
+    template, refusal = await _template(info.chat_template, vocabulary, prove, family)
     controls = {name: token for token, name in vocabulary.names.items()}
     marks = {} if template is None else template.layout.shown(controls)
     return Facts(
@@ -86,7 +87,7 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None) -> Fact
 
 
 async def _template(
-    source: str | None, vocabulary: Vocabulary, prove: Prove
+    source: str | None, vocabulary: Vocabulary, prove: Prove, family: str | None
 ) -> tuple[ChatTemplate | None, str]:
     """The model's template once it was proved, or the sentence that says why there is none."""
     if source is None:
@@ -98,7 +99,7 @@ async def _template(
     special = Special(tuple(names.values()), bos, eos)
     try:
         await prove(proof_of(source, special))
-        return await asyncio.to_thread(ChatTemplate, source, special), ""
+        return await asyncio.to_thread(ChatTemplate, source, special, family), ""
     except TemplateRefused as refused:
         record("chat_template_refused", logging.WARNING, reason=refused.message)
         reason = refused.message.rstrip(".")

@@ -49,15 +49,18 @@ class Renderer:
         generation: Callable[[], int] = lambda: 0,
         prove: Prove = prove_apart,
         projects_share: bool = False,
+        tool_calls: str | None = None,
     ) -> None:
         """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
         other weights. `projects_share`: whether a prefix that one project computed serves another, unless a
-        request has a salt."""
+        request has a salt. `tool_calls`: the family whose notation the model has for calls; None is what its
+        template says."""
         self._engine = engine
         self._state = state
         self._generation = generation
         self._prove = prove
         self._projects_share = projects_share
+        self._tool_calls = tool_calls
         self._facts: Facts | None = None
         self._learnt = 0
         """The generation that the facts are of."""
@@ -206,7 +209,7 @@ class Renderer:
         if self._facts is None or self._learnt != generation:
             async with self._learning:
                 if self._facts is None or self._learnt != generation:
-                    self._facts = await learn(self._engine, self._prove, self._facts)
+                    self._facts = await learn(self._engine, self._prove, self._facts, self._tool_calls)
                     self._learnt = generation
         return self._facts
 

@@ -104,7 +104,8 @@ class ChatTemplate:
     """A compiled template. Raises TemplateRefused, when it is made and when it renders; safe to use from
     threads."""
 
-    def __init__(self, source: str, special: Special) -> None:
+    def __init__(self, source: str, special: Special, family: str | None = None) -> None:
+        """`family`: whose notation the model has for calls; None is what the template says."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
@@ -118,7 +119,7 @@ class ChatTemplate:
             raise _refusal("cannot be compiled", error) from None
         self._shield = Shield(special.names, _written(tree))
         self._support = AS_IT_IS
-        self.layout: Layout = layout_of(source)
+        self.layout: Layout = layout_of(source, family)
         """How the model writes calls."""
         self._support = self._found()
 

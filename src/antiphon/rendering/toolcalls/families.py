@@ -162,6 +162,9 @@ SIGNS: tuple[tuple[str, Family], ...] = (
 """What a template holds that speaks a notation, the surest first."""
 
 
-def layout_of(source: str) -> Layout:
-    """The notation of a template; Hermes' for one that has none."""
+def layout_of(source: str, family: str | None = None) -> Layout:
+    """The notation of a template, that of the named family or else what it says; Hermes' for one that has
+    none."""
+    if family is not None:
+        return FAMILIES[family](source)
     return next((family for sign, family in SIGNS if sign in source), hermes)(source)
