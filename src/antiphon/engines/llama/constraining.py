@@ -10,7 +10,6 @@ from antiphon.domain.constraint import Constraint
 from antiphon.engines.base import Vocabulary
 from antiphon.engines.llama.masks import Guide, Masks, tokens_of
 
-
 LINE_BREAK = b"\n"
 
 
