@@ -137,6 +137,7 @@ def llama_server(name: str, layout: str, shape: Shape, variables: dict[str, str]
         stderr=subprocess.DEVNULL,
         text=True,
         env=os.environ | variables,
+        start_new_session=True,  # as Antiphon's engine: Linux shares the machine out by session
     )
     assert child.stdin is not None and child.stdout is not None
     try:
