@@ -12,6 +12,10 @@ from tests.e2e.server import serving
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 
 
+pytestmark = pytest.mark.timeout(180)
+"""The first of them starts a server too."""
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     """Of a server with cantor, an adapter `steady` of its settings, and the file of another."""

@@ -22,6 +22,10 @@ BACK = 20.0
 LONG = {"model": "second", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 1500}
 
 
+pytestmark = pytest.mark.timeout(180)
+"""Each starts a server and several commands: seconds, and minutes where the machine is busy with others."""
+
+
 @dataclass(frozen=True)
 class Lender:
     """A server with one adapter of its settings and a directory of others."""
@@ -116,7 +120,6 @@ def test_what_runs_with_an_adapter_ends_although_it_is_unloaded(lender: Lender) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_loading_and_unloading_under_load_changes_nobodys_answer(lender: Lender) -> None:
     """cantor ships exact, so that one token of another adapter's would show."""
     alone = {name: lender.say(name, 32) for name in ("cantor", "first")}
