@@ -18,7 +18,7 @@ from antiphon.http.embed import Embed
 from antiphon.http.generate import Generate
 from antiphon.http.middleware import Border, Gate, Guard, Stamp
 
-EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored")
+EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored", "x-antiphon-relaxed")
 """Response headers that a web page of an allowed origin may read."""
 
 
