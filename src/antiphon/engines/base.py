@@ -140,7 +140,7 @@ class LoadSpec:
     """Of these, sequences of one actor; more are refused with Overloaded."""
     keep_prefixes: bool = True
     """Whether computed prefixes stay in free cells for later requests."""
-    quantum: int = 2
+    quantum: int = 4
     """Steps that the sequences of one adapter get at least before those of another have their turn."""
     adapter_memory: int = 1 << 30
     """Bytes of adapters that stay in memory; others are read again when their turn comes."""

@@ -40,7 +40,7 @@ class Policy:
     """Whether computed prefixes stay for later requests."""
     most_kept: int | None = None
     """Cells of a pool that may be kept: the rows of every step walk past each of them. None: all."""
-    quantum: int = 2
+    quantum: int = 4
     """Steps that the sequences of one adapter get at least before those of another have their turn."""
     turn: float = 0.0
     """Seconds that they get at least. The library builds its graphs anew when the adapter changes, which
