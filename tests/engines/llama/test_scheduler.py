@@ -368,7 +368,7 @@ def test_a_turn_lasts_some_steps_and_some_time():
 class Unsettled:
     """A guide that does not know yet what must come."""
 
-    settled = False
+    seen = False
 
 
 def test_an_adapter_has_no_turn_while_its_sequences_wait_for_their_constraints():
