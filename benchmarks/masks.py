@@ -47,7 +47,7 @@ from tests.constraints.collected import REFUSED, TAKEN
 from tests.constraints.everyday import EVERYDAY
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-PATIENCE = 4.0
+PATIENCE = 2.0
 """Seconds of processor time that one schema may take on the other side."""
 
 CONVERTER = """
@@ -177,21 +177,15 @@ class Peer:
         self._rows["id"] = np.arange(self._model.size)
         self._converter = built(source, folder)
 
-    def grammar(self, schema: object) -> tuple[str, str]:
+    def grammar(self, schema: object) -> tuple[bytes, bytes]:
         """The grammar of a schema, empty when refused; and what was said."""
-        run = subprocess.run(
-            [self._converter],
-            input=json.dumps(schema),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        return run.stdout if run.returncode == 0 else "", run.stderr
+        asked = json.dumps(schema).encode()
+        run = subprocess.run([self._converter], input=asked, capture_output=True, check=False)
+        return run.stdout if run.returncode == 0 else b"", run.stderr
 
-    def follow(self, grammar: str, tokens: Sequence[int], times: Times) -> bool:
+    def follow(self, grammar: bytes, tokens: Sequence[int], times: Times) -> bool:
         """Times a text; whether the grammar could be read."""
-        sampler = self._call.llama_sampler_init_grammar(self._vocabulary, grammar.encode(), b"root")
+        sampler = self._call.llama_sampler_init_grammar(self._vocabulary, grammar, b"root")
         if not sampler:
             return False
         until = time.thread_time() + PATIENCE

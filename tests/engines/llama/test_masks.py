@@ -15,6 +15,7 @@ from antiphon.constraints.matching import Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as Table
+from antiphon.engines.llama.constraining import Lent
 from antiphon.engines.llama.masks import CAP, Guide, Masks, tokens_of
 from antiphon.errors import EngineError, UnsupportedParameter
 from tests.constraints.support import END, TOKENS
@@ -187,3 +188,27 @@ def test_only_tokens_of_text_are_part_of_it_and_a_model_that_cannot_end_is_refus
     assert found.pieces[7] == found.pieces[9] == b"" and found.pieces[8] == b"\x08" and found.ends == (9, 10)
     with pytest.raises(UnsupportedParameter):
         tokens_of(table(lambda token: TokenKind.NORMAL, ()))
+
+
+def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more():
+    inside, leave = threading.Event(), threading.Event()
+    calls: list[bytes] = []
+
+    def tokenize(text: bytes) -> list[int]:
+        calls.append(text)
+        inside.set()
+        assert leave.wait(10)
+        return [1]
+
+    lent = Lent(tokenize)
+    caller = threading.Thread(target=lent, args=(b"a",))
+    back = threading.Thread(target=lent.take_back)
+    caller.start()
+    assert inside.wait(10)
+    back.start()
+    back.join(0.05)
+    assert back.is_alive(), "it was taken back from under a call"
+    leave.set()
+    back.join(10)
+    caller.join(10)
+    assert not back.is_alive() and lent(b"b") == [] and calls == [b"a"]

@@ -3,6 +3,7 @@ when first asked for; a model that is never constrained pays nothing. Lives on t
 """
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 from antiphon.constraints.checker import Checker
@@ -30,6 +31,24 @@ def after_line_break(
     return split
 
 
+class Lent:
+    """The model's tokenizer for as long as the model is there: threads of the masks may outlive it."""
+
+    def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
+        self._tokenize: Callable[[bytes], list[int]] | None = tokenize
+        self._lock = threading.Lock()
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The tokens of a text; none once it is taken back."""
+        with self._lock:
+            return self._tokenize(text) if self._tokenize is not None else []
+
+    def take_back(self) -> None:
+        """Returns when nobody is in it any more, nor will be."""
+        with self._lock:
+            self._tokenize = None
+
+
 class Constraining:
     """What the engine needs to constrain its sequences."""
 
@@ -38,7 +57,7 @@ class Constraining:
     ) -> None:
         """`tokenize`: how the model splits a text; called from other threads."""
         self._vocabulary = vocabulary
-        self._tokenize = tokenize
+        self._tokenize = Lent(tokenize)
         self._checker: Checker | None = None
         self._masks: Masks | None = None
         self._making = asyncio.Lock()
@@ -55,7 +74,8 @@ class Constraining:
         return masks.guide(grammar)
 
     async def aclose(self) -> None:
-        """Ends the process and the threads."""
+        """Ends the process and the threads; the tokenizer is not called after it."""
+        await asyncio.to_thread(self._tokenize.take_back)
         if self._checker is not None:
             await self._checker.aclose()
         if self._masks is not None:

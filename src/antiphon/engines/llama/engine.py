@@ -190,7 +190,7 @@ class LlamaTokenEngine:
             await self._constraints.aclose()
         if self._worker is not None:
             self._worker.stop()
-        self._texts.shutdown(wait=False)
+        await asyncio.to_thread(self._texts.shutdown)  # nobody may read a text when the model goes
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
