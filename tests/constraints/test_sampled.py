@@ -33,18 +33,21 @@ MANY = 500
 """Characters of a schema from which on it may be refused for its size."""
 
 
-async def text(engine: LlamaTokenEngine, constraint: Constraint, seed: int) -> str | None:
+async def text(
+    engine: LlamaTokenEngine, constraint: Constraint, seed: int, turns: asyncio.Semaphore
+) -> str | None:
     """One text at temperature 1.5; None when it was cut."""
     prompt = await engine.tokenize([TextPiece("Once upon a time")], True)
     asked = TokenRequest(
         (TokenSegment(prompt),), LONGEST, Sampling(temperature=1.5, seed=seed), constraint=constraint
     )
     tokens: list[int] = []
-    async for event in engine.generate(asked):
-        if isinstance(event, Steps):
-            tokens += event.tokens
-        if isinstance(event, SequenceFinished) and event.cause is not StopCause.END:
-            return None
+    async with turns:
+        async for event in engine.generate(asked):
+            if isinstance(event, Steps):
+                tokens += event.tokens
+            if isinstance(event, SequenceFinished) and event.cause is not StopCause.END:
+                return None
     pieces = (await engine.vocabulary()).pieces
     return b"".join(pieces[token] for token in tokens).decode()
 
@@ -55,7 +58,8 @@ async def texts(engine: LlamaTokenEngine, constraint: Constraint, count: int) ->
         await engine.check(constraint)
     except (InvalidValue, UnsupportedParameter) as refusal:
         return refusal.message
-    found = await asyncio.gather(*(text(engine, constraint, seed) for seed in range(count)))
+    turns = asyncio.Semaphore(2)
+    found = await asyncio.gather(*(text(engine, constraint, seed, turns) for seed in range(count)))
     return [each for each in found if each is not None]
 
 
