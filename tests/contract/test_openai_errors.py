@@ -68,7 +68,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
 
 def test_an_unknown_path_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
-        client.embeddings.create(model="m", input="a")
+        client.moderations.create(model="m", input="a")
     assert caught.value.code == "route_not_found"
 
 
