@@ -191,6 +191,16 @@ WRONG = [
         "invalid_value",
         "messages[0].tool_calls[0].function.arguments",
     ),
+    (
+        {"messages": [called(call(arguments='{"a": "\\ud800"}'))]},
+        "invalid_value",
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    (
+        {"messages": [called(call(arguments='{"a": NaN}'))]},
+        "invalid_value",
+        "messages[0].tool_calls[0].function.arguments",
+    ),
     ({"messages": [called(call(name="a b"))]}, "invalid_value", "messages[0].tool_calls[0].function.name"),
     ({"messages": [called(call(index=3))]}, "invalid_value", "messages[0].tool_calls[0].index"),
     (

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from antiphon.constraints.schemas import relaxed
 from antiphon.dialects.openai.fields import Place, sift
@@ -221,14 +221,20 @@ def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
 
 
 def _require_object(arguments: str, where: str) -> None:
-    """Templates print arguments as objects."""
+    """Templates print arguments as objects, and tokenizers read what they print: JSON can say half of a
+    surrogate pair, UTF-8 cannot."""
     try:
-        value = json.loads(arguments)
+        value = json.loads(arguments, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise InvalidValue(f"{where} must be a JSON object, as a text", param=where)
     require_shallow(value, where)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def made_calls(message: ChatMessage) -> tuple[ToolCall, ...]:
