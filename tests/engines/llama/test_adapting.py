@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ import pytest
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.load import AdapterLoad
 from antiphon.domain.sampling import Sampling
-from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
+from antiphon.engines.base import (
+    KVLayout,
+    LoadSpec,
+    SequenceFinished,
+    Steps,
+    TokenEvent,
+    TokenRequest,
+    TokenSegment,
+)
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
 from antiphon.engines.llama.sequence import Sequence as TokenSequence
@@ -376,7 +385,12 @@ async def test_no_adapter_starves(models, adapters):
     first, second, _ = adapters
     names = (None, first, second)
     heard: list[str | None] = []
-    async with loaded(models / "tiny-f32.gguf", sequences=6) as engine:
+    ticks = count(0.0, 0.1)  # each look at the clock is a turn later, so that steps alone count
+    engine = LlamaTokenEngine(lambda: next(ticks))
+    await engine.load(
+        LoadSpec(str(models / "tiny-f32.gguf"), context_length=512, sequences=6, threads=1, quantum=4)
+    )
+    try:
         for digest in (first, second):
             await engine.add_adapter(digest, adapters[digest])
 
@@ -385,6 +399,8 @@ async def test_no_adapter_starves(models, adapters):
                 heard.extend([name] * isinstance(event, Steps))
 
         await asyncio.gather(*(note(name) for name in names * 2))
+    finally:
+        await engine.aclose()
     window = len(heard) // 3
     for start in range(0, 2 * window, 10):
         assert set(heard[start : start + window]) == set(names)
