@@ -129,6 +129,14 @@ def test_a_call_that_is_cut_says_length_and_holds_what_was_made(model: openai.Op
     assert name == "get_weather" and complete.startswith(arguments) and arguments != complete
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_the_notation_of_a_call_that_is_cut_is_no_content(model: openai.OpenAI, choice: str) -> None:
+    for most in (1, 4):
+        (cut,) = said(model, tool_choice=choice, max_tokens=most, logprobs=True)
+        assert (cut.text, cut.calls, cut.reason) == ("", [], "length")
+        assert len(cut.logprobs) == most
+
+
 def test_a_stop_text_in_a_call_ends_it_and_does_not_say_that_it_is_whole(model: openai.OpenAI) -> None:
     (cut,) = said(model, tool_choice="required", stop="Berl")
     assert (cut.reason, cut.calls) == ("stop", [("get_weather", '{"city": "')])

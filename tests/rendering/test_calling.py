@@ -87,6 +87,22 @@ async def test_a_cut_call_is_no_whole_one_and_scores_go_with_what_they_made_cert
     assert b"".join(score.piece for score in whole.scores or ()).decode() == SAID
 
 
+@pytest.mark.parametrize("choice", [ToolChoice.AUTO, ToolChoice.REQUIRED])
+async def test_notation_is_no_content_wherever_the_length_ends(choice):
+    said = SAID if choice is ToolChoice.AUTO else SAID.partition("\n")[2]
+    mark = SAID.index("<tool_call>") + len("<tool_call>")
+    speaker, _ = made(Script(said))
+    whole = len((await answer(speaker, asking(logprobs=0))).choices[0].scores or ())
+    for most in range(1, whole):
+        asked = asking(Tools((WEATHER,), choice), max_tokens=most)
+        (cut,) = (await answer(speaker, asked)).choices
+        assert cut.reason is FinishReason.LENGTH
+        shown = "" if choice is ToolChoice.REQUIRED else "I look."
+        assert cut.text == shown or (choice is ToolChoice.AUTO and SAID[: mark - 1].startswith(cut.text))
+        streamed = [event for event in await events_of(speaker, asked) if isinstance(event, TextDelta)]
+        assert "".join(event.text for event in streamed) == cut.text
+
+
 @pytest.mark.parametrize(
     ("choice", "around"),
     [

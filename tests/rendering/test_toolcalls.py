@@ -54,7 +54,9 @@ READINGS = [
     ),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "b', "", [("f", '{"a": "b')], False),
     ("hermes", '<tool_call>{"name": "f", "arg', "", [("f", "")], False),
-    ("hermes", '<tool_call>{"name": "f', '<tool_call>{"name": "f', [], False),
+    ("hermes", '<tool_call>{"name": "f', "", [], False),
+    ("hermes", "I look.\n<tool_call>\n", "I look.", [], False),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {}}\n</tool', "", [("f", "{}")], True),
     ("hermes", "a <tool_call> b </tool_call> c", "a <tool_call> b </tool_call> c", [], False),
     ("hermes", '<tool_call>{"a": 1}</tool_call> b', '<tool_call>{"a": 1}</tool_call> b', [], False),
     ("hermes", "1 <tool", "1 <tool", [], False),
@@ -70,6 +72,9 @@ READINGS = [
     ("llama", '{"a": 1, "name": "f"}', '{"a": 1, "name": "f"}', [], False),
     ("llama", 'I send {"name": "f"}', 'I send {"name": "f"}', [], False),
     ("llama", "<|python", "<|python", [], False),
+    ("llama", '{"name": "f', "", [], False),
+    ("llama", '{"names', '{"names', [], False),
+    ("llama", '{"name": "f", "parameters": {}}; {"na', "", [("f", "{}")], False),
     (
         "mistral",
         f'[TOOL_CALLS] [{{"name": "f", "arguments": {ARGUMENTS}, "id": "a1b2c3d4e"}}, '
@@ -87,7 +92,18 @@ READINGS = [
         True,
     ),
     ("mistral-headed", '[TOOL_CALLS]f[ARGS]{"a', "", [("f", '{"a')], False),
-    ("mistral-headed", "[TOOL_CALLS]f[AR", "[TOOL_CALLS]f[AR", [], False),
+    ("mistral-headed", "[TOOL_CALLS]f[AR", "", [], False),
+    ("mistral", 'Sure. [TOOL_CALLS] [{"na', "Sure.", [], False),
+    (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n``",
+        "",
+        [("f", "{}")],
+        True,
+    ),
+    ("harmony", "<|channel|>", "", [], False),
+    ("harmony", "<|channel|>commentary to=functions.f <|con", "", [], False),
+    ("harmony", "<|channel|>commentary<|message|>I look.<|end|>", "I look.", [], False),
     (
         "deepseek",
         "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
@@ -133,10 +149,10 @@ READINGS = [
 ]
 
 
-def read(family, parts):
+def read(family, parts, required=False):
     """Content, calls and whether the last one is whole."""
     reader = FAMILIES[family]("").reader()
-    said = [each for part in parts for each in reader.add(part)] + reader.end()
+    said = [each for part in parts for each in reader.add(part)] + reader.end(required)
     content = "".join(each.text for each in said if isinstance(each, Text))
     calls: list[tuple[str, str]] = []
     for each in said:
@@ -155,6 +171,15 @@ def test_a_text_is_read_whole_and_cut_at_every_character(at):
     assert read(family, list(text)) == wanted
     for cut in range(len(text)):
         assert read(family, [text[:cut], text[cut:]]) == wanted
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"harmony"}))
+def test_where_a_call_is_required_none_of_its_notation_is_content_wherever_it_ends(family):
+    text = FAMILIES[family]("").written("weather", ARGUMENTS)
+    for cut in range(len(text) + 1):
+        content, calls, _ = read(family, [text[:cut]], required=True)
+        assert content == ""
+        assert all(name == "weather" and ARGUMENTS.startswith(said) for name, said in calls)
 
 
 @given(st.sampled_from(READINGS), st.lists(st.integers(0, 400)))

@@ -41,10 +41,11 @@ def heard(
     clock: Clock,
 ) -> AsyncGenerator[Event, None]:
     """The events of one choice, with calls told apart from text where the model may call."""
-    if facts.template is None or not _is_read(request, facts):
+    tools = _tools(request)
+    if tools is None or facts.template is None or not _is_read(request, facts):
         return events
-    layout = facts.template.layout
-    return Hearing(choice, layout.reader(), _ids(clock, layout.short_ids)).told(events)
+    layout, required = facts.template.layout, tools.choice is ToolChoice.REQUIRED
+    return Hearing(choice, layout.reader(), _ids(clock, layout.short_ids), required).told(events)
 
 
 def listening(request: GenerationRequest, facts: Facts) -> Facts:

@@ -10,6 +10,9 @@ from antiphon.rendering.toolcalls.reading import Said, Shown, held_from
 LONGEST_HEADER = 400
 """Characters before the arguments; what is longer names no function."""
 
+CHANNEL_MARK = re.compile(r"<\|\w+\|>")
+"""A control token of a model with channels, whose text never stands beside them."""
+
 
 class HeadedReader:
     """Calls begin with `head`, name the function where `name` finds it, and go on with an object. `noise` are
@@ -51,12 +54,21 @@ class HeadedReader:
             pass
         return self._taken()
 
-    def end(self) -> list[Said]:
-        if self._value is None and not self._thinks:
+    def end(self, required: bool = False) -> list[Said]:
+        if self._is_notation(required):
+            self._shown.cut()
+        else:
             self._said += self._shown.add(self._buffer)
         self._buffer = ""
         self._said += self._shown.end()
         return self._taken()
+
+    def _is_notation(self, required: bool) -> bool:
+        """Whether what was held back is no text. Channels hold text also where calls are required."""
+        if self._silent is not None and CHANNEL_MARK.match(self._buffer):
+            return True
+        within = self._value is not None or self._thinks or self._inside or self._after
+        return within or (required and self._silent is None)
 
     def _taken(self) -> list[Said]:
         said, self._said = self._said, []

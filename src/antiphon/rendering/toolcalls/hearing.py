@@ -20,13 +20,14 @@ from antiphon.rendering.toolcalls.reading import Reader, Said, Text
 class Hearing:
     """One choice."""
 
-    __slots__ = ("_calls", "_choice", "_ids", "_reader", "_scores", "_tokens")
+    __slots__ = ("_calls", "_choice", "_ids", "_reader", "_required", "_scores", "_tokens")
 
-    def __init__(self, choice: int, reader: Reader, ids: Callable[[], str]) -> None:
-        """`ids`: makes the id of a call."""
+    def __init__(self, choice: int, reader: Reader, ids: Callable[[], str], required: bool = False) -> None:
+        """`ids`: makes the id of a call. `required`: the choice is calls, and no text."""
         self._choice = choice
         self._reader = reader
         self._ids = ids
+        self._required = required
         self._calls = 0
         self._tokens = 0
         self._scores: list[Scores] = []
@@ -53,7 +54,7 @@ class Hearing:
             self._scores.append(event.scores)
 
     def _ending(self, event: Finished) -> Iterator[Event]:
-        for said in self._reader.end():
+        for said in self._reader.end(self._required):
             yield self._event(said)
         called = event.reason is FinishReason.STOP and self._reader.whole
         reason = FinishReason.TOOL_CALLS if called else event.reason

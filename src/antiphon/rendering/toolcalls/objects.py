@@ -99,6 +99,11 @@ class CallObject:
         self.broken = False
         """Whether it is no object that names a call."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether it is known to be one that names a call: its name is there, or the name's key."""
+        return self.named or self._key == NAME
+
     def take(self, text: str, at: int) -> int:
         """Takes what belongs to the object, from `at` on; gives where that ends."""
         while at < len(text) and not (self.done or self.broken):

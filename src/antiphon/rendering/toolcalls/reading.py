@@ -1,5 +1,6 @@
 """From a choice's text, as it comes, to the text that is shown and the calls that are made. However the text
-is cut, the outcome is the same. What begins like a call and is none is text again."""
+is cut into parts, the outcome is the same. What begins like a call and is none is text again; a call that
+ends before its function is named is nothing: notation is no content."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,8 +31,8 @@ class Reader(Protocol):
     def add(self, text: str) -> list[Said]:
         """What more text makes certain."""
 
-    def end(self) -> list[Said]:
-        """What was held back, when no more comes."""
+    def end(self, required: bool = False) -> list[Said]:
+        """What was held back, when no more comes. `required`: there are only calls, so none of it is text."""
 
 
 def held_from(text: str, mark: str) -> int:
@@ -57,6 +58,10 @@ class Shown:
     def call(self) -> None:
         """A call was made here."""
         self.called, self._space = True, ""
+
+    def cut(self) -> None:
+        """A call began here, and nothing is known of it."""
+        self._space = ""
 
     def add(self, text: str) -> list[Said]:
         text = self._space + text
@@ -101,15 +106,18 @@ class ObjectReader:
             pass
         return self._taken()
 
-    def end(self) -> list[Said]:
-        self._raw += self._buffer if self._inside else ""
-        if self._inside and not (self._object is not None and self._object.named):
-            self._leave()
-        elif not self._inside:
-            self._said += self._shown.add(self._buffer)
-        self._buffer = ""
+    def end(self, required: bool = False) -> list[Said]:
+        if required or (self._inside and self._is_call()):
+            self._shown.cut()
+        else:
+            self._said += self._shown.add(self._raw + self._buffer)
+        self._raw = self._buffer = ""
         self._said += self._shown.end()
         return self._taken()
+
+    def _is_call(self) -> bool:
+        """Whether a group that does not end can only be one: nothing else is generated after its mark."""
+        return True
 
     def _taken(self) -> list[Said]:
         said, self._said = self._said, []
@@ -198,3 +206,6 @@ class FirstReader(ObjectReader):
             self._inside = True
             self._read(len(self._buffer) - len(rest))
         return True
+
+    def _is_call(self) -> bool:
+        return self._shown.called or (self._object is not None and self._object.begun)
