@@ -77,7 +77,9 @@ def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Se
         base = edge.models.get(model.name).engine
         if isinstance(base, Renderer):
             homes[model.name] = Home(
-                hosts[model.name], partial(keeper.keep, base=model.path), partial(AdaptedRenderer, base)
+                hosts[model.name],
+                partial(keeper.keep, base=model.path),
+                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
             )
     adapters = Adapters(edge.models, homes, edge.clock, edge.metrics)
     for adapter in settings.adapters:

@@ -194,6 +194,19 @@ async def test_a_request_that_its_engine_does_not_know_yet_is_told_to_wait_or_th
     assert await said(lora, "pirate")
 
 
+async def test_loading_the_same_content_gives_it_to_an_engine_that_lost_it(lora):
+    source = lora.peft("pirate")
+    await lora.load("pirate", source)
+    before = await said(lora, "pirate")
+    (digest,) = lora.tokens.adapters.paths
+    lora.tokens.adapters.paths.clear()
+    lora.tokens.adapters.unfit.add(digest)
+    assert (await lora.load("pirate", source)).status == 400, "no success that is none"
+    lora.tokens.adapters.unfit.clear()
+    assert (await lora.load("pirate", source)).status == 200
+    assert await said(lora, "pirate") == before
+
+
 async def test_an_adapter_that_the_library_refuses_changes_nothing(lora):
     source = lora.peft("pirate")
     await lora.load("pirate", source)

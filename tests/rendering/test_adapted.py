@@ -8,7 +8,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import AskedSampling
-from antiphon.engines.base import Engine, Observable, Tokenizing
+from antiphon.engines.base import Engine, EngineState, Observable, Tokenizing
 from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
@@ -94,3 +94,16 @@ async def test_an_adapter_that_its_engine_does_not_know_is_waited_for_until_its_
     await ada.aclose()
     with pytest.raises(ModelNotFound, match="'ada' was unloaded"):
         await text_of(ada)
+
+
+async def test_an_adapter_that_its_engine_could_not_load_again_is_failed_and_says_what_to_do(
+    tokens: ScriptedTokenEngine,
+) -> None:
+    lost = {DIGEST}
+    ada = AdaptedRenderer(Renderer(tokens, prove=prove_here), DIGEST, lacks=lost.__contains__)
+    await tokens.remove_adapter(DIGEST)
+    assert ada.state() is EngineState.FAILED
+    with pytest.raises(EngineUnavailable, match=r"could not load its adapter; .*load_lora_adapter"):
+        await text_of(ada)
+    lost.clear()
+    assert ada.state() is EngineState.READY

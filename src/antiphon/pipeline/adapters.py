@@ -92,7 +92,8 @@ class Adapters:
                     ) from None
 
     async def load(self, wanted: Wanted) -> None:
-        """Makes an adapter a model. The same content under its name is no error.
+        """Makes an adapter a model. The same content under its name is no error, and is given to an engine
+        again that could not load it when it came back.
 
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
         has changed.
@@ -104,9 +105,8 @@ class Adapters:
         async with self._changing:
             self._require_free(wanted)
             before = self._models.get(wanted.name) if wanted.name in self._models else None
-            if before is not None and not wanted.in_place:
-                if _same(before, base, adapter):
-                    return
+            again = before is not None and _same(before, base, adapter)
+            if before is not None and not again and not wanted.in_place:
                 raise InvalidValue(
                     f"the adapter {wanted.name!r} is loaded already, with other content; send load_inplace "
                     "true to put this in its place, or unload it first",
@@ -116,6 +116,8 @@ class Adapters:
                 await home.engine.add_adapter(adapter.digest, adapter.path)
             except InvalidValue as refused:
                 raise InvalidValue(refused.message, param="lora_path") from None
+            if again:
+                return
             self._put(wanted.name, base, adapter)
             record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
             if before is not None:

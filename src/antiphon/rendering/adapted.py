@@ -4,7 +4,7 @@ shares all that the renderer knows (vocabulary, templates, profile) and owns not
 How busy the engine is, is the base model's to say: this is not `Observable`.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 from antiphon.domain.context import Context
@@ -25,9 +25,11 @@ RETRY_AFTER = 1.0
 class AdaptedRenderer:
     """Speaks with the adapter of one digest. Closing it is saying that the adapter's name was taken away."""
 
-    def __init__(self, base: Renderer, digest: str) -> None:
+    def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
+        """`lacks`: whether the engine came back and could not load the adapter of a digest again."""
         self._base = base
         self._digest = digest
+        self._lacks = lacks
         self._closed = False
 
     @asynccontextmanager
@@ -46,8 +48,8 @@ class AdaptedRenderer:
         return await self._base.profile()
 
     def state(self) -> EngineState:
-        """That of the base model's engine."""
-        return self._base.state()
+        """That of the base model's engine, or FAILED where that could not load the adapter again."""
+        return EngineState.FAILED if self._lacks(self._digest) else self._base.state()
 
     async def aclose(self) -> None:
         """What runs goes on; a request that its engine does not know yet is told that the model is gone."""
@@ -78,6 +80,11 @@ class AdaptedRenderer:
     def _missing(self, name: str) -> AntiphonError:
         if self._closed:
             return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
+        if self._lacks(self._digest):
+            return EngineUnavailable(
+                f"the engine of {name} started again and could not load its adapter; the log says why. Load "
+                "it again (POST /v1/load_lora_adapter), or restart the server"
+            )
         return EngineUnavailable(
             f"the engine of {name} has not loaded its adapter yet; try again shortly", retry_after=RETRY_AFTER
         )

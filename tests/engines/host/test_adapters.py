@@ -11,6 +11,7 @@ from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, To
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineDied, InvalidValue
+from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import SIZES, write_model
@@ -27,9 +28,11 @@ class Adapting(ScriptedTokenEngine):
     def __init__(self) -> None:
         super().__init__(Script())
         self.told: list[tuple[str, ...]] = []
+        self.lost: set[str] = set()
+        """Paths whose files are gone."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        if path.endswith("broken"):
+        if path.endswith("broken") or path in self.lost:
             raise InvalidValue("the library refused it", param="adapter")
         self.told.append(("add", digest, path))
 
@@ -75,6 +78,30 @@ async def test_a_host_that_came_back_is_told_of_its_adapters_before_anything_els
                 await client.load(SPEC)
                 assert [event async for event in client.generate(asking())]
         assert second.told == [("add", "d1", "/a/one")]
+
+
+async def test_an_adapter_that_a_host_refuses_when_it_is_back_is_told_of_until_it_is_added_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with short_directory() as place:
+        path = str(place / "0.sock")
+        second = Adapting()
+        second.lost.add("/a/one")
+        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            async with listening(Adapting(), path):
+                await client.load(SPEC)
+                await client.add_adapter("d1", "/a/one")
+                await client.add_adapter("d2", "/a/two")
+            while client.state() is not EngineState.RESTARTING:
+                await asyncio.sleep(0.005)
+            async with listening(second, path):
+                await client.load(SPEC)
+                assert (client.lacks("d1"), client.lacks("d2")) == (True, False)
+                (lost,) = [getattr(line, FIELDS) for line in caplog.records if line.message == "adapter_lost"]
+                assert lost == {"model": "x", "digest": "d1", "reason": "the library refused it"}
+                second.lost.clear()
+                await client.add_adapter("d1", "/a/one")
+                assert not client.lacks("d1")
 
 
 async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     parent: str | None
     """Of an adapter, the base model; else null."""
     state: str
-    """Where its engine stands."""
+    """Where its engine stands; an adapter that its engine could not load again is failed."""
 
 
 class AdapterShape(Struct, frozen=True):

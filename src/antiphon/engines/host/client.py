@@ -10,7 +10,6 @@ each `generation`.
 import asyncio
 import itertools
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,6 +29,7 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
+from antiphon.engines.host.calls import Call, Restored
 from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
@@ -46,7 +46,6 @@ from antiphon.engines.host.frames import (
     Embedded,
     Ended,
     Facts,
-    Failed,
     FrameError,
     FrameReader,
     Generate,
@@ -64,7 +63,6 @@ from antiphon.engines.host.frames import (
 )
 from antiphon.engines.host.tasks import task_group
 from antiphon.errors import (
-    AntiphonError,
     DeadlineExceeded,
     EngineDied,
     EngineError,
@@ -98,34 +96,6 @@ RETRY_AFTER = 1.0
 R = TypeVar("R", Counted, Tokenized, Table, Facts, Done)
 
 
-class _Call:
-    """What has come for one call and was not yet read, and what it ends with when the connection does."""
-
-    __slots__ = ("_arrived", "_replies", "started")
-
-    def __init__(self) -> None:
-        self.started = False
-        self._replies: deque[Reply | AntiphonError] = deque()
-        self._arrived: asyncio.Future[None] | None = None
-
-    def push(self, reply: Reply | AntiphonError) -> None:
-        self._replies.append(reply)
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
-
-    async def next(self) -> Reply:
-        """The next reply in order. Raises the error that ended the call."""
-        while not self._replies:
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
-        reply = self._replies.popleft()
-        if isinstance(reply, AntiphonError):
-            raise reply
-        if isinstance(reply, Failed):
-            raise reply.value.exception()
-        return reply
-
-
 class HostTokenEngine:
     """`TokenEngine` over the socket of one engine host. `keep_connected` must run beside it, in a task
     group."""
@@ -135,9 +105,11 @@ class HostTokenEngine:
         self._name = name
         self._call_deadline = call_deadline
         self._channel: Channel[ToGateway] | None = None
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Call] = {}
         self._adapters: dict[str, str] = {}
         """Path of each that was added, by digest."""
+        self._lacking: set[str] = set()
+        """Digests of those that the host refused when it came back."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None
         self._settled = asyncio.Event()
@@ -153,6 +125,10 @@ class HostTokenEngine:
         if self._channel is not None:
             return EngineState.READY
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
+
+    def lacks(self, digest: str) -> bool:
+        """Whether the host came back and refused an adapter that it had before: adding it again may help."""
+        return digest in self._lacking
 
     def give_up(self, message: str) -> None:
         """The host will not come back: every call, now and from now on, is refused with this sentence."""
@@ -203,13 +179,20 @@ class HostTokenEngine:
     def _add_again(self) -> None:
         """Tells a host that came back of the adapters, before anything else is asked of it."""
         for digest, path in self._adapters.items():
-            self._open(partial(_adding, digest=digest, path=path))
+            again = Restored(partial(self._refused_again, digest))
+            self._open(partial(_adding, digest=digest, path=path), again)
+
+    def _refused_again(self, digest: str, reason: str) -> None:
+        if digest in self._adapters:
+            self._lacking.add(digest)
+            record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
     def _drop(self, reason: str) -> None:
         """Ends every call, each by what was known of it."""
         self._channel = None
         if self._given_up is None:
             self._settled.clear()
+        self._lacking.clear()
         calls, self._calls = self._calls, {}
         level = logging.WARNING if self._given_up is None else logging.DEBUG
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
@@ -241,7 +224,7 @@ class HostTokenEngine:
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    def _open(self, asking: Callable[[int], Asking]) -> tuple[int, _Call]:
+    def _open(self, asking: Callable[[int], Asking], call: Call | None = None) -> tuple[int, Call]:
         """Sends a call. Raises EngineUnavailable, Overloaded or InvalidValue; then nothing was sent."""
         channel = self._channel
         if channel is None or self._given_up is not None:
@@ -250,7 +233,7 @@ class HostTokenEngine:
             raise Overloaded(
                 f"too much is waiting for the engine of {self._name}; try again", retry_after=RETRY_AFTER
             )
-        number, call = next(self._numbers), _Call()
+        number, call = next(self._numbers), call or Call()
         try:
             channel.put(asking(number))
         except FrameError:
@@ -323,9 +306,11 @@ class HostTokenEngine:
     async def add_adapter(self, digest: str, path: str) -> None:
         await self._ask(lambda number: AddAdapter(number, digest, path), Done)
         self._adapters[digest] = path
+        self._lacking.discard(digest)
 
     async def remove_adapter(self, digest: str) -> None:
         self._adapters.pop(digest, None)
+        self._lacking.discard(digest)
         await self._ask(lambda number: RemoveAdapter(number, digest), Done)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:

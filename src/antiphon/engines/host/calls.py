@@ -1,0 +1,52 @@
+"""What comes back for one call to an engine host."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from antiphon.engines.host.frames import Failed, Reply
+from antiphon.errors import AntiphonError
+
+
+class Call:
+    """What has come for one call and was not yet read, and what it ends with when the connection does."""
+
+    __slots__ = ("_arrived", "_replies", "started")
+
+    def __init__(self) -> None:
+        self.started = False
+        self._replies: deque[Reply | AntiphonError] = deque()
+        self._arrived: asyncio.Future[None] | None = None
+
+    def push(self, reply: Reply | AntiphonError) -> None:
+        """One more reply, or what ends the call."""
+        self._replies.append(reply)
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    async def next(self) -> Reply:
+        """The next reply in order. Raises the error that ended the call."""
+        while not self._replies:
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        reply = self._replies.popleft()
+        if isinstance(reply, AntiphonError):
+            raise reply
+        if isinstance(reply, Failed):
+            raise reply.value.exception()
+        return reply
+
+
+class Restored(Call):
+    """Tells a host that came back of an adapter. Nobody waits for the answer, which is only noted."""
+
+    __slots__ = ("_refused",)
+
+    def __init__(self, refused: Callable[[str], None]) -> None:
+        super().__init__()
+        self._refused = refused
+
+    def push(self, reply: Reply | AntiphonError) -> None:
+        """Notes a refusal; a connection that ends is made again, and all is told again then."""
+        if isinstance(reply, Failed):
+            self._refused(reply.value.message)
