@@ -12,14 +12,21 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly import models_over
+from antiphon.assembly import adapters_over, edge_of, models_over
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.engines.host.frames import from_line, to_line
+from antiphon.errors import UnsupportedParameter
+from antiphon.pipeline.adapters import Wanted
 from antiphon.settings import EngineSettings, Settings, encode
+from antiphon.settings_lora import LoraSettings
+from antiphon.settings_model import ModelSettings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
+from benchmarks.make_model import SIZES, write_model
+from tests.e2e.encoder import write_encoder
+from tests.http.lora import write_peft
 
 PATIENCE = 30.0
 """Seconds; what is waited for takes one or two."""
@@ -60,6 +67,9 @@ class Hosted(ScriptedTokenEngine):
     def state(self) -> EngineState:
         return EngineState.READY
 
+    def lacks(self, _: str) -> bool:
+        return False
+
 
 @pytest.mark.parametrize(("sharing", "shared"), [("project", False), ("server", True)])
 async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shared: bool) -> None:
@@ -74,6 +84,25 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
     async with engine.stream(request, Context("r")) as events:
         assert [event async for event in events]
     assert (host.requests[0].cache_salt == "") is shared
+
+
+async def test_an_embedding_model_is_no_home_of_adapters(tmp_path: Path) -> None:
+    """One that generates beside it is the only one then, and needs not be named."""
+    encoder = write_encoder(tmp_path / "encoder.gguf")
+    base = write_model(tmp_path / "base.gguf", SIZES["tiny"], "f32")
+    settings = Settings(
+        models=(ModelSettings("m", str(base)), ModelSettings("enc", str(encoder))),
+        lora=LoraSettings(directories=(str(tmp_path),), registry=str(tmp_path / "registry")),
+    )
+    hosts: Any = {"m": Hosted(), "enc": Hosted()}
+    clock = FakeClock()
+    adapters = adapters_over(hosts, edge_of(settings, models_over(hosts, clock, settings), clock), settings)
+    write_peft(tmp_path / "pirate", base)
+    await adapters.load(Wanted("pirate", "pirate"))
+    assert len(hosts["m"].adapters.paths) == 1
+    with pytest.raises(UnsupportedParameter, match="enc takes no adapters") as refused:
+        await adapters.load(Wanted("other", "pirate", "enc"))
+    assert refused.value.param == "base_model_name"
 
 
 @pytest.mark.timeout(PATIENCE + 10)

@@ -209,6 +209,18 @@ def test_an_adapter_belongs_to_the_model_it_names_or_to_the_only_one(tmp_path):
     assert housed(tmp_path, MODELS + named) == [("p", "b")]
 
 
+def test_models_that_make_embeddings_have_no_adapters(tmp_path):
+    settings = loaded(file=written(tmp_path, MODELS + '[[adapters]]\nname = "p"\npath = "p.gguf"\n'))
+    assert with_homes(settings, None).adapters[0].model is None, "the files tell later"
+    assert with_homes(settings, ["b"]).adapters[0].model == "a"
+    for embedding in (["a", "b"], ["a"]):
+        said = MODELS + '[[adapters]]\nname = "p"\npath = "p.gguf"\nmodel = "a"\n'
+        with pytest.raises(SettingsError, match="a is an embedding model, which takes none"):
+            with_homes(loaded(file=written(tmp_path, said)), embedding)
+    with pytest.raises(SettingsError, match="embedding model"):
+        with_homes(settings, ["a", "b"])
+
+
 @pytest.mark.parametrize(
     ("adapter", "words"),
     [

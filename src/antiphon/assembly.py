@@ -29,7 +29,14 @@ from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, Stat
 from antiphon.engines.host.frames import from_line
 from antiphon.engines.host.tasks import task_group
 from antiphon.engines.registry import Model, Models
-from antiphon.errors import AntiphonError, EngineUnavailable, LoadError, RequestError, StartupError
+from antiphon.errors import (
+    AntiphonError,
+    EngineUnavailable,
+    LoadError,
+    ModelFileError,
+    RequestError,
+    StartupError,
+)
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
@@ -41,6 +48,7 @@ from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters import read_kept
+from antiphon.weights.gguf import read_header
 from antiphon.weights.keeping import Keeper
 
 THREADS = 1
@@ -73,9 +81,9 @@ def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Se
     places = [Path(place) for place in lora.directories]
     keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     homes = {}
-    for model in settings.models:
+    for model in settings.models if lora.directories or settings.adapters else ():
         base = edge.models.get(model.name).engine
-        if isinstance(base, Renderer):
+        if isinstance(base, Renderer) and _takes_adapters(model.path):
             homes[model.name] = Home(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
@@ -85,6 +93,14 @@ def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Se
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     return adapters
+
+
+def _takes_adapters(path: str) -> bool:
+    """Whether the model generates. Of one whose file is gone while its engine runs, loading will tell."""
+    try:
+        return not read_header(Path(path)).embeds
+    except ModelFileError:
+        return True
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import ipaddress
 import os
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -274,9 +274,10 @@ def with_lora(
     return msgspec.structs.replace(settings, lora=lora, adapters=adapters)
 
 
-def with_homes(settings: Settings) -> Settings:
-    """The same settings, in which each adapter says which model it adapts. Raises SettingsError."""
-    return msgspec.structs.replace(settings, adapters=housed(settings.adapters, settings.models))
+def with_homes(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:
+    """The same settings, in which each adapter says which model it adapts; `embedding` as of `housed`. Raises
+    SettingsError."""
+    return msgspec.structs.replace(settings, adapters=housed(settings.adapters, settings.models, embedding))
 
 
 def model(values: Mapping[str, object]) -> ModelSettings:

@@ -1,7 +1,7 @@
 """What can be set of LoRA adapters: where they come from, where they are kept, and those that are there from
 the start. `antiphon.settings` has the rest, and reads them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import msgspec
@@ -63,9 +63,15 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def housed(
-    adapters: Sequence[AdapterSettings], models: Sequence[ModelSettings]
+    adapters: Sequence[AdapterSettings],
+    models: Sequence[ModelSettings],
+    embedding: Collection[str] | None = (),
 ) -> tuple[AdapterSettings, ...]:
-    """The adapters, each with the name of its model. Raises SettingsError."""
+    """The adapters, each with the name of its model. `embedding`: the models that take none, because they
+    make embeddings; None, where that is not known yet, leaves open whose an adapter is that says no model.
+
+    Raises SettingsError.
+    """
     names = [model.name for model in models]
     taken = set(names)
     for adapter in adapters:
@@ -75,13 +81,24 @@ def housed(
                 "NAME=PATH"
             )
         taken.add(adapter.name)
-    return tuple(_housed(adapter, names) for adapter in adapters)
+    unsettled = embedding is None and len(names) > 1
+    return tuple(
+        adapter if unsettled and adapter.model is None else _housed(adapter, names, embedding or ())
+        for adapter in adapters
+    )
 
 
-def _housed(adapter: AdapterSettings, models: Sequence[str]) -> AdapterSettings:
-    known = ", ".join(models)
-    if adapter.model is None and len(models) == 1:
-        return msgspec.structs.replace(adapter, model=models[0])
+def _housed(adapter: AdapterSettings, models: Sequence[str], embedding: Collection[str]) -> AdapterSettings:
+    homes = [model for model in models if model not in embedding]
+    known = ", ".join(homes)
+    if not homes or adapter.model in embedding:
+        base = adapter.model or models[0]
+        raise SettingsError(
+            f"the adapter {adapter.name} cannot be served: {base} is an embedding model, which takes none; "
+            "leave it out, or serve the model that it was made for"
+        )
+    if adapter.model is None and len(homes) == 1:
+        return msgspec.structs.replace(adapter, model=homes[0])
     if adapter.model is None:
         raise SettingsError(
             f"there are several models ({known}); say which of them the adapter {adapter.name} adapts: "

@@ -132,7 +132,8 @@ async def test_among_several_models_the_base_is_named(tmp_path, base):
             "base_model_name",
         )
         assert "m, n" in reply.error["message"]
-        assert (await lora.load("pirate", source, base_model_name="zzz")).status == 404
+        absent = await lora.load("pirate", source, base_model_name="zzz")
+        assert (absent.status, absent.error["param"]) == (404, "base_model_name")
         assert (await lora.load("pirate", source, base_model_name="n")).status == 200
         assert (await lora.call("/v1/models/pirate")).json()["parent"] == "n"
         assert (await lora.load("other", source, base_model_name="pirate")).status == 400

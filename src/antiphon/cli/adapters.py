@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from antiphon.errors import ModelFileError, SettingsError
-from antiphon.settings import Settings, with_lora
+from antiphon.settings import Settings, with_homes, with_lora
 from antiphon.settings_lora import AdapterSettings
 from antiphon.weights.adapters import AdapterFile, keep_adapter
 from antiphon.weights.gguf import read_header
@@ -16,6 +16,7 @@ from antiphon.weights.keeping import default_registry, share
 def kept(settings: Settings) -> Settings:
     """The settings with absolute places, and each adapter's path that of its kept file. Raises a
     StartupError."""
+    settings = homed(settings)
     said = settings.lora.registry or default_registry(os.environ, Path.home())
     registry = Path(said).expanduser().absolute()
     directories = [directory(said) for said in settings.lora.directories]
@@ -33,6 +34,15 @@ def kept(settings: Settings) -> Settings:
             ) from None
         paths[adapter.name] = str(found.path)
     return with_lora(settings, str(registry), directories, paths)
+
+
+def homed(settings: Settings) -> Settings:
+    """The settings in which each adapter says which model it adapts, now that the files of all models are
+    here: one that makes embeddings takes none. Raises a StartupError."""
+    if not settings.adapters:
+        return settings
+    embedding = [model.name for model in settings.models if read_header(Path(model.path)).embeds]
+    return with_homes(settings, embedding)
 
 
 def checked(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:

@@ -53,7 +53,7 @@ class Asked:
         settings = load(*self.sources(), named, [named_adapter(text) for text in self.said_adapters()])
         if not settings.models:
             settings = with_models(settings, [model(DEMO_MODEL)])
-        return with_homes(with_models(settings, map(self._shared_over, settings.models)))
+        return with_homes(with_models(settings, map(self._shared_over, settings.models)), embedding=None)
 
     def said_adapters(self) -> list[str]:
         """Those of the flags, or else of the variable; the file's are the file's to say."""

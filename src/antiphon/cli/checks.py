@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.cli.adapters import checked, directory
+from antiphon.cli.adapters import checked, directory, homed
 from antiphon.cli.asked import DEMO_MODEL, Asked
 from antiphon.cli.fetching import cache_of
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
@@ -150,6 +150,12 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
             yield fine("adapters", f"callers may load from {directory(said)}")
         except SettingsError as error:
             yield refused("settings-invalid", error)
+    if len(models) == len(settings.models):  # else some are not here, and that was said
+        try:
+            settings = homed(with_models(settings, [one.model for one in models]))
+        except SettingsError as error:
+            yield refused("settings-invalid", error)
+            return
     for adapter in settings.adapters:
         if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
             yield _adapter_checked(adapter, base)

@@ -168,7 +168,10 @@ class Adapters:
                 f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
             )
         if name not in self._homes:
-            found = self._models.get(name)  # raises ModelNotFound, which names those there are
+            try:
+                found = self._models.get(name)
+            except ModelNotFound as absent:
+                raise ModelNotFound(absent.message, param="base_model_name") from None
             raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")
         return name, self._homes[name]
 
