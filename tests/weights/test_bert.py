@@ -1,6 +1,8 @@
 """Encoders of BERT's kind become GGUF embedding models; what would compute otherwise is refused by name."""
 
 import json
+import math
+import os
 import shutil
 from pathlib import Path
 
@@ -63,6 +65,89 @@ def test_another_kind_of_encoder_is_refused_by_name(
 ) -> None:
     with pytest.raises(ModelFileError, match=says):
         convert_bert(configured(encoder, **changes), tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"hidden_size": "x"}, "hidden_size = 'x'; it must be a whole number"),
+        ({"hidden_size": 32}, "token_embd.weight as 214x64; by its config.json it is 214x32"),
+        ({"hidden_size": True}, "hidden_size = True"),
+        ({"intermediate_size": 96}, r"ffn_up.weight as 128x64.* 96x64"),
+        ({"max_position_embeddings": -5}, "max_position_embeddings = -5"),
+        ({"max_position_embeddings": 1 << 40}, "max_position_embeddings"),
+        ({"max_position_embeddings": 97}, "position_embd.weight as 96x64"),
+        ({"type_vocab_size": None}, "type_vocab_size = None"),
+        ({"num_attention_heads": 7}, "hidden_size = 64, which its num_attention_heads = 7 do not divide"),
+        ({"num_hidden_layers": 1_000_000}, "holds 2 layers and has num_hidden_layers = 1000000"),
+        ({"num_hidden_layers": 1}, "holds 2 layers"),
+        ({"layer_norm_eps": math.nan}, "layer_norm_eps = nan"),
+        ({"layer_norm_eps": 10**400}, "layer_norm_eps"),
+        ({"layer_norm_eps": "1e-12"}, "layer_norm_eps = '1e-12'"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps = 0"),
+    ],
+)
+def test_a_number_that_cannot_be_so_is_refused_by_name(
+    tmp_path: Path, encoder: Path, changes: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ModelFileError, match=says):
+        convert_bert(configured(encoder, **changes), tmp_path / "out.gguf")
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path, encoder: Path) -> None:
+    tensors = load_file(encoder / "model.safetensors")
+    del tensors["encoder.layer.1.output.dense.bias"]
+    save_file(tensors, encoder / "model.safetensors")
+    with pytest.raises(ModelFileError, match=r"holds no blk\.1\.ffn_down\.bias"):
+        convert_bert(encoder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "model.safetensors"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, encoder: Path, name: str) -> None:
+    (encoder / name).unlink()
+    os.mkfifo(encoder / name)
+    with pytest.raises(ModelFileError, match=f"{name} is not a file"):
+        convert_bert(encoder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": []}, "tokenizer of the type None"),
+        ({"normalizer": "x"}, "only BERT's WordPiece"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": "x"}}}, "not all whole numbers"),
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": 7}}}, "leave gaps"),
+        ({"added_tokens": [{"id": 3}]}, "added_tokens"),
+        ({"added_tokens": [7]}, "added_tokens"),
+        ({"added_tokens": [{"content": "new"}]}, "not all whole numbers"),
+    ],
+)
+def test_a_tokenizer_of_another_make_is_refused_by_name(
+    tmp_path: Path, encoder: Path, changes: dict[str, object], says: str
+) -> None:
+    pieces = (encoder / "vocab.txt").read_text("utf-8").splitlines()
+    said = {
+        "model": {"type": "WordPiece", "vocab": {piece: at for at, piece in enumerate(pieces)}},
+        "normalizer": {"type": "BertNormalizer"},
+    }
+    (encoder / "tokenizer.json").write_text(json.dumps(said))
+    convert_bert(encoder, tmp_path / "sound.gguf")
+    (encoder / "tokenizer.json").write_text(json.dumps(said | changes))
+    with pytest.raises(ModelFileError, match=says):
+        convert_bert(encoder, tmp_path / "out.gguf")
+
+
+def test_a_piece_that_stands_twice_is_named(tmp_path: Path, encoder: Path) -> None:
+    pieces = (encoder / "vocab.txt").read_text("utf-8").splitlines()
+    (encoder / "vocab.txt").write_text("\n".join([*pieces[:-1], pieces[-2]]), "utf-8")
+    with pytest.raises(ModelFileError, match="twice"):
+        convert_bert(encoder, tmp_path / "out.gguf")
+
+
+def test_json_that_is_nested_too_deep_is_refused_in_our_words(tmp_path: Path, encoder: Path) -> None:
+    (encoder / "config.json").write_text("[" * 200_000)
+    with pytest.raises(ModelFileError, match=r"config\.json cannot be read: it is nested too deep"):
+        convert_bert(encoder, tmp_path / "out.gguf")
 
 
 def test_a_pooling_that_is_not_known_is_refused(encoder: Path) -> None:

@@ -6,7 +6,8 @@ than transformers is refused by name.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_tensors
+from antiphon.weights.convert.encoder_shape import EncoderShape, read_shape
+from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_tensors, read_text
 
 KINDS = ("F32", "F16", "Q8_0")
 
@@ -29,6 +31,9 @@ WHOLE = ("position_embd.weight", "token_types.weight")
 
 SPACE = "\u2581"
 """What a piece begins with in GGUF when a word begins with it."""
+
+LAYER = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.")
+"""What the names of a layer's tensors begin with."""
 
 OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 """What norms are called in checkpoints that came from TensorFlow."""
@@ -80,15 +85,16 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
             raise ModelFileError(
                 f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, taken))} is converted"
             )
-    wording = read_wording(source)
-    if len(wording.pieces) != config.get("vocab_size"):
-        raise ModelFileError(
-            f"{source} has {len(wording.pieces)} pieces and vocab_size = {config.get('vocab_size')!r}"
-        )
-    tensors = dict(
-        _named(read_tensors(source / "model.safetensors", UNUSED), int(config["num_hidden_layers"]), source)
-    )
-    _write(target, kind, config, wording, read_pooling(source), tensors)
+    shape, wording = read_shape(config, source), read_wording(source)
+    if len(wording.pieces) != shape.pieces:
+        raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and vocab_size = {shape.pieces}")
+    saved = dict(read_tensors(source / "model.safetensors", UNUSED))
+    layers = len({found[1] for name in saved if (found := LAYER.match(name))})
+    if layers != shape.layers:
+        raise ModelFileError(f"{source} holds {layers} layers and has num_hidden_layers = {shape.layers}")
+    tensors = dict(_named(saved, layers, source))
+    shape.require(tensors, source)
+    _write(target, kind, shape, wording, read_pooling(source), tensors)
 
 
 def read_wording(source: Path) -> Wording:
@@ -96,29 +102,41 @@ def read_wording(source: Path) -> Wording:
     said = _optional(source / "tokenizer_config.json")
     if (source / "tokenizer.json").is_file():
         return _from_tokenizer(read_json(source / "tokenizer.json"), source)
-    try:
-        lines = (source / "vocab.txt").read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise ModelFileError(f"{source} holds neither tokenizer.json nor vocab.txt") from None
+    if not (source / "vocab.txt").exists():
+        raise ModelFileError(f"{source} holds neither tokenizer.json nor vocab.txt")
+    lines = read_text(source / "vocab.txt").splitlines()
     lowercase = bool(said.get("do_lower_case", True))
     accents = said.get("strip_accents")
     return Wording(tuple(lines), lowercase, lowercase if accents is None else bool(accents))
 
 
 def _from_tokenizer(said: dict[str, Any], source: Path) -> Wording:
-    model, normalizer = said.get("model") or {}, said.get("normalizer") or {}
+    model, normalizer = _object(said.get("model")), _object(said.get("normalizer"))
     if model.get("type") != "WordPiece" or normalizer.get("type") != "BertNormalizer":
         raise ModelFileError(
             f"{source} has a tokenizer of the type {model.get('type')!r}; only BERT's WordPiece is converted"
         )
-    ids: dict[str, int] = dict(model.get("vocab") or {})
-    ids |= {added["content"]: added["id"] for added in said.get("added_tokens") or ()}
+    ids = _object(model.get("vocab")) | _added(said.get("added_tokens"), source)
+    if not all(type(number) is int for number in ids.values()):
+        raise ModelFileError(f"{source} has a vocabulary whose ids are not all whole numbers")
     pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise ModelFileError(f"{source} has a vocabulary whose ids leave gaps")
     lowercase = bool(normalizer.get("lowercase", True))
     accents = normalizer.get("strip_accents")
     return Wording(tuple(pieces), lowercase, lowercase if accents is None else bool(accents))
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _added(value: object, source: Path) -> dict[str, object]:
+    """The ids of pieces that stand apart from the others."""
+    tokens = [_object(each) for each in value] if isinstance(value, list) else []
+    if not all(isinstance(token.get("content"), str) for token in tokens):
+        raise ModelFileError(f"{source} has added_tokens that are not all texts with an id")
+    return {token["content"]: token.get("id") for token in tokens}
 
 
 def read_pooling(source: Path) -> str:
@@ -157,12 +175,12 @@ def phantom(piece: str) -> str:
     return piece[2:] if piece.startswith("##") else SPACE + piece
 
 
-def _named(tensors: Iterator[tuple[str, Tensor]], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
+def _named(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors that embedding computes with, under llama.cpp's names."""
     import gguf
 
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
-    for name, values in tensors:
+    for name, values in tensors.items():
         new = name.removeprefix("bert.")
         for old, now in OLD_NAMES.items():
             new = new.removesuffix(old) + now if new.endswith(old) else new
@@ -175,7 +193,7 @@ def _named(tensors: Iterator[tuple[str, Tensor]], layers: int, source: Path) -> 
 def _write(
     target: Path,
     kind: str,
-    config: Mapping[str, Any],
+    shape: EncoderShape,
     wording: Wording,
     pooling: str,
     tensors: Mapping[str, Tensor],
@@ -185,17 +203,13 @@ def _write(
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
-    numbers: dict[Callable[[int], None], str] = {
-        writer.add_context_length: "max_position_embeddings",
-        writer.add_embedding_length: "hidden_size",
-        writer.add_feed_forward_length: "intermediate_size",
-        writer.add_block_count: "num_hidden_layers",
-        writer.add_head_count: "num_attention_heads",
-        writer.add_token_type_count: "type_vocab_size",
-    }
-    for add, key in numbers.items():
-        add(int(config[key]))
-    writer.add_layer_norm_eps(float(config.get("layer_norm_eps", 1e-12)))
+    writer.add_context_length(shape.positions)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_block_count(shape.layers)
+    writer.add_head_count(shape.heads)
+    writer.add_token_type_count(shape.types)
+    writer.add_layer_norm_eps(shape.epsilon)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType[pooling])
     _write_wording(writer, wording)
@@ -217,7 +231,11 @@ def _kind_of(name: str, values: Tensor, kind: str) -> str:
 
 def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - gguf has no types
     writer.add_tokenizer_model("bert")
-    writer.add_token_list([phantom(piece) for piece in wording.pieces])
+    spelt = [phantom(piece) for piece in wording.pieces]
+    if len(set(spelt)) != len(spelt):
+        twice = next(piece for piece, count in Counter(spelt).items() if count > 1)
+        raise ModelFileError(f"the vocabulary has the piece {twice[:80]!r} twice")
+    writer.add_token_list(spelt)
     writer.add_token_types([CONTROL if piece in SPECIAL else NORMAL for piece in wording.pieces])
     writer.add_bool("tokenizer.ggml.normalizer.lowercase", wording.lowercase)
     writer.add_bool("tokenizer.ggml.normalizer.strip_accents", wording.strip_accents)

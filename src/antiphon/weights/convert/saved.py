@@ -40,12 +40,29 @@ def read_list(path: Path) -> list[Any]:
     return said
 
 
-def _read(path: Path) -> object:
+def read_text(path: Path) -> str:
+    """The text of a file. Raises ModelFileError."""
+    require_file(path)
     try:
         if path.stat().st_size > MOST_JSON:
             raise ModelFileError(f"{path} is too large to be read")
-        said: object = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
+        return path.read_text("utf-8")
+    except (OSError, ValueError) as problem:
+        raise ModelFileError(f"{path} cannot be read: {problem}") from None
+
+
+def require_file(path: Path) -> None:
+    """Raises ModelFileError for a pipe or a device, which might never end; not for what is not there."""
+    if path.exists() and not path.is_file():
+        raise ModelFileError(f"{path} is not a file")
+
+
+def _read(path: Path) -> object:
+    try:
+        said: object = json.loads(read_text(path))
+    except RecursionError:
+        raise ModelFileError(f"{path} cannot be read: it is nested too deep") from None
+    except ValueError as problem:
         raise ModelFileError(f"{path} cannot be read: {problem}") from None
     return said
 
@@ -54,6 +71,7 @@ def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[
     """Names and values, one by one, less those whose whole name `unused` matches. Raises ModelFileError."""
     from safetensors import SafetensorError, deserialize
 
+    require_file(path)
     try:
         tensors = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     except FileNotFoundError:
