@@ -16,7 +16,7 @@ from antiphon.constraints.checking import any_allowed, checked
 from antiphon.constraints.groups import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.tools import Tool, ToolChoice, Tools
-from antiphon.errors import EngineError
+from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.toolcalls.families import FAMILIES, layout_of
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text
@@ -298,6 +298,23 @@ def takes(matcher, tokens):
     except EngineError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minLength": 5, "maxLength": 3},
+        {"$ref": "#/$defs/a"},
+    ],
+)
+def test_a_schema_that_cannot_be_followed_is_refused_under_its_own_name(schema):
+    itself = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}, "required": ["x"]}
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], "$defs": {"a": itself}}
+    where = "tools[1].function.parameters"
+    tools = Tools((NOW, Tool("odd", None, parameters, strict=True, field=where)), ToolChoice.REQUIRED)
+    with pytest.raises(InvalidValue) as caught:
+        checked(FAMILIES["hermes"]("").constraint(tools, IDS), VOCABULARY)
+    assert caught.value.param == where and caught.value.message.startswith(where)
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)

@@ -38,10 +38,14 @@ def lark(source: str, options: "JsonCompileOptions") -> str:
     return "\n".join(lines)
 
 
-def argument_grammars(source: str, options: "JsonCompileOptions") -> Iterator[str]:
-    """The grammar of each call's arguments alone; free text around them would hide what they take."""
+def argument_grammars(source: str, options: "JsonCompileOptions") -> Iterator[tuple[str, str]]:
+    """The grammar of each call's arguments alone, after what the caller calls them; free text around them
+    would hide what they take."""
     for call in load(source).calls:
-        yield LLMatcher.grammar_from_json_schema(json.dumps(_schema(call)), overrides=options)
+        yield (
+            call.field,
+            LLMatcher.grammar_from_json_schema(json.dumps(_schema(call)), overrides=options),
+        )
 
 
 def _schema(call: Call) -> dict[str, object]:

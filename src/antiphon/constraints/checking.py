@@ -33,15 +33,18 @@ START_CPU = 30
 
 def checked(constraint: Constraint, vocabulary: Vocabulary) -> str:
     """The grammar of a constraint that compiles and can be followed. Raises an AntiphonError."""
-    grammar = grammar_text(constraint)
-    require_compiles(grammar, vocabulary, constraint.field)
+    grammar, inner = grammar_text(constraint), parts(constraint)
     try:
-        for each in (*parts(constraint), grammar):
+        require_compiles(grammar, vocabulary, constraint.field)
+    except InvalidValue:
+        for field, each in inner:  # the one at fault says so under its own name
+            require_compiles(each, vocabulary, field)
+        raise
+    for field, each in (*inner, (constraint.field, grammar)):
+        try:
             _follow(Matcher(each, vocabulary), vocabulary)
-    except EngineError as error:
-        raise InvalidValue(
-            f"{constraint.field} is too complex: {error.message}", param=constraint.field
-        ) from None
+        except EngineError as error:
+            raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
     return grammar
 
 

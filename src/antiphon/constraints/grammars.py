@@ -89,8 +89,9 @@ def grammar_text(constraint: Constraint) -> str:
             return LLMatcher.grammar_from_lark(calls.lark(source, COMPACT | STRICT))
 
 
-def parts(constraint: Constraint) -> tuple[str, ...]:
-    """Grammars of what stands in a constraint's text and has to be tried by itself."""
+def parts(constraint: Constraint) -> tuple[tuple[str, str], ...]:
+    """Grammars of what stands in a constraint's text and has to be tried by itself, each after what the
+    caller calls it."""
     if constraint.kind is not ConstraintKind.CALLS:
         return ()
     return tuple(calls.argument_grammars(constraint.source, COMPACT | STRICT))
