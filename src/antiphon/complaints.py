@@ -41,6 +41,11 @@ class Complaint:
         return self._named("Object contains unknown field")
 
     @property
+    def chooses(self) -> bool:
+        """Whether one of some words would have been taken."""
+        return self.said.startswith("Invalid enum value")
+
+    @property
     def taken(self) -> str:
         """What would have been taken: `a number of at most 2`."""
         match = EXPECTED.match(self.said)

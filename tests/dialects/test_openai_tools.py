@@ -81,7 +81,7 @@ def test_one_call_at_a_time_is_asked_for_by_name():
 
 
 def test_no_tools_are_no_tools():
-    assert tools_of(tools=[], tool_choice="auto", parallel_tool_calls=False) is None
+    assert tools_of(tools=[], tool_choice="auto", parallel_tool_calls=None) is None
 
 
 def test_calls_and_results_become_messages():
@@ -154,6 +154,8 @@ WRONG = [
         "tools[0].function.parameters",
     ),
     ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+    ({"parallel_tool_calls": True}, "invalid_value", "parallel_tool_calls"),
+    ({"tools": [], "parallel_tool_calls": False}, "invalid_value", "parallel_tool_calls"),
     ({"tools": [tool()], "tool_choice": "any"}, "invalid_value", "tool_choice"),
     (
         {"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "x"}}},
@@ -201,6 +203,14 @@ WRONG = [
         "invalid_value",
         "messages[0].tool_calls[0].function.arguments",
     ),
+    *(
+        (
+            {"messages": [called(call(arguments=arguments))]},
+            "invalid_value",
+            "messages[0].tool_calls[0].function.arguments",
+        )
+        for arguments in ('{"a": 1, "a": 2}', '{"a": 1e999}', '{"a": -1e999}', "", "[" * 100_000)
+    ),
     ({"messages": [called(call(name="a b"))]}, "invalid_value", "messages[0].tool_calls[0].function.name"),
     ({"messages": [called(call(index=3))]}, "invalid_value", "messages[0].tool_calls[0].index"),
     (
@@ -210,6 +220,23 @@ WRONG = [
     ),
     ({"messages": [{"role": "function", "content": "a"}]}, "unsupported_parameter", "messages[0].role"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ("any", "tool_choice must be auto, none or required"),
+        ({"type": "x"}, "tool_choice.type must be allowed_tools or function"),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": []}},
+            "tool_choice.allowed_tools.mode must be auto or required",
+        ),
+    ],
+)
+def test_a_choice_that_is_none_is_told_which_there_are(choice, says):
+    with pytest.raises(AntiphonError) as caught:
+        chat(tools=[tool()], tool_choice=choice)
+    assert caught.value.message.startswith(says)
 
 
 @pytest.mark.parametrize(("fields", "code", "param"), WRONG, ids=[str(at) for at in range(len(WRONG))])

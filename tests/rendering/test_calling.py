@@ -11,9 +11,9 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.usage import Usage
-from antiphon.errors import UnsupportedParameter
+from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import Script, ScriptedTokenEngine
+from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from tests.rendering.asking import GREEDY, answer, events_of, renderer
 from tests.rendering.support import prove_here
 
@@ -24,8 +24,8 @@ SAID = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}
 class Constrained(ScriptedTokenEngine):
     """Takes every constraint and keeps none: its script says what it says."""
 
-    def __init__(self, script):
-        super().__init__(script)
+    def __init__(self, script, **changes):
+        super().__init__(script, **changes)
         self.checked: list[Constraint] = []
         self.constraints: list[Constraint | None] = []
 
@@ -37,8 +37,8 @@ class Constrained(ScriptedTokenEngine):
         return super().generate(replace(request, constraint=None))
 
 
-def made(script):
-    engine = Constrained(script)
+def made(script, **changes):
+    engine = Constrained(script, **changes)
     return Renderer(engine, prove=prove_here), engine
 
 
@@ -134,6 +134,14 @@ async def test_a_format_stands_beside_tools_only_where_none_may_be_called():
     assert caught.value.param == "response_format"
     await answer(speaker, asking(Tools((WEATHER,), ToolChoice.NONE), constraint=constraint))
     assert engine.checked == [constraint]
+
+
+@pytest.mark.parametrize("repeated", [1, 10_000])
+async def test_a_prompt_that_tools_make_too_long_is_told_so(repeated):
+    speaker, _ = made(Script("Hello"), info=scripted_info(context_length=20))
+    tools = Tools((Tool("weather", "Tells the weather. " * repeated),))
+    with pytest.raises(ContextLengthExceeded, match="the prompt with its tools has"):
+        await answer(speaker, asking(tools))
 
 
 async def test_an_engine_that_takes_no_constraints_is_given_no_tools():

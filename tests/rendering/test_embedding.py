@@ -9,13 +9,15 @@ import pytest
 from antiphon.domain.context import Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.domain.request import GenerationRequest, RawPrompt
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation, GenerationRequest, RawPrompt
 from antiphon.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     EngineDied,
     EngineError,
     InvalidValue,
+    TemplateRefused,
     UnsupportedParameter,
 )
 from antiphon.rendering.renderer import Renderer
@@ -64,6 +66,12 @@ async def test_tokens_are_shown_as_they_are_embedded() -> None:
     assert await Renderer(engine).encode(RawPrompt("hello"), add_special=False) == shown[1:-1]
 
 
+async def test_a_conversation_is_refused_and_not_sent_elsewhere() -> None:
+    with pytest.raises(TemplateRefused, match="send its text as prompt") as caught:
+        await Renderer(ScriptedEmbeddingEngine()).encode(Conversation((Message(Role.USER, "hi"),)))
+    assert caught.value.param == "messages" and "completions" not in caught.value.message
+
+
 async def test_the_profile_says_what_vectors_there_are() -> None:
     profile = await Renderer(ScriptedEmbeddingEngine()).profile()
     assert profile.embedding is not None
@@ -73,7 +81,7 @@ async def test_the_profile_says_what_vectors_there_are() -> None:
 
 async def test_dimensions_are_taken_where_they_are_the_models_own() -> None:
     assert (await embed(ScriptedEmbeddingEngine(), RawPrompt("a"), dimensions=DIMENSIONS)).dimensions == 8
-    with pytest.raises(UnsupportedParameter, match="have 8 dimensions and cannot be shortened to 4"):
+    with pytest.raises(UnsupportedParameter, match="have 8 dimensions and cannot be made with 4"):
         await embed(ScriptedEmbeddingEngine(), RawPrompt("a"), dimensions=4)
 
 

@@ -26,8 +26,8 @@ async def embedded(
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     if request.dimensions not in (None, makes.dimensions):
         raise UnsupportedParameter(
-            f"the vectors of {request.model} have {makes.dimensions} dimensions and cannot be shortened to "
-            f"{request.dimensions}; leave dimensions out",
+            f"the vectors of {request.model} have {makes.dimensions} dimensions and cannot be made "
+            f"with {request.dimensions}; leave dimensions out",
             param="dimensions",
         )
     texts = await _tokenized(engine, facts, request.inputs)

@@ -21,6 +21,9 @@ PROOF = "antiphon.rendering.templates:prove"
 TRIALS = 2
 """How often a template may be tried; a good one takes a fiftieth of the time that it is given."""
 
+NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as prompt"
+"""Where a conversation would be rendered for one: it generates nowhere, so nothing else takes it either."""
+
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 """Proves a template from the payload of `proof_of`. Raises TemplateRefused."""
 
@@ -69,6 +72,8 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None, family:
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
     template, refusal = await _template(info.chat_template, vocabulary, prove, family)
+    if template is None and info.embedding is not None:
+        refusal = NO_CONVERSATIONS
     controls = {name: token for token, name in vocabulary.names.items()}
     marks = {} if template is None else template.layout.shown(controls)
     return Facts(

@@ -104,7 +104,7 @@ async def encode(
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
         return await whole(engine, facts, prompt.text or "", special)
     pieces = await _pieces(facts, prompt, clock)
-    _require_possible(pieces, facts, _field(prompt))
+    _require_possible(pieces, facts, prompt)
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
     return await engine.tokenize(pieces, special and facts.vocabulary.add_bos and not stands)
@@ -149,27 +149,28 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
         raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
     if left < (0 if wanted == 0 else 1):
         raise ContextLengthExceeded(
-            f"this model's context length is {context} tokens, and the prompt has {count}: shorten it to at "
+            f"this model's context length is {context} tokens, and {_named(prompt)} has {count}: "
+            "shorten it to at "
             + (f"most {context}" if wanted == 0 else f"most {context - 1}, so that one can be generated"),
             param=_field(prompt),
         )
     if wanted is not None and wanted > left:
         raise ContextLengthExceeded(
-            f"this model's context length is {context} tokens; the prompt has {count} and {wanted} more were "
-            f"asked for, {count + wanted} together: ask for at most {left}, or shorten the prompt",
+            f"this model's context length is {context} tokens; {_named(prompt)} has {count} and {wanted} "
+            f"more were asked for, {count + wanted} together: ask for at most {left}, or shorten the prompt",
             param=_field(prompt),
         )
     return Fitted(tokens, left if wanted is None else wanted)
 
 
-def _require_possible(pieces: Sequence[TextPiece], facts: Facts, field: str) -> None:
+def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt) -> None:
     """Refuses at once what no tokenizer could make fit, however large it is."""
     least = sum(len(piece.text) for piece in pieces) // facts.longest_piece
     if least > facts.info.context_length:
         raise ContextLengthExceeded(
-            f"this model's context length is {facts.info.context_length} tokens, and the prompt has at "
-            f"least {least}: shorten it",
-            param=field,
+            f"this model's context length is {facts.info.context_length} tokens, and {_named(prompt)} has "
+            f"at least {least}: shorten it",
+            param=_field(prompt),
         )
 
 
@@ -184,6 +185,12 @@ def _require_characters(prompt: Prompt) -> None:
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",
             param=_field(prompt),
         ) from None
+
+
+def _named(prompt: Prompt) -> str:
+    """With what counts beside the messages."""
+    has_tools = isinstance(prompt, Conversation) and prompt.tools is not None
+    return "the prompt with its tools" if has_tools else "the prompt"
 
 
 def _field(prompt: Prompt) -> str:

@@ -4,11 +4,15 @@ came."""
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from antiphon import complaints
 from antiphon.dialects.openai.fields import TABLES, Place
 from antiphon.dialects.strict_json import kind
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
+
+COUNTED = (" items", " characters")
+"""What a bound counts; how many came is then said."""
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
@@ -18,10 +22,12 @@ def shaped(value: dict[str, Any], shape: type[Wire]) -> Wire:
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as problem:
-        raise _explained(complaints.read(str(problem)), value) from None
+        raise _explained(complaints.read(str(problem)), value, shape) from None
 
 
-def _explained(complaint: complaints.Complaint, value: dict[str, Any]) -> AntiphonError:
+def _explained(
+    complaint: complaints.Complaint, value: dict[str, Any], shape: type[msgspec.Struct]
+) -> AntiphonError:
     path = complaint.path
     if name := complaint.missing:
         return MissingParameter(f"{name} is missing", param=name)
@@ -33,5 +39,34 @@ def _explained(complaint: complaints.Complaint, value: dict[str, Any]) -> Antiph
         # msgspec does not say which of an object's values it was.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {complaint.taken} at each key", param=name)
-    got = kind(complaints.came(value, path))
-    return InvalidValue(f"{path} must be {complaint.taken}; got {got}", param=path or None)
+    taken, came = complaint.taken, complaints.came(value, path)
+    if complaint.chooses and (words := _choices(shape, path)):
+        taken = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    got = str(len(came)) if isinstance(came, list | str) and taken.endswith(COUNTED) else kind(came)
+    return InvalidValue(f"{path} must be {taken}; got {got}", param=path or None)
+
+
+def _choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
+    """The words that a wire type takes at a path; none where it takes more than words."""
+    found = _alternatives(inspect.type_info(shape))
+    for name, _ in complaints.STEP.findall(path):
+        found = [inner for each in found for inner in _within(each, name)]
+    return tuple(
+        word
+        for each in found
+        if isinstance(each, inspect.LiteralType)
+        for word in each.values
+        if isinstance(word, str)
+    )
+
+
+def _alternatives(given: inspect.Type) -> list[inspect.Type]:
+    return list(given.types) if isinstance(given, inspect.UnionType) else [given]
+
+
+def _within(given: inspect.Type, name: str) -> list[inspect.Type]:
+    """What stands in a type under a name; in a list under any index."""
+    if isinstance(given, inspect.ListType):
+        return _alternatives(given.item_type)
+    fields = given.fields if isinstance(given, inspect.StructType) else ()
+    return [inner for field in fields if field.encode_name == name for inner in _alternatives(field.type)]

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from antiphon.constraints.schemas import relaxed
 from antiphon.dialects.openai.fields import Place, sift
@@ -17,9 +17,9 @@ from antiphon.dialects.openai.wire import (
     ToolChoiceShape,
     ToolShape,
 )
-from antiphon.dialects.strict_json import kind, shown_key
+from antiphon.dialects.strict_json import kind, read_object, shown_key
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
-from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
 NAME = re.compile(FUNCTION_NAME)
 
@@ -85,6 +85,10 @@ def asked_tools(wire: ChatCompletionRequest) -> tuple[Tools | None, tuple[str, .
     """The tools, and the keywords of their schemas that are not kept. Raises a RequestError."""
     choice = wire.tool_choice
     if not wire.tools:
+        if wire.parallel_tool_calls is not None:
+            raise InvalidValue(
+                "parallel_tool_calls is taken only together with tools", param="parallel_tool_calls"
+            )
         if choice in (None, "none", "auto"):
             return None, ()
         raise InvalidValue("tool_choice is taken only together with tools", param="tool_choice")
@@ -221,20 +225,17 @@ def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
 
 
 def _require_object(arguments: str, where: str) -> None:
-    """Templates print arguments as objects, and tokenizers read what they print: JSON can say half of a
-    surrogate pair, UTF-8 cannot."""
+    """Templates print arguments as objects, so they are read as strictly as bodies are; what a number of too
+    large an exponent becomes, JSON cannot say."""
     try:
-        value = json.loads(arguments, parse_constant=_no_number)
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidValue(f"{where} must be a JSON object, as a text", param=where)
-    require_shallow(value, where)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+        value = read_object(arguments.encode())
+        require_shallow(value, where)
+        json.dumps(value, allow_nan=False)
+    except (MalformedBody, ValueError):
+        raise InvalidValue(
+            f"{where} must be a JSON object as a text, with each key once and numbers that are finite",
+            param=where,
+        ) from None
 
 
 def made_calls(message: ChatMessage) -> tuple[ToolCall, ...]:
