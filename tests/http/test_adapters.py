@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from antiphon.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
+from antiphon.weights.keeping import Keeper
 from benchmarks.make_model import SIZES, write_model
 from tests.http.harness import CHAT, KEY, TEXT, gone, request_bytes, serving
 from tests.http.lora import LOAD, MOST, UNLOAD, Lora, lending, write_peft
@@ -394,6 +396,24 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_whole(lora):
     with (lora.shelf / "huge.gguf").open("wb") as file:
         file.truncate(1 << 40)
     await refused(lora, "huge.gguf", f"{MOST:,}", "ANTIPHON_LORA_MAX_BYTES")
+
+
+async def test_a_registry_that_cannot_take_more_is_the_operators_to_mend(lora, monkeypatch):
+    """A limit of the helper stands for a disk that is full; both the copy and the conversion meet it."""
+    source = lora.peft("pirate")
+    await lora.load("pirate", source)
+    (digest,) = lora.tokens.adapters.paths
+    whole = (lora.registry / f"{digest}.gguf").read_bytes()
+    (lora.shelf / "whole.gguf").write_bytes(whole)
+    for size in (100, len(whole) - 1):
+        limits = Limits(120.0, 240.0, 4 << 30, writes=size)
+        monkeypatch.setattr(Keeper, "_limits", lambda *_, limits=limits: limits)
+        for said in ("whole.gguf", "pirate"):
+            reply = await lora.load("other", said)
+            assert (reply.status, reply.error["param"]) == (500, None), reply.body
+            assert "ANTIPHON_LORA_REGISTRY" in reply.error["message"]
+    assert await lora.names() == ["m", "pirate"]
+    assert [path.name for path in lora.registry.iterdir()] == [f"{digest}.gguf"]
 
 
 async def test_what_is_no_adapter_is_refused_by_what_is_wrong_with_it(lora):

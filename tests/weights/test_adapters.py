@@ -77,6 +77,19 @@ def test_what_an_adapter_of_llama_cpp_cannot_hold_is_refused_by_name(
     assert list((tmp_path / "kept").iterdir()) == []
 
 
+@pytest.mark.parametrize("depth", [500, 995, 200_000])
+def test_a_config_that_is_nested_deep_is_refused_in_our_own_words(
+    tmp_path: Path, base: Header, depth: int
+) -> None:
+    source = peft(tmp_path / "deep", base)
+    (source / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "x": ' + "[" * depth + "]" * depth + "}"
+    )
+    with pytest.raises(ModelFileError, match=r"nested too deep|not known here") as refused:
+        keep_adapter(source, base, tmp_path / "kept")
+    assert "recursion" not in refused.value.message
+
+
 def test_matrices_for_another_model_are_refused_with_both_shapes(tmp_path: Path, base: Header) -> None:
     source = peft(tmp_path / "peft", base)
     wrong = {

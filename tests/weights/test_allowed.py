@@ -57,6 +57,40 @@ def test_the_size_is_counted_as_it_is_read(tmp_path: Path) -> None:
         copied("b.gguf", [tmp_path], tmp_path / "ours", 100)
 
 
+def test_a_file_that_is_too_large_is_not_copied_at_all(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "a.gguf").write_bytes(bytes(101))
+    with pytest.raises(ModelFileError, match="larger than 100 bytes"):
+        copied("a.gguf", [tmp_path], tmp_path / "ours", 100)
+    assert [path.stat().st_size for path in (tmp_path / "ours").iterdir()] in ([], [0])
+
+
+def test_a_path_that_this_process_may_not_follow_is_like_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /proc/1/cwd, a link that another user's process may not read."""
+    follow = os.path.realpath
+
+    def realpath(path: Path) -> str:
+        if str(path).startswith("/closed/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return follow(path)
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    said = []
+    for path in ("/closed/x", "/absent/x"):
+        with pytest.raises(ModelFileError, match="lies in none of the directories") as refused:
+            copied(path, [tmp_path], tmp_path, 100)
+        said.append(refused.value.message.replace(path, ""))
+    assert said[0] == said[1]
+
+
+def test_a_place_that_cannot_be_written_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(bytes(100))
+    with pytest.raises(FileNotFoundError):
+        copied("a.gguf", [tmp_path], tmp_path / "absent", 100)
+
+
 def test_a_directory_that_is_a_link_itself_is_the_one_it_leads_to(tmp_path: Path) -> None:
     """The operator's own links are the operator's choice."""
     real, ours = tmp_path / "real", tmp_path / "ours"

@@ -29,7 +29,7 @@ def kept(settings: Settings) -> Settings:
                 share(found.path)
         except OSError as problem:
             raise SettingsError(
-                f"adapters cannot be kept in {registry}: {os.strerror(problem.errno or 0)}; name another "
+                f"adapters cannot be kept in {registry}: {problem.strerror or problem}; name another "
                 "directory with ANTIPHON_LORA_REGISTRY"
             ) from None
         paths[adapter.name] = str(found.path)

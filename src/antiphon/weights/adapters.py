@@ -15,6 +15,7 @@ from antiphon.domain.adapter import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.allowed import copied, shown
 from antiphon.weights.gguf import Header, read_any, read_header
+from antiphon.weights.keeping import unkept
 
 PAIR = (".lora_a", ".lora_b")
 BLOCK = 1 << 20
@@ -37,7 +38,8 @@ class AdapterFile:
 def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
     """A copy of the adapter in `directory`, as GGUF, under its digest; checked before it is there.
 
-    `source`: a GGUF adapter, or a directory as PEFT saves it. Raises ModelFileError.
+    `source`: a GGUF adapter, or a directory as PEFT saves it. Raises ModelFileError, and OSError when
+    `directory` cannot be written.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=directory, prefix=".adapter-", suffix=".gguf")
@@ -63,21 +65,23 @@ def keep_adapter(source: Path, base: Header, directory: Path) -> AdapterFile:
 def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
     """The sandbox's job: what a caller named is copied from where it may lie, and kept in `into`/kept.
 
-    Raises InvalidValue, which names `lora_path` and the path as the caller wrote it.
+    Raises InvalidValue, which names `lora_path` and the path as the caller wrote it, and EngineError when
+    `into` cannot be written.
     """
     said, base, into = str(payload["path"]), str(payload["base"]), Path(str(payload["into"]))
     directories, most = payload["directories"], payload["most"]
     if not isinstance(directories, list) or not isinstance(most, int):
         raise TypeError("the job needs directories and a size")
-    arrived = into / "arrived"
-    arrived.mkdir()
-    source = arrived
+    source = arrived = into / "arrived"
     try:
+        arrived.mkdir()
         source = copied(said, [Path(str(each)) for each in directories], arrived, most)
         found = keep_adapter(source, read_header(Path(base)), into / "kept")
     except ModelFileError as refused:
         message = refused.message.replace(str(source), shown(said))
         raise InvalidValue(message, param="lora_path") from None
+    except OSError as problem:  # what comes from the caller's files is a ModelFileError
+        raise unkept(problem) from None
     return {"digest": found.digest, "rank": found.rank, "alpha": found.alpha, "size": found.size}
 
 
@@ -164,8 +168,9 @@ def _require_file(source: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     try:
-        with source.open("rb") as reading, target.open("wb") as writing:
-            while block := reading.read(BLOCK):
-                writing.write(block)
+        reading = source.open("rb")
     except OSError as problem:
         raise ModelFileError(f"cannot read {source}: {os.strerror(problem.errno or 0)}") from None
+    with reading, target.open("wb") as writing:
+        while block := reading.read(BLOCK):
+            writing.write(block)

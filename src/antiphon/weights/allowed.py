@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from antiphon.errors import ModelFileError
 
@@ -26,7 +27,7 @@ def copied(said: str, directories: Sequence[Path], into: Path, most: int) -> Pat
     """The file or directory that a caller named, copied into a directory of ours under its own name.
 
     `said`: absolute, or relative to one of the directories. `most`: bytes of each file. Raises
-    ModelFileError.
+    ModelFileError, and OSError when `into` cannot be written.
     """
     root, steps = _placed(said, directories)
     target = into / (steps[-1] if steps else root.name or "adapter")
@@ -53,12 +54,11 @@ def shown(said: str) -> str:
 def _placed(said: str, directories: Sequence[Path], named: str | None = None) -> tuple[Path, list[str]]:
     """The directory that holds the path, resolved, and the steps from there. Raises ModelFileError, which
     calls it `named`."""
-    roots = [Path(os.path.realpath(directory)) for directory in directories]
+    roots = [root for directory in directories if (root := _resolved(directory)) is not None]
     places = [Path(said)] if said.startswith("/") else [root / said for root in roots]
-    try:
-        found = [Path(os.path.realpath(place)) for place in places]
-    except ValueError:
-        raise ModelFileError("the path holds a NUL, which no file's name can") from None
+    if "\0" in said:
+        raise ModelFileError("the path holds a NUL, which no file's name can")
+    found = [found for place in places if (found := _resolved(place)) is not None]
     inside = [(root, place) for place in found for root in roots if place.is_relative_to(root)]
     if not inside or len(said) > os.pathconf("/", "PC_PATH_MAX"):
         raise ModelFileError(
@@ -69,20 +69,36 @@ def _placed(said: str, directories: Sequence[Path], named: str | None = None) ->
     return root, list(place.relative_to(root).parts)
 
 
+def _resolved(place: Path) -> Path | None:
+    """Where the path leads; None where that is not for this process to know: such a path lies in none of the
+    directories, like one that is not there."""
+    try:
+        return Path(os.path.realpath(place))
+    except (OSError, ValueError):
+        return None
+
+
 @contextmanager
 def _entered(root: Path, steps: Sequence[str], said: str) -> Iterator[int]:
     """A descriptor of the directory that the steps lead to from the root, none of them a link."""
+    here = _opened(root, steps, said)
+    try:
+        yield here
+    finally:
+        os.close(here)
+
+
+def _opened(root: Path, steps: Sequence[str], said: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         here = os.open(root, flags)
-        try:
-            for step in steps:
-                there = os.open(step, flags | os.O_NOFOLLOW, dir_fd=here)
-                os.close(here)
-                here = there
-            yield here
-        finally:
-            os.close(here)
+        for step in steps:
+            above = here
+            try:
+                here = os.open(step, flags | os.O_NOFOLLOW, dir_fd=above)
+            finally:
+                os.close(above)
+        return here
     except OSError as problem:
         raise _unreadable(said, problem) from None
 
@@ -100,6 +116,7 @@ def _kind(name: str, directory: int, said: str) -> int:
 
 
 def _copy(name: str, directory: int, target: Path, most: int, said: str) -> None:
+    """Raises ModelFileError for what is wrong with the source, OSError for what is wrong with the target."""
     if _kind(name, directory, said) != stat.S_IFREG:
         raise ModelFileError(f"{shown(said)} is a directory where a file must be")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -108,17 +125,31 @@ def _copy(name: str, directory: int, target: Path, most: int, said: str) -> None
     except OSError as problem:
         raise _unreadable(said, problem) from None
     with os.fdopen(source, "rb") as reading, target.open("xb") as writing:
-        if not stat.S_ISREG(os.fstat(reading.fileno()).st_mode):
+        facts = os.fstat(reading.fileno())
+        if not stat.S_ISREG(facts.st_mode):
             raise ModelFileError(f"{shown(said)} is no regular file")
+        if facts.st_size > most:
+            raise _too_large(said, most)
         left = most
-        while block := reading.read(BLOCK):
+        while block := _block(reading, said):
             left -= len(block)
-            if left < 0:
-                raise ModelFileError(
-                    f"{shown(said)} is larger than {most:,} bytes; raise lora.max_bytes "
-                    "(ANTIPHON_LORA_MAX_BYTES) if it is meant to be"
-                )
+            if left < 0:  # it grew meanwhile
+                raise _too_large(said, most)
             writing.write(block)
+
+
+def _block(reading: BinaryIO, said: str) -> bytes:
+    try:
+        return reading.read(BLOCK)
+    except OSError as problem:
+        raise _unreadable(said, problem) from None
+
+
+def _too_large(said: str, most: int) -> ModelFileError:
+    return ModelFileError(
+        f"{shown(said)} is larger than {most:,} bytes; raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES) if it "
+        "is meant to be"
+    )
 
 
 def _unreadable(said: str, problem: OSError) -> ModelFileError:

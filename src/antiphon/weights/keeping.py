@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.adapter import Adapter
-from antiphon.errors import AntiphonError, EngineError, InvalidValue
+from antiphon.errors import EngineError, InvalidValue
 from antiphon.sandbox import JobStopped, Limits, run_job
 from antiphon.weights.allowed import shown
 
@@ -59,7 +59,8 @@ class Keeper:
     """Whether users other than this process's read the registry."""
 
     async def keep(self, said: str, base: str) -> Adapter:
-        """The adapter at a caller's path, checked for the model at `base` and kept. Raises InvalidValue."""
+        """The adapter at a caller's path, checked for the model at `base` and kept. Raises InvalidValue, and
+        EngineError when the registry cannot be written."""
         staging = self._begin()
         payload = {
             "path": said,
@@ -82,7 +83,7 @@ class Keeper:
             self.registry.mkdir(mode=0o700, parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(dir=self.registry, prefix=".loading-"))
         except OSError as problem:
-            raise self._unwritable(problem) from None
+            raise unkept(problem) from None
 
     def _limits(self, base: str) -> Limits:
         room = OWN_MEMORY + COPIES * self.most + _mapped(base)
@@ -97,16 +98,18 @@ class Keeper:
             if self.shared:
                 share(self.registry / name)
         except OSError as problem:
-            raise self._unwritable(problem) from None
+            raise unkept(problem) from None
         return Adapter(
             found["digest"], str(self.registry / name), found["rank"], found["alpha"], found["size"]
         )
 
-    def _unwritable(self, problem: OSError) -> AntiphonError:
-        return EngineError(
-            "the adapter cannot be kept: the registry (ANTIPHON_LORA_REGISTRY) is not writable: "
-            f"{os.strerror(problem.errno or 0)}"
-        )
+
+def unkept(problem: OSError) -> EngineError:
+    """What a caller is told when the registry cannot be written; the operator can mend it."""
+    return EngineError(
+        "the adapter cannot be kept: the registry (ANTIPHON_LORA_REGISTRY) cannot be written: "
+        f"{problem.strerror or problem}"
+    )
 
 
 def share(path: Path) -> None:

@@ -104,7 +104,8 @@ def is_peft(path: Path) -> bool:
 def convert_peft(
     source: Path, base: Header, target: Path, kind: str = "F32", said: Mapping[str, str] | None = None
 ) -> None:
-    """Writes the adapter in `source` as a GGUF adapter for the model `base`. Raises ModelFileError.
+    """Writes the adapter in `source` as a GGUF adapter for the model `base`. Raises ModelFileError, and
+    OSError when `target` cannot be written.
 
     `kind`: of the matrices, F32 or F16. `said`: more of the file's metadata, by key.
     """
@@ -176,7 +177,7 @@ def write(
     kind: str,
     said: Mapping[str, str],
 ) -> None:
-    """Writes a GGUF adapter."""
+    """Writes a GGUF adapter. Raises OSError."""
     import gguf
 
     writer = gguf.GGUFWriter(target, architecture)
@@ -190,7 +191,10 @@ def write(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
+    whole = writer.fout[-1].tell() if writer.fout else 0
     writer.close()
+    if target.stat().st_size < whole:  # numpy is silent about a last part that found no room
+        raise OSError("not all of it could be written")
 
 
 def _turns(base: Header, source: Path) -> bool:
