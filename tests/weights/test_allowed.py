@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.allowed import PEFT_FILES, _copy, _entered, copied
+from antiphon.weights.allowed import BLOCK, PEFT_FILES, _copy, _entered, copied
 
 
 def test_a_link_that_appears_after_a_path_was_resolved_is_not_followed(tmp_path: Path) -> None:
@@ -59,10 +59,11 @@ def test_the_size_is_counted_as_it_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_is_too_large_is_not_copied_at_all(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
-    (tmp_path / "a.gguf").write_bytes(bytes(101))
-    with pytest.raises(ModelFileError, match="larger than 100 bytes"):
-        copied("a.gguf", [tmp_path], tmp_path / "ours", 100)
-    assert [path.stat().st_size for path in (tmp_path / "ours").iterdir()] in ([], [0])
+    with (tmp_path / "a.gguf").open("wb") as file:
+        file.truncate(3 * BLOCK)
+    with pytest.raises(ModelFileError, match="larger than"):
+        copied("a.gguf", [tmp_path], tmp_path / "ours", 2 * BLOCK)
+    assert sum(path.stat().st_size for path in (tmp_path / "ours").iterdir()) == 0
 
 
 def test_a_path_that_this_process_may_not_follow_is_like_one_that_is_not_there(
