@@ -39,7 +39,7 @@ def test_without_the_key_it_says_where_to_put_it(
 
 
 def test_what_is_no_adapter_is_told_before_anything_is_sent(antiphon: Run, server: Standin) -> None:
-    for text in ("pirate", "pirate=", "=a.gguf"):
+    for text in ("parrot", "parrot=", "=a.gguf"):
         ended = antiphon("lora", "add", text, "--url", server.url)
         assert ended.returncode == 1 and "NAME=PATH" in ended.stderr
     assert server.asked == []
