@@ -93,7 +93,7 @@ async def test_a_running_stream_does_not_notice_hostile_constraints() -> None:
         )
     assert sum(status != 200 for status, _ in found) > len(found) / 3
     assert sound[0][0] == 200 and sound[0][1]["choices"][0]["message"]["content"] in ("yes", "no")
-    assert beside.events > alone.events / ALONE
+    assert beside.events > alone.events / ALONE / 2, "not one whole answer; events may hold several tokens"
     assert beside.largest < max(MOST, 3 * alone.largest), (beside.largest, alone.largest)
 
 
