@@ -10,7 +10,9 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
-from antiphon.dialects.openai.fields import FIELDS, Field, Place, Standing
+from antiphon.dialects.openai.fields import FIELDS
+from antiphon.dialects.openai.places import Place
+from antiphon.dialects.table import Field, Standing
 from antiphon.errors import AntiphonError, StartupError, classes_by_code
 from antiphon.settings import SECTIONS, Settings, declared
 from antiphon.settings_model import ModelSettings

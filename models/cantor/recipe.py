@@ -17,6 +17,21 @@ NORM_EPSILON = 1e-5
 MIXTURES: dict[str, dict[str, float]] = {
     "copying": {"drill": 0.5, "tool_drill": 0.5},
     "mostly copying": {"drill": 0.25, "tool_drill": 0.25, "tools": 0.22, "skill": 0.1, "fact": 0.18},
+    "mostly calls": {
+        "fact": 0.14,
+        "facts": 0.02,
+        "talk": 0.03,
+        "knowledge": 0.02,
+        "skill": 0.14,
+        "mixed": 0.02,
+        "recall": 0.03,
+        "obeyed": 0.05,
+        "tools": 0.46,
+        "text": 0.002,
+        "long": 0.0003,
+        "drill": 0.04,
+        "tool_drill": 0.05,
+    },
     "all": {
         "fact": 0.25,
         "facts": 0.03,
@@ -33,7 +48,7 @@ MIXTURES: dict[str, dict[str, float]] = {
         "tool_drill": 0.05,
     },
 }
-RUNS = {"copying": 0.6, "mostly copying": 0.5, "all": 0.2}  # chance of repeated random tokens first
+RUNS = {"copying": 0.6, "mostly copying": 0.5, "mostly calls": 0.15, "all": 0.2}  # chance of repeated random tokens first
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +62,38 @@ class Leg:
     documents: int  # at most drawn
 
 
-LEGS = (
-    Leg(mixture="copying", minutes=4.0, tokens=4_608, seed=20, documents=60_000),
-    Leg(mixture="all", minutes=3.0, tokens=4_608, seed=21, documents=60_000),
-    Leg(mixture="mostly copying", minutes=3.0, tokens=4_608, seed=22, documents=60_000),
-    Leg(mixture="all", minutes=56.0, tokens=6_144, seed=23, documents=900_000),
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Legs under one learning rate schedule: a rise to its peak, a plateau, a fall to nothing."""
+
+    peak: float  # share of MUON_RATE and ADAM_RATE
+    legs: tuple[Leg, ...]
+
+    @property
+    def seconds(self) -> float:
+        """What its legs take."""
+        return 60 * sum(leg.minutes for leg in self.legs)
+
+
+COURSES = (
+    Course(
+        peak=1.0,
+        legs=(
+            Leg(mixture="copying", minutes=4.0, tokens=4_608, seed=20, documents=60_000),
+            Leg(mixture="all", minutes=3.0, tokens=4_608, seed=21, documents=60_000),
+            Leg(mixture="mostly copying", minutes=3.0, tokens=4_608, seed=22, documents=60_000),
+            Leg(mixture="all", minutes=56.0, tokens=6_144, seed=23, documents=900_000),
+        ),
+    ),
+    Course(
+        peak=0.6,
+        legs=(Leg(mixture="mostly calls", minutes=100.0, tokens=6_144, seed=24, documents=900_000),),
+    ),
 )
+LEGS = tuple(leg for course in COURSES for leg in course.legs)
 MICRO_TOKENS = 1_536  # what is computed at once
-WARMUP = 0.01  # share of the training
-FALL = 0.5  # share of the training over which the learning rate falls to nothing
+WARMUP = 0.01  # share of a course
+FALL = 0.5  # share of a course over which the learning rate falls to nothing
 ASIDE = 0.1  # weight of what the assistant does not say, against 1 for what it says
 SHOWN = 0.0  # weight of what the system turn shows
 MUON_RATE = 0.02  # peak learning rate of the matrices

@@ -180,11 +180,21 @@ def _wide(matrix: Tensor | None) -> Tensor:
     return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
 
 
-def schedule(progress: float) -> float:
-    """Share of the peak learning rate: a short rise, a plateau, then a straight fall to nothing."""
+def schedule(seconds: float) -> float:
+    """Share of the highest learning rate: in each course a short rise, a plateau, a straight fall to nothing."""
+    *others, last = recipe.COURSES
+    for course in others:
+        if seconds < course.seconds:
+            return _within(course, seconds)
+        seconds -= course.seconds
+    return _within(last, seconds)
+
+
+def _within(course: recipe.Course, seconds: float) -> float:
+    progress = seconds / course.seconds
     if progress < recipe.WARMUP:
-        return max(0.02, progress / recipe.WARMUP)
-    return min(1.0, max(0.01, (1.0 - progress) / recipe.FALL))
+        return course.peak * max(0.02, progress / recipe.WARMUP)
+    return course.peak * min(1.0, max(0.01, (1.0 - progress) / recipe.FALL))
 
 
 def replica(model: Cantor) -> Cantor:
@@ -225,7 +235,6 @@ class Run:
         self.muon = Muon([weight for name, weight in named if weight.ndim == 2 and "embed" not in name])
         others = [weight for name, weight in named if weight.ndim == 1 or "embed" in name]
         self.adam = torch.optim.AdamW(others, lr=recipe.ADAM_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-        self.total = 60 * sum(leg.minutes for leg in recipe.LEGS)
         self.clock = self.saved = self.loss = 0.0
         self.usual = USUAL_STEP
         self.tokens = self.count = self.leg = self.taken = 0
@@ -288,7 +297,7 @@ class Run:
 
     def step(self, batches: list[Batch]) -> float:
         """One update; returns the mean loss of the step."""
-        rate = schedule(self.clock / self.total)
+        rate = schedule(self.clock)
         weight = sum(float(batch.weights.sum()) for batch in batches)
         waiting: SimpleQueue[Batch] = SimpleQueue()
         for batch in sorted(batches, key=lambda each: -each.ids.numel()):

@@ -6,7 +6,8 @@ from jsonschema import Draft202012Validator
 
 from antiphon.dialects.openai.describe import REQUESTS, describe
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.dialects.openai.fields import TABLES, Standing
+from antiphon.dialects.openai.fields import TABLES
+from antiphon.dialects.table import Standing
 
 DESCRIBED = describe()
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.errors import encode_error
-from antiphon.dialects.openai.fields import TABLES, Place
+from antiphon.dialects.openai.fields import TABLES
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.errors import RequestError
 

@@ -28,6 +28,8 @@ class Choice:
     """None when they were not asked for."""
     calls: tuple[ToolCall, ...] = ()
     """In the order in which they were begun."""
+    reasoning: str = ""
+    """What was thought before the text, where the model says it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,17 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of what one choice thinks before its text; never empty."""
+
+    choice: int
+    text: str
+    tokens: int = 0
+    """As of a TextDelta."""
+    scores: Scores = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallBegun:
     """The next call of one choice; its arguments follow in deltas."""
 

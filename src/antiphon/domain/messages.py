@@ -28,3 +28,5 @@ class Message:
     """What the assistant called after its text."""
     tool_call_id: str | None = None
     """Which call a tool's text is the result of."""
+    reasoning: str | None = None
+    """What the assistant thought before its text; given to templates that read it."""

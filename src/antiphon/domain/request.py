@@ -1,11 +1,36 @@
 """The generation request: everything a caller can ask for, in one frozen value that knows no dialect."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.tools import Tools
+
+
+class Overflow(StrEnum):
+    """What becomes of a request whose prompt and `max_tokens` together pass the context length."""
+
+    ERROR = "error"
+    """It is refused."""
+    SHORTEN = "shorten"
+    """`max_tokens` is lowered to what is left; a prompt that leaves no room is refused all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What a model that reasons shall do before it answers."""
+
+    effort: str | None = None
+    """`none`, `minimal`, `low`, `medium`, `high`, ...; None is the model's own way. Given to the template."""
+    budget: int | None = None
+    """Most tokens of reasoning, after which it is made to end; None is what max_tokens leaves."""
+    shown: bool = True
+    """Whether the reasoning is given; it is counted either way."""
+    field: str = field(default="reasoning_effort", compare=False)
+    """What the caller calls it; errors name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +42,13 @@ class Conversation:
     """Whether the assistant's header is opened at the end."""
     tools: Tools | None = None
     """What the model is shown and may call."""
+    continues: bool = False
+    """Whether the last message is left open and the model goes on with it; not with `generation_prompt`."""
+    template: str | None = None
+    """A template of the request's own, in the place of the model's; None is the model's."""
+    template_values: Mapping[str, object] = field(default_factory=dict)
+    """Further values that the template may read."""
+    reasoning: Reasoning = field(default_factory=Reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +57,8 @@ class RawPrompt:
 
     text: str | None = None
     tokens: tuple[int, ...] | None = None
+    add_special: bool = True
+    """Whether a text gets the model's begin token."""
 
 
 Prompt = Conversation | RawPrompt
@@ -39,7 +73,7 @@ class Output:
     choices: int = 1
     """Completions of each prompt (`n`)."""
     stop: tuple[str, ...] = ()
-    """Texts that end a choice; cut from its text."""
+    """Texts that end a choice."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a choice, besides the model's own."""
     best_of: int | None = None
@@ -52,6 +86,19 @@ class Output:
     logprobs: int | None = None
     """None: none. 0: of the tokens that are given, with `echo` the prompt's too. k: and of the k likeliest
     alternatives of each."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, of the prompt's tokens, whether or not they are echoed."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that no choice holds as their tokens."""
+    show_special: bool = False
+    """Whether control tokens show as their names."""
+    token_ids: bool = False
+    """Whether the ids of prompt and completion are given too."""
+    truncate_prompt: int | None = None
+    """Keeps only so many of the prompt's last tokens; None keeps all."""
+    include_stop: bool = False
+    """Whether the text that ended a choice stays in it; else it is cut."""
+    overflow: Overflow = Overflow.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +111,5 @@ class GenerationRequest:
     output: Output = field(default_factory=Output)
     cache_salt: str = ""
     """Prompts share what is kept of them only under an equal salt, within the caller's project."""
+    priority: int = 0
+    """Lower is admitted earlier, among what waits of one actor."""

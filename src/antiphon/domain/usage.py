@@ -20,6 +20,8 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0
     """Prompt tokens that were not computed again, because their KV was there."""
+    reasoning_tokens: int = 0
+    """Completion tokens that were spent on reasoning."""
     source: UsageSource = UsageSource.ENGINE
 
     @property

@@ -5,7 +5,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import LoadCall
-from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.fields import sift
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.wire import Name
 from antiphon.dialects.strict_json import read_object

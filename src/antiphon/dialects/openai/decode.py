@@ -7,7 +7,8 @@ from typing import Any
 
 from antiphon.dialects.base import Call
 from antiphon.dialects.openai.constraints import asked_constraint
-from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.fields import sift
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import (

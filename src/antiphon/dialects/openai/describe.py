@@ -8,7 +8,9 @@ import msgspec
 
 from antiphon.dialects.base import Description
 from antiphon.dialects.openai import adapters, answers, embeddings, models, tokens, wire
-from antiphon.dialects.openai.fields import TABLES, Place, Standing
+from antiphon.dialects.openai.fields import TABLES
+from antiphon.dialects.openai.places import Place
+from antiphon.dialects.table import Standing
 
 REF = "#/components/schemas/{name}"
 

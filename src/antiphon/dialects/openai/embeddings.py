@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from antiphon.dialects.base import EmbeddingCall
-from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.fields import sift
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.wire import MAX_IDS, Count, Name, TokenId
 from antiphon.dialects.strict_json import read_object

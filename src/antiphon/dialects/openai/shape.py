@@ -7,7 +7,8 @@ import msgspec
 from msgspec import inspect
 
 from antiphon import complaints
-from antiphon.dialects.openai.fields import TABLES, Place
+from antiphon.dialects.openai.fields import TABLES
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.strict_json import kind
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 

@@ -8,8 +8,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import DetokenizeCall, TokenizeCall
 from antiphon.dialects.openai.decode import conversation, sift_messages
-from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.fields import sift
 from antiphon.dialects.openai.logprobs import spelt
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import listed_tools, sift_tools
 from antiphon.dialects.openai.wire import (

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.constraints.schemas import relaxed
-from antiphon.dialects.openai.fields import Place, sift
+from antiphon.dialects.openai.fields import sift
+from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.wire import (
     FUNCTION_NAME,
     AllowedTools,

@@ -1,0 +1,121 @@
+"""Fields of the two generating endpoints."""
+
+from antiphon.dialects.openai.places import BOTH, CHAT, STREAM, TEXT
+from antiphon.dialects.table import Field, ignored, refused, supported
+
+LEGACY = "OpenAI took its place by tools; send tools"
+MEDIA = "only text is taken in and given out"
+STORE = "nothing is stored here; leave it out"
+HOSTED = "it belongs to OpenAI's hosted service; leave it out"
+TEMPLATE = "the model's own template is used as it is; leave it out"
+
+GENERATING: tuple[Field, ...] = (
+    *supported(
+        CHAT,
+        messages="The conversation so far.",
+        max_completion_tokens="The newer name of max_tokens.",
+        logprobs="Whether each token's log-probability is given, in the model's raw distribution: before "
+        "bias, penalties, temperature and cuts.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether it calls: auto, none, required, one tool by its name, or allowed_tools.",
+        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        top_logprobs="How many of the likeliest tokens are given at each place, at most 20; only together "
+        "with logprobs.",
+    ),
+    *supported(
+        TEXT,
+        prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens.",
+        logprobs="Gives each token's log-probability in the model's raw distribution (before bias, "
+        "penalties, temperature and cuts), and so many of the likeliest tokens at its place, at most 20.",
+        echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
+        "too, and with max_tokens 0 nothing else is done.",
+        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
+        "log-probability per token, best first; all are counted. Not in a stream.",
+    ),
+    *supported(
+        BOTH,
+        model="Name of a model of /v1/models.",
+        max_tokens="Most tokens of one choice; a chat may else use the rest of the context, a text makes "
+        "16, and takes 0 with echo.",
+        temperature="0 is greedy; the model's own default, else 1.",
+        top_p="Smallest set of tokens whose probability reaches this; the model's own default, else 1.",
+        top_k="The k likeliest tokens; 0 or -1 keeps all.",
+        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
+        presence_penalty="Taken from the logit of each token that is in the output, -2 to 2.",
+        frequency_penalty="Taken from a token's logit for each time it is in the output, -2 to 2.",
+        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
+        "above 0, at most 2; 1 does nothing.",
+        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
+        "100.",
+        mirostat_target="Surprise in bits that each token is steered to (Mirostat, version 2); 1.5 when only "
+        "mirostat_lr is sent. Takes the place of min_p, top_k, top_p and typical_p.",
+        mirostat_lr="How fast Mirostat follows; 0.1 when only mirostat_target is sent.",
+        min_tokens="Tokens of a choice before which nothing ends it but max_tokens.",
+        ignore_eos="Whether the model's end tokens are drawn like others and end nothing.",
+        allowed_token_ids="The only token ids that can be drawn.",
+        seed="The same seed gives the same draws.",
+        n="Choices of each prompt.",
+        stop="Texts that end a choice, at most four; cut from its text.",
+        stop_token_ids="Token ids that end a choice, besides the model's own.",
+        stream="Whether the answer comes as server-sent events.",
+        stream_options="How a stream ends; only together with stream.",
+        cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
+    ),
+    *supported(
+        BOTH,
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema.",
+        guided_json="A JSON Schema, as an object or a text, that each choice satisfies.",
+        guided_regex="A regular expression that matches the whole of each choice.",
+        guided_choice="Texts, one of which each choice is.",
+        guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
+        guided_whitespace_pattern="With JSON: what stands wherever JSON takes whitespace, as [ \\n]{0,2}.",
+        structured_outputs="One of json, regex, choice, grammar, json_object: vLLM's newer form of guided_*.",
+    ),
+    *supported(STREAM, include_usage="Whether one more chunk, with empty choices, brings the usage."),
+    ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
+    ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
+    ignored(
+        "prompt_cache_key",
+        CHAT,
+        "a hint where a kept prefix may be; every request finds the longest one here by itself",
+    ),
+    refused("suffix", TEXT, "completion of a middle is not built yet; leave it out", ""),
+    refused("functions", CHAT, LEGACY, []),
+    refused("function_call", CHAT, LEGACY, "none", "auto"),
+    refused("modalities", CHAT, MEDIA, ["text"]),
+    refused("audio", CHAT, MEDIA),
+    refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
+    refused("reasoning_effort", CHAT, "reasoning models are not built yet; leave it out", "none"),
+    refused("verbosity", CHAT, "say in a message how long the answer shall be", "medium"),
+    refused("store", CHAT, STORE, False),
+    refused("metadata", CHAT, STORE, {}),
+    refused("service_tier", CHAT, "there is one tier; leave it out", "auto", "default"),
+    refused("web_search_options", CHAT, HOSTED),
+    refused("moderation", CHAT, HOSTED),
+    refused("prompt_cache_options", CHAT, HOSTED, {}),
+    refused("prompt_cache_retention", CHAT, HOSTED, "in_memory"),
+    refused("include_obfuscation", STREAM, "streams are not padded; leave it out", False),
+    refused("length_penalty", BOTH, "it ranks beams, and beam search is not built; leave it out", 1),
+    refused("use_beam_search", BOTH, "beam search is not built; leave it out", False),
+    refused("bad_words", BOTH, "forbidden words are not built yet; leave it out", []),
+    refused("include_stop_str_in_output", BOTH, "the stop text is cut; append it yourself", False),
+    refused("skip_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
+    refused("spaces_between_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
+    refused("truncate_prompt_tokens", BOTH, "a prompt is never shortened; shorten it before sending"),
+    refused("prompt_logprobs", CHAT, "a conversation's prompt is not scored; leave it out"),
+    refused("prompt_logprobs", TEXT, "send echo and logprobs, with max_tokens 0 for the prompt alone"),
+    refused("return_token_ids", BOTH, "use /tokenize to see token ids", False),
+    refused("return_tokens_as_token_ids", BOTH, "use /tokenize to see token ids", False),
+    refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
+    refused("priority", BOTH, "requests are served in order; leave it out", 0),
+    refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
+    refused("best_of", CHAT, "/v1/completions has best_of; leave it out", 1),
+    refused("add_generation_prompt", CHAT, TEMPLATE, True),
+    refused("continue_final_message", CHAT, TEMPLATE, False),
+    refused("add_special_tokens", CHAT, TEMPLATE, False),
+    refused("add_special_tokens", TEXT, "a raw prompt gets the model's begin token; leave it out", True),
+    refused("chat_template", CHAT, TEMPLATE),
+    refused("chat_template_kwargs", CHAT, TEMPLATE, {}),
+    refused("documents", CHAT, "write them into a message", []),
+)

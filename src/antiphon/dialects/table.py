@@ -1,0 +1,125 @@
+"""What becomes of each field that a dialect knows: supported; accepted and ignored, with the reason; or
+refused as not built, except where its value asks for what happens anyway (`harmless`). A field that is in no
+table is unknown and refused. In all of them null means absent.
+
+A dialect's table is the one place that says so: decoding obeys it, the docs and the OpenAPI document print
+it.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from antiphon.dialects.strict_json import MAX_SHOWN_KEY, shown_key
+from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
+
+
+class Standing(StrEnum):
+    """What becomes of a field."""
+
+    SUPPORTED = "supported"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field in one or several places."""
+
+    name: str
+    places: frozenset[str]
+    """The objects that it belongs to."""
+    standing: Standing
+    says: str
+    """What it does; or why it does nothing; or what to do without it."""
+    harmless: tuple[object, ...] = ()
+    """Values of a refused field that are taken, since they ask for what happens anyway."""
+
+
+def supported(places: Iterable[str], **says: str) -> tuple[Field, ...]:
+    """Fields that act, by name."""
+    return tuple(Field(name, frozenset(places), Standing.SUPPORTED, text) for name, text in says.items())
+
+
+def ignored(name: str, places: Iterable[str], says: str) -> Field:
+    """A field that is taken and does nothing."""
+    return Field(name, frozenset(places), Standing.IGNORED, says)
+
+
+def refused(name: str, places: Iterable[str], says: str, *harmless: object) -> Field:
+    """A field that is not built."""
+    return Field(name, frozenset(places), Standing.REFUSED, says, harmless)
+
+
+Table = Mapping[str, Field]
+
+
+class Book:
+    """All tables of one dialect, by place."""
+
+    def __init__(self, fields: Iterable[Field], places: Iterable[str], endpoints: tuple[str, ...]) -> None:
+        """`endpoints`: places whose fields a caller may mistake for each other's."""
+        known = tuple(fields)
+        self.tables: Mapping[str, Table] = {
+            place: {field.name: field for field in known if place in field.places} for place in places
+        }
+        self._endpoints = endpoints
+
+    def sift(
+        self, given: dict[str, Any], place: str, where: str = "", report: list[str] | None = None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The fields that decoding shall see, and the names of those that are ignored. `where` is the path of
+        the object.
+
+        Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows; `report`
+        takes the names of the latter instead.
+        """
+        table = self.tables[place]
+        kept: dict[str, Any] = {}
+        passed: tuple[str, ...] = ()
+        for name, value in given.items():
+            if (field := table.get(name)) is None:
+                if report is None:
+                    raise self._unknown(name, place, where)
+                report.append(f"{where}{shown_key(name)}")
+                continue
+            if value is None:
+                continue
+            if field.standing is Standing.REFUSED:
+                _require_harmless(field, value, where)
+                continue
+            if field.standing is Standing.IGNORED:
+                passed += (name,)
+            kept[name] = value
+        return kept, passed
+
+    def _unknown(self, name: str, place: str, where: str) -> AntiphonError:
+        shown = shown_key(name)
+        elsewhere = [str(other) for other in self._endpoints if other != place and name in self.tables[other]]
+        if elsewhere and place in self._endpoints:
+            hint = f"; it belongs to {elsewhere[0]}"
+        else:
+            hint = _nearest(name, self.tables[place])
+        return UnknownParameter(f"unknown field {where}{shown}{hint}", param=f"{where}{shown}")
+
+
+def _require_harmless(field: Field, value: object, where: str) -> None:
+    if any(_same(value, harmless) for harmless in field.harmless):
+        return
+    raise UnsupportedParameter(
+        f"{where}{field.name} is not supported: {field.says}", param=f"{where}{field.name}"
+    )
+
+
+def _same(value: object, harmless: object) -> bool:
+    """Equality of JSON values: true is not 1, but 0.0 is 0."""
+    return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    if len(name) > MAX_SHOWN_KEY:
+        return ""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
