@@ -18,7 +18,7 @@ MIXTURES: dict[str, dict[str, float]] = {
     "copying": {"drill": 0.5, "tool_drill": 0.5},
     "mostly copying": {"drill": 0.25, "tool_drill": 0.25, "tools": 0.22, "skill": 0.1, "fact": 0.18},
     "mostly calls": {
-        "fact": 0.14,
+        "fact": 0.13,
         "facts": 0.02,
         "talk": 0.03,
         "knowledge": 0.02,
@@ -26,11 +26,11 @@ MIXTURES: dict[str, dict[str, float]] = {
         "mixed": 0.02,
         "recall": 0.03,
         "obeyed": 0.05,
-        "tools": 0.46,
+        "tools": 0.5,
         "text": 0.002,
         "long": 0.0003,
         "drill": 0.04,
-        "tool_drill": 0.05,
+        "tool_drill": 0.02,
     },
     "all": {
         "fact": 0.25,
@@ -48,7 +48,12 @@ MIXTURES: dict[str, dict[str, float]] = {
         "tool_drill": 0.05,
     },
 }
-RUNS = {"copying": 0.6, "mostly copying": 0.5, "mostly calls": 0.15, "all": 0.2}  # chance of repeated random tokens first
+RUNS = {
+    "copying": 0.6,
+    "mostly copying": 0.5,
+    "mostly calls": 0.15,
+    "all": 0.2,
+}  # chance of repeated random tokens first
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
 FALL = 0.5  # share of a course over which the learning rate falls to nothing
 ASIDE = 0.1  # weight of what the assistant does not say, against 1 for what it says
+NAMED = 3.0  # weight of the name that a tool call says: the tool that was chosen
 SHOWN = 0.0  # weight of what the system turn shows
 MUON_RATE = 0.02  # peak learning rate of the matrices
 ADAM_RATE = 2e-3  # peak learning rate of embeddings and norms

@@ -14,7 +14,7 @@ import sentencepiece
 
 from models.cantor import pieces
 from models.cantor.corpus import Document, documents
-from models.cantor.recipe import ASIDE, SHOWN
+from models.cantor.recipe import ASIDE, NAMED, SHOWN
 
 Sample = tuple[list[int], list[float]]
 
@@ -25,6 +25,7 @@ BOS, EOS, START, END = 1, 2, 3, 4
 FIRST_NORMAL = 261
 CONTROLS = ("<|im_start|>", "<|im_end|>")
 NEWLINE = "\n"
+CALLED = '<tool_call>{"name": "'  # what a call says before the name
 SAMPLE = 60_000  # documents that the tokenizer is trained on
 
 
@@ -73,8 +74,13 @@ class Tokenizer:
             body = self.encode(f"{role}{NEWLINE}{content}")
             head = self.heads[role] + 1
             weight = {"assistant": 1.0, "system": SHOWN}.get(role, ASIDE)
+            counted = [ASIDE] * head + [weight] * (len(body) + 2 - head)
+            if content.startswith(CALLED):
+                name = content[len(CALLED) : content.index('"', len(CALLED))]
+                before, named = (self.encode(f"{role}{NEWLINE}{CALLED}{text}") for text in ("", name))
+                counted[1 + len(before) : 1 + len(named)] = [NAMED] * (len(named) - len(before))
             ids += [START, *body, END, *self.line_end]
-            weights += [ASIDE] * head + [weight] * (len(body) + 2 - head) + [ASIDE] * len(self.line_end)
+            weights += counted + [ASIDE] * len(self.line_end)
         return ids[: -len(self.line_end)], weights[: -len(self.line_end)]
 
     def repeated_run(self, rng: random.Random) -> Sample:

@@ -181,7 +181,7 @@ def _wide(matrix: Tensor | None) -> Tensor:
 
 
 def schedule(seconds: float) -> float:
-    """Share of the highest learning rate: in each course a short rise, a plateau, a straight fall to nothing."""
+    """Share of the highest learning rate: in each course a short rise, a plateau, then a straight fall."""
     *others, last = recipe.COURSES
     for course in others:
         if seconds < course.seconds:

@@ -16,11 +16,12 @@ from models.cantor.corpus.grammar import HERE
 from models.cantor.corpus.noise import dress, greet, reword
 from models.cantor.corpus.obeying import obeyed
 from models.cantor.corpus.results import result_of
-from models.cantor.corpus.tools import Kinds, Task, call_text, composed_task, invent_task, make_task
+from models.cantor.corpus.tools import Kinds, Task, again, call_text, composed_task, invent_task, make_task
 from models.cantor.recipe import LEGS, MIXTURES
 
 NEWLINE = "\n"
-OTHER_TOOLS = (0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 4)  # shown beside the first
+OTHER_TOOLS = (0, 1, 1, 1, 2, 2, 2, 3, 3, 4)  # shown beside the first
+REQUESTS = (1, 2, 3, 4, 5, 6)  # made of the tools that a document shows
 GREETINGS = (
     "Hi. ",
     "Hello! ",
@@ -187,7 +188,7 @@ class Corpus:
 
     def _distractor(self, task: Task, rng: random.Random) -> Task:
         """A tool that is not asked for, often one that is much like the tool that is."""
-        if rng.random() < 0.35:
+        if rng.random() < 0.5:
             return self._task(rng)
         if task.kind is not None:
             return make_task(self.kinds.near(task.kind, rng), rng)
@@ -200,7 +201,7 @@ class Corpus:
             other = self._distractor(first, rng)
             shown.setdefault(str(other.function["name"]), other)
         tasks = list(shown.values())
-        called = tasks[: rng.choice((1, 1, 2, 2, 3))]
+        called = self._asked_for(tasks, rng)
         rng.shuffle(tasks)
         tools = tuple(task.function for task in tasks)
         system = rng.choice(PLAIN_SYSTEMS) if rng.random() < 0.15 else ""
@@ -216,6 +217,16 @@ class Corpus:
         if rng.random() < 0.04:
             turns += self._said_in_text(rng)
         return Document(tuple(turns), tools)
+
+    def _asked_for(self, tasks: list[Task], rng: random.Random) -> list[Task]:
+        """Requests for any of the tools, in any order, often several for one: which it is has to be read."""
+        called = [rng.choice(tasks) for _ in range(rng.choice(REQUESTS[: 2 * len(tasks)]))]
+        first = {str(task.function["name"]): at for at, task in reversed(list(enumerate(called)))}
+        made = (
+            task if first[str(task.function["name"])] == at else again(task, rng)
+            for at, task in enumerate(called)
+        )
+        return [task for task in made if task is not None]
 
     def _said_in_text(self, rng: random.Random) -> list[Turn]:
         """Turns that need no tool, though some are shown."""

@@ -5,7 +5,7 @@ What a parameter means is read from its name and type, its value from the reques
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.cantor.corpus.grammar import HERE, lines_of
@@ -42,6 +42,8 @@ class Composed:
     act: Act
     verb: str
     thing: str
+    roles: Mapping[str, Role]
+    """Of the parameters that requests give, by name."""
 
 
 def load_acts(path: Path = HERE / "acts.txt") -> list[Act]:
@@ -74,24 +76,30 @@ def compose(rng: random.Random, like: Composed | None = None) -> Composed:
     elif like is not None:
         act = rng.choice([other for other in ACTS if not set(other.verbs) & set(like.act.verbs)])
         verb, thing = rng.choice(act.verbs), like.thing
-    phrases: list[str] = []
     properties: dict[str, object] = {}
-    arguments: dict[str, object] = {}
+    given: dict[str, Role] = {}
     for alias, role in _roles(rng).items():
-        value = draw_value(role.kind, rng)
         name = parameter_name(alias, rng)
         if name in properties:
             name = alias
-        unsaid = like is None and len(arguments) > 0 and rng.random() < 0.12
+        unsaid = like is None and len(given) > 0 and rng.random() < 0.12
         properties[name] = schema_of(role.kind, name, alias, rng, optional=unsaid)
         if not unsaid:
-            arguments[name] = value
-            phrases.append(rng.choice(role.phrases).strip().replace("{}", said(value, rng)))
-    spoken = verb if rng.random() < 0.7 else rng.choice(act.verbs)
-    request = _request(spoken, thing, phrases, rng)
+            given[name] = role
     name = tool_name(_name(verb, thing, rng), rng)
     text = _description(act, verb, thing, rng)
-    return Composed(name, text, properties, request, arguments, act, verb, thing)
+    return once_more(Composed(name, text, properties, "", {}, act, verb, thing, given), rng)
+
+
+def once_more(made: Composed, rng: random.Random) -> Composed:
+    """The same tool with another request and its arguments."""
+    phrases: list[str] = []
+    arguments: dict[str, object] = {}
+    for name, role in made.roles.items():
+        value = arguments[name] = draw_value(role.kind, rng)
+        phrases.append(rng.choice(role.phrases).strip().replace("{}", said(value, rng)))
+    verb = made.verb if rng.random() < 0.7 else rng.choice(made.act.verbs)
+    return replace(made, request=_request(verb, made.thing, phrases, rng), arguments=arguments)
 
 
 def _roles(rng: random.Random) -> dict[str, Role]:

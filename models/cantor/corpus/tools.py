@@ -4,16 +4,17 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.cantor.corpus.composed import Composed, compose
+from models.cantor.corpus.composed import Composed, compose, once_more
 from models.cantor.corpus.grammar import HERE, Choice, draw, parse
 from models.cantor.corpus.material import COMMON, invented
 from models.cantor.corpus.naming import parameter_name, schema_of, tool_name
 from models.cantor.corpus.values import Value, draw_value, said
 
 GIVEN = re.compile(r"\{(\w+)(?:=(\w+))?\}")  # {x}: the value of x; {x=on}: x is "on", and nothing is said
+TRIES = 4  # requests drawn for a tool that has to have what they give
 NEAR = 6  # kinds that stand this near in a file are alike
 LITERALS: Mapping[str, bool] = {"true": True, "false": False}
 
@@ -37,6 +38,8 @@ class Task:
     arguments: Mapping[str, object]
     kind: Kind | None = None
     made: Composed | None = None
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of a kind's parameters that the tool has: its name for each, and the kind of value."""
 
 
 class Kinds:
@@ -79,10 +82,9 @@ def _kind(head: str, parameters: list[str], requests: list[str]) -> Kind:
 def make_task(kind: Kind, rng: random.Random) -> Task:
     """A tool of a kind under drawn names, and a request; what the request leaves out is left out."""
     request = draw(rng.choice(kind.requests), rng, {})
-    given = {match[1]: match[2] for match in GIVEN.finditer(request)}
+    given = _given(request)
     properties: dict[str, object] = {}
-    arguments: dict[str, Value] = {}
-    spoken: dict[str, str] = {}
+    names: dict[str, tuple[str, str]] = {}
     for aliases, value_kind in kind.parameters:
         key = aliases[0]
         if key not in given and rng.random() < 0.5:
@@ -92,14 +94,42 @@ def make_task(kind: Kind, rng: random.Random) -> Task:
         if name in properties:
             name = f"{name}_{key}"
         properties[name] = schema_of(value_kind, name, alias, rng, optional=key not in given)
+        names[key] = (name, value_kind)
+    alias = kind.names[0] if rng.random() < 0.4 else rng.choice(kind.names)
+    function = _function(tool_name(alias, rng), rng.choice(kind.descriptions), properties, rng)
+    return _asked(Task(function, request, {}, kind, names=names), rng)
+
+
+def _given(request: str) -> dict[str, str | None]:
+    """The parameters that a request gives; those it sets without saying them, with the value."""
+    return {match[1]: match[2] for match in GIVEN.finditer(request)}
+
+
+def _asked(task: Task, rng: random.Random) -> Task:
+    """The same tool, the request with values in it, and the arguments."""
+    given = _given(task.request)
+    arguments: dict[str, Value] = {}
+    spoken: dict[str, str] = {}
+    for key, (name, value_kind) in task.names.items():
         if key in given:
             set_to = given[key]
             value = draw_value(value_kind, rng) if set_to is None else LITERALS.get(set_to, set_to)
             arguments[name], spoken[key] = value, "" if set_to else said(value, rng)
-    request = GIVEN.sub(lambda match: spoken[match[1]], request)
-    alias = kind.names[0] if rng.random() < 0.4 else rng.choice(kind.names)
-    function = _function(tool_name(alias, rng), rng.choice(kind.descriptions), properties, rng)
-    return Task(function, _tidy(request), arguments, kind)
+    request = GIVEN.sub(lambda match: spoken[match[1]], task.request)
+    return replace(task, request=_tidy(request), arguments=arguments)
+
+
+def again(task: Task, rng: random.Random) -> Task | None:
+    """Another request for the same tool; None where none was found."""
+    if task.made is not None:
+        made = once_more(task.made, rng)
+        return replace(task, request=made.request, arguments=made.arguments, made=made)
+    if task.kind is not None:
+        for _ in range(TRIES):
+            request = draw(rng.choice(task.kind.requests), rng, {})
+            if _given(request).keys() <= task.names.keys():
+                return _asked(replace(task, request=request), rng)
+    return None
 
 
 def _tidy(request: str) -> str:
