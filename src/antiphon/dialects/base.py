@@ -192,9 +192,11 @@ class ModelOperations(Protocol):
 
     path: str
     """The list; one model lies below it, under its name."""
+    profiled: bool
+    """Whether the list wants profiles."""
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
-        """The list of models, without profiles."""
+        """The list of models."""
 
     def shown(self, model: ModelEntry) -> bytes:
         """One model with its profile."""
@@ -211,17 +213,51 @@ class Description:
 
 
 class Dialect(Protocol):
-    """One product's wire format, whole."""
+    """One product's wire format, whole. What only some products have is in protocols that extend this one,
+    with a handler of its own in `http` for each."""
 
-    name: str
-    operations: tuple[Operation, ...]
-    tokens: TokenOperations
-    models: ModelOperations
-    adapters: AdapterOperations
-    embeddings: EmbeddingOperation
+    @property
+    def name(self) -> str:
+        """In the settings, the docs and the names of its schemas."""
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of all its paths and of no other dialect's: `/fireworks`. What fails below it is answered
+        with its errors. Empty: the server's own, which speaks wherever no other does."""
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Its generating endpoints."""
+
+    @property
+    def models(self) -> ModelOperations | None:
+        """Its list of models; None where the product has none."""
+
+    def status(self, error: AntiphonError) -> int:
+        """The status of an error response: the error's own, where the product has no other for it."""
 
     def error(self, error: AntiphonError) -> bytes:
         """The body of an error response."""
 
     def describe(self) -> Description:
         """Paths and schemas for the OpenAPI document, made from the wire types."""
+
+
+class OwnDialect(Dialect, Protocol):
+    """The dialect that the server speaks of itself: the one with all that it has."""
+
+    @property
+    def models(self) -> ModelOperations:
+        """Its list of models."""
+
+    @property
+    def tokens(self) -> TokenOperations:
+        """Its endpoints of token ids."""
+
+    @property
+    def adapters(self) -> AdapterOperations:
+        """Its endpoints that load and unload adapters."""
+
+    @property
+    def embeddings(self) -> EmbeddingOperation:
+        """Its endpoint that makes vectors."""

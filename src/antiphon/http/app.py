@@ -1,6 +1,6 @@
 """The application: the table of routes, and the middleware every request passes, outermost first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from antiphon.dialects.base import Dialect, OwnDialect
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
 from antiphon.http.authenticate import Authenticator
@@ -34,20 +35,10 @@ def create_app(edge: Edge) -> Starlette:
 
 
 def route_table(edge: Edge) -> list[BaseRoute]:
-    """Every path there is."""
-    dialect, gate = edge.dialect, Middleware(Gate, edge)
+    """Every path there is: each dialect's, then the server's own."""
     return [
-        *(
-            Route(operation.path, Generate(edge, operation), methods=["POST"], middleware=[gate])
-            for operation in dialect.operations
-        ),
-        Route(dialect.embeddings.path, Embed(edge, dialect.embeddings), methods=["POST"], middleware=[gate]),
-        Route(dialect.models.path, routes.list_models),
-        Route(f"{dialect.models.path}/{{model:path}}", routes.show_model),
-        Route(dialect.tokens.tokenize_path, routes.tokenize, methods=["POST"], middleware=[gate]),
-        Route(dialect.tokens.detokenize_path, routes.detokenize, methods=["POST"], middleware=[gate]),
-        Route(dialect.adapters.load_path, adapters.load, methods=["POST"], middleware=[gate]),
-        Route(dialect.adapters.unload_path, adapters.unload, methods=["POST"], middleware=[gate]),
+        *(route for dialect in edge.dialects for route in _spoken(edge, dialect)),
+        *_own(edge, edge.dialect),
         Route("/metrics", metrics.show),
         Route("/openapi.json", routes.openapi),
         Route("/docs", routes.docs),
@@ -58,13 +49,37 @@ def route_table(edge: Edge) -> list[BaseRoute]:
     ]
 
 
+def _spoken(edge: Edge, dialect: Dialect) -> Iterator[Route]:
+    """The paths of what every dialect has."""
+    for operation in dialect.operations:
+        yield _posted(edge, operation.path, Generate(edge, operation))
+    if dialect.models is not None:
+        models = routes.ModelRoutes(dialect.models)
+        yield Route(dialect.models.path, models.listed)
+        yield Route(f"{dialect.models.path}/{{model:path}}", models.shown)
+
+
+def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
+    """The paths of what only the server's own dialect has."""
+    yield _posted(edge, dialect.embeddings.path, Embed(edge, dialect.embeddings))
+    yield _posted(edge, dialect.tokens.tokenize_path, routes.tokenize)
+    yield _posted(edge, dialect.tokens.detokenize_path, routes.detokenize)
+    yield _posted(edge, dialect.adapters.load_path, adapters.load)
+    yield _posted(edge, dialect.adapters.unload_path, adapters.unload)
+
+
+def _posted(edge: Edge, path: str, endpoint: Callable[..., object]) -> Route:
+    """A path that takes a JSON body."""
+    return Route(path, endpoint, methods=["POST"], middleware=[Middleware(Gate, edge)])
+
+
 def middleware(edge: Edge, table: Sequence[BaseRoute]) -> list[Middleware]:
     """What stands before every route of the table."""
     origins = edge.settings.cors_origins
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=("GET", "POST"),
+        allow_methods=sorted(methods(table)),
         allow_headers=("*",),
         expose_headers=EXPOSED,
     )
@@ -78,6 +93,13 @@ def middleware(edge: Edge, table: Sequence[BaseRoute]) -> list[Middleware]:
     ]
 
 
+def methods(table: Sequence[BaseRoute]) -> set[str]:
+    """All that any route takes."""
+    return {method for route in table if isinstance(route, Route) for method in route.methods or ()} - {
+        "HEAD"
+    }
+
+
 async def _unrouted(request: Request, problem: Exception) -> Response:
     """What the router says of a path it does not have, in the dialect's shape."""
     if not isinstance(problem, HTTPException):
@@ -85,5 +107,5 @@ async def _unrouted(request: Request, problem: Exception) -> Response:
     error: AntiphonError = RouteNotFound("no such path; GET /openapi.json lists them")
     if problem.status_code == MethodNotAllowed.status:
         error = MethodNotAllowed(f"{request.method} is not taken here")
-    body = routes.edge_of(request).dialect.error(error)
-    return Response(body, error.status, problem.headers, "application/json")
+    dialect = routes.edge_of(request).dialect_of(request.scope["path"])
+    return Response(dialect.error(error), dialect.status(error), problem.headers, "application/json")

@@ -9,7 +9,7 @@ from typing import Protocol
 from starlette.types import Scope
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.dialects.base import Dialect
+from antiphon.dialects.base import Dialect, OwnDialect
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
@@ -44,7 +44,8 @@ class Edge:
 
     pipeline: Runner
     models: Models
-    dialect: Dialect
+    dialect: OwnDialect
+    """The server's own."""
     settings: ServerSettings
     verifiers: tuple[TokenVerifier, ...] = ()
     """None of them: every caller is the local anonymous actor, and must come from this machine."""
@@ -57,6 +58,17 @@ class Edge:
     """What all request bodies together hold."""
     adapters: Adapters | None = None
     """What loads and unloads them; None, where the operator does not let callers do so."""
+    others: tuple[Dialect, ...] = ()
+    """The dialects that lie under a prefix."""
+
+    @property
+    def dialects(self) -> tuple[Dialect, ...]:
+        """All of them, the server's own first."""
+        return (self.dialect, *self.others)
+
+    def dialect_of(self, path: str) -> Dialect:
+        """The one that answers whatever is asked at a path, whether there is something or not."""
+        return next((other for other in self.others if lies_under(path, other.prefix)), self.dialect)
 
 
 @dataclass(slots=True)
@@ -68,6 +80,11 @@ class Exchange:
     """Every value of each header, in order, by lower-case name."""
     actor: Actor = LOCAL_ANONYMOUS
     body: bytes = b""
+
+
+def lies_under(path: str, prefix: str) -> bool:
+    """Whether a path is the prefix or goes on below it."""
+    return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
 
 
 def gathered(scope: Scope) -> dict[bytes, list[bytes]]:

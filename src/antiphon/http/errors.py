@@ -35,17 +35,17 @@ def _short(filename: str) -> str:
     return re.sub(r"^.*/(?:site-packages|src)/", "", filename)
 
 
-def error_headers(error: AntiphonError) -> list[tuple[bytes, bytes]]:
-    """The headers that an error's status calls for, besides those of its body."""
+def error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:
+    """The headers that an error calls for which is answered with a status, besides those of its body."""
     headers: list[tuple[bytes, bytes]] = []
     retry_after = error.retry_after
-    if retry_after is None and error.status in (TOO_MANY, UNAVAILABLE):
+    if retry_after is None and status in (TOO_MANY, UNAVAILABLE):
         retry_after = DEFAULT_RETRY
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after))))
-    if error.status in CLIENTS_RETRY or error.status >= SERVER:
+    if status in CLIENTS_RETRY or status >= SERVER:
         headers.append((b"x-should-retry", b"true" if error.retryable else b"false"))
-    if error.status == UNAUTHORIZED:
+    if status == UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
     if error.status == TIMED_OUT:
         headers.append((b"connection", b"close"))
@@ -68,6 +68,6 @@ async def send_error(
     send: Send, dialect: Dialect, error: AntiphonError, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
     """A whole error response in the dialect's shape."""
-    body = dialect.error(error)
-    await send(json_start(error.status, len(body), error_headers(error) + (headers or [])))
+    body, status = dialect.error(error), dialect.status(error)
+    await send(json_start(status, len(body), error_headers(error, status) + (headers or [])))
     await send({"type": "http.response.body", "body": body})

@@ -95,7 +95,7 @@ class Border:
 
     def __init__(self, app: ASGIApp, edge: Edge) -> None:
         self._app = app
-        self._dialect = edge.dialect
+        self._edge = edge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -112,11 +112,12 @@ class Border:
         except ClientLeft:
             return
         except AntiphonError as error:
-            self._note(error, exchange, scope)
+            dialect = self._edge.dialect_of(scope["path"])
+            self._note(error, dialect.status(error), exchange, scope)
             if not begun:
-                await send_error(send, self._dialect, error)
+                await send_error(send, dialect, error)
 
-    def _note(self, error: AntiphonError, exchange: Exchange, scope: Scope) -> None:
+    def _note(self, error: AntiphonError, status: int, exchange: Exchange, scope: Scope) -> None:
         if isinstance(error, InternalError):
             return
         level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
@@ -124,7 +125,7 @@ class Border:
             "refused",
             level,
             request_id=exchange.request_id,
-            status=error.status,
+            status=status,
             code=error.code,
             param=error.param,
             method=scope["method"],

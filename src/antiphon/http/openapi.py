@@ -1,12 +1,12 @@
-"""The OpenAPI document: the dialect's paths and schemas, the edge's own paths, and the errors that all of
-them share."""
+"""The OpenAPI document: every dialect's paths and schemas with its errors, and the edge's own paths."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon import __version__
-from antiphon.dialects.base import Dialect
+from antiphon.dialects.base import Description, Dialect
+from antiphon.errors import StartupError, classes_by_code
 from antiphon.http.health import HEALTH_SCHEMA
 
 ERRORS: Mapping[str, str] = {
@@ -40,12 +40,17 @@ METRICS: Mapping[str, Any] = {
 }
 
 
-def document(dialect: Dialect, keyed: bool) -> bytes:
-    """The document of a server that does or does not ask for a key."""
-    described = dialect.describe()
-    paths = {path: _completed(item, described.error_schema) for path, item in described.paths.items()}
+def document(dialects: Sequence[Dialect], keyed: bool) -> bytes:
+    """The document of a server that does or does not ask for a key; its own dialect comes first."""
+    described = [(dialect, dialect.describe()) for dialect in dialects]
+    paths = {
+        path: _completed(item, dialect, description)
+        for dialect, description in described
+        for path, item in description.paths.items()
+    }
+    schemas = {name: schema for _, description in described for name, schema in description.schemas.items()}
     own = {
-        "/metrics": _completed(METRICS, described.error_schema),
+        "/metrics": _completed(METRICS, *described[0]),
         "/health": _health("Whether the process lives"),
         "/health/ready": _health("Whether every engine is ready", 503),
     }
@@ -54,7 +59,7 @@ def document(dialect: Dialect, keyed: bool) -> bytes:
         "openapi": "3.1.0",
         "info": {"title": "Antiphon", "version": __version__, "license": licence},
         "paths": paths | own,
-        "components": {"schemas": dict(described.schemas) | {HEALTH: HEALTH_SCHEMA}},
+        "components": {"schemas": schemas | {HEALTH: HEALTH_SCHEMA}},
     }
     if keyed:
         whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -62,10 +67,19 @@ def document(dialect: Dialect, keyed: bool) -> bytes:
     return json.dumps(whole).encode()
 
 
-def _completed(item: Mapping[str, Any], error_schema: str) -> dict[str, Any]:
+def _completed(item: Mapping[str, Any], dialect: Dialect, described: Description) -> dict[str, Any]:
     """The same path with its error responses."""
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error_schema}"}}}
-    errors = {status: {"description": says, "content": content} for status, says in ERRORS.items()}
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{described.error_schema}"}}}
+    answered = {
+        str(dialect.status(error("")))
+        for error in classes_by_code().values()
+        if not issubclass(error, StartupError)
+    }
+    errors = {
+        status: {"description": says, "content": content}
+        for status, says in ERRORS.items()
+        if status in answered
+    }
     return {
         method: {**operation, "responses": operation["responses"] | errors}
         for method, operation in item.items()

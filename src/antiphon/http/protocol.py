@@ -38,7 +38,8 @@ LARGEST, ENDLESS = 1 << 60, 1 << 61
 class Policy:
     """What the protocol is told."""
 
-    dialect: Dialect
+    dialect_of: Callable[[str], Dialect]
+    """Who speaks at a path."""
     arrival_seconds: float
     """In which a request must have arrived."""
     new_id: Callable[[], str]
@@ -62,6 +63,7 @@ class Protocol(HttpToolsProtocol):
         policy: Policy,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.url = b""
         self._policy = policy
         self._deadline: asyncio.TimerHandle | None = None
         self._in_headers = False
@@ -150,7 +152,7 @@ class Protocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:
-        self._in_headers, self._bare_bytes = True, 0
+        self._in_headers, self._bare_bytes, self.url = True, 0, b""
         self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._late)
 
     def _forget_deadline(self) -> None:
@@ -178,9 +180,10 @@ class Protocol(HttpToolsProtocol):
         if self._end_answer():
             self.transport.abort()  # a refusal in the middle of an answer would be read as part of it
             return
-        body = self._policy.dialect.error(error)
+        dialect = self._policy.dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
+        body = dialect.error(error)
         self.transport.write(
-            STATUS_LINE[error.status]
+            STATUS_LINE[dialect.status(error)]
             + b"content-type: application/json\r\n"
             + b"content-length: %d\r\n" % len(body)
             + b"x-request-id: req-%b\r\n" % self._policy.new_id().encode()

@@ -7,7 +7,7 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.dialects.base import ModelEntry
+from antiphon.dialects.base import ModelEntry, ModelOperations
 from antiphon.domain.profile import Profile
 from antiphon.engines.base import Tokenizing
 from antiphon.engines.registry import Model
@@ -29,17 +29,23 @@ PAGE_HEADERS = {
 }
 
 
-async def list_models(request: Request) -> Response:
-    """Every model: those of the settings in their order, then adapters."""
-    edge = edge_of(request)
-    return _json(edge.dialect.models.listed(_entry(model) for model in edge.models))
+class ModelRoutes:
+    """One dialect's list of models, and each of them."""
 
+    def __init__(self, operations: ModelOperations) -> None:
+        self._operations = operations
 
-async def show_model(request: Request) -> Response:
-    """One model with its profile."""
-    edge = edge_of(request)
-    model = edge.models.get(request.path_params["model"])
-    return _json(edge.dialect.models.shown(_entry(model, await _profile(request, model))))
+    async def listed(self, request: Request) -> Response:
+        """Every model: those of the settings in their order, then adapters."""
+        models = edge_of(request).models
+        if self._operations.profiled:
+            return _json(self._operations.listed([await _profiled(request, model) for model in models]))
+        return _json(self._operations.listed(_entry(model) for model in models))
+
+    async def shown(self, request: Request) -> Response:
+        """One model with its profile."""
+        model = edge_of(request).models.get(request.path_params["model"])
+        return _json(self._operations.shown(await _profiled(request, model)))
 
 
 async def tokenize(request: Request) -> Response:
@@ -65,7 +71,7 @@ async def detokenize(request: Request) -> Response:
 async def openapi(request: Request) -> Response:
     """The OpenAPI document."""
     edge = edge_of(request)
-    return _json(document(edge.dialect, keyed=bool(edge.verifiers)))
+    return _json(document(edge.dialects, keyed=bool(edge.verifiers)))
 
 
 async def docs(_: Request) -> Response:
@@ -121,11 +127,11 @@ def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 
 
-async def _profile(request: Request, model: Model) -> Profile | None:
+async def _profiled(request: Request, model: Model) -> ModelEntry:
     try:
-        return await awaited(request, model.engine.profile())
+        return _entry(model, await awaited(request, model.engine.profile()))
     except EngineUnavailable:
-        return None
+        return _entry(model)
 
 
 def _json(body: bytes) -> Response:

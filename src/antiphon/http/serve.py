@@ -64,7 +64,7 @@ class Server(uvicorn.Server):
 
 def make_server(app: ASGIApp, edge: Edge, started: Callable[[], None] = lambda: None) -> Server:
     """A server that is configured and not yet running; it calls `started` when it accepts connections."""
-    policy = Policy(edge.dialect, edge.settings.receive_timeout, edge.clock.unique)
+    policy = Policy(edge.dialect_of, edge.settings.receive_timeout, edge.clock.unique)
     config = uvicorn.Config(
         app,
         http=functools.partial(Protocol, policy=policy),  # type: ignore[arg-type]

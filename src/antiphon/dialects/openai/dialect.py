@@ -63,6 +63,7 @@ class OpenAI:
     """OpenAI's dialect. Holds no state; one value serves every request."""
 
     name = "openai"
+    prefix = ""
 
     def __init__(self, report_unknown: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused."""
@@ -74,6 +75,9 @@ class OpenAI:
         self.tokens: TokenOperations = VLLMTokens()
         self.adapters: AdapterOperations = VLLMAdapters()
         self.embeddings: EmbeddingOperation = OpenAIEmbeddings(report_unknown)
+
+    def status(self, error: AntiphonError) -> int:
+        return error.status
 
     def error(self, error: AntiphonError) -> bytes:
         return encode_error(error)

@@ -61,6 +61,7 @@ class OpenAIModels:
     """`ModelOperations` of the dialect."""
 
     path = "/v1/models"
+    profiled = False
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
         return _encode(ModelList(data=[_shape(model) for model in models]))

@@ -1,0 +1,145 @@
+"""Several dialects in one server: each speaks below its prefix, in its errors too, and nowhere else."""
+
+import json
+
+import pytest
+
+from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.base import Description
+from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import EngineDied
+from antiphon.http.app import route_table
+from antiphon.http.edge import Edge, lies_under
+from antiphon.http.metrics import Count
+from antiphon.http.openapi import document
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import Answer, ScriptedEngine
+from tests.http.harness import HELLO, KEY, Served, request_bytes, serving_edge
+
+PREFIX = "/flat"
+FLAT_CHAT = f"{PREFIX}/chat"
+
+
+class FlatChat(ChatCompletions):
+    """OpenAI's chat, somewhere else."""
+
+    path = FLAT_CHAT
+
+
+class Flat:
+    """A dialect whose errors are flat and know two statuses."""
+
+    name = "flat"
+    prefix = PREFIX
+    operations = (FlatChat(report=False),)
+    models = None
+
+    def status(self, error):
+        return 400 if error.status < 500 else 500
+
+    def error(self, error):
+        return json.dumps({"flat": error.code}).encode()
+
+    def describe(self):
+        shape = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/FlatError"}}}}
+        answers = {"responses": {"200": shape}, "summary": "Chat"}
+        return Description({FLAT_CHAT: {"post": answers}}, {"FlatError": {"type": "object"}}, "FlatError")
+
+
+def edge_with(engine=None, key=None, **settings):
+    models = Models((Model("m", engine or ScriptedEngine(), 7),))
+    verifiers = (ServiceKey(key),) if key else ()
+    pipeline = Pipeline(models, Metrics(), 0.0)
+    return Edge(pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(Flat(),))
+
+
+async def asked(edge, path, body=None, **how):
+    async with serving_edge(edge) as (port, connections):
+        return await Served(port, ScriptedEngine(), edge, connections).ask(path, body, **how)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "how", "expected"),
+    [
+        (FLAT_CHAT, HELLO | {"surprise": 1}, {}, (400, "unknown_parameter")),
+        (FLAT_CHAT, b"{", {}, (400, "invalid_json")),
+        (FLAT_CHAT, HELLO | {"model": "other"}, {}, (400, "model_not_found")),
+        (FLAT_CHAT, HELLO, {"headers": {"content-type": "text/plain"}}, (400, "unsupported_media_type")),
+        (FLAT_CHAT, HELLO, {"headers": {"origin": "http://evil.example"}}, (400, "permission_denied")),
+        (FLAT_CHAT, b" " * 2000, {}, (400, "body_too_large")),
+        (FLAT_CHAT, None, {}, (400, "method_not_allowed")),
+        (f"{PREFIX}/nowhere", None, {}, (400, "route_not_found")),
+        (PREFIX, None, {}, (400, "route_not_found")),
+        (f"{PREFIX}/", None, {}, (400, "route_not_found")),
+    ],
+    ids=range(10),
+)
+async def test_below_its_prefix_every_refusal_is_the_dialects(path, body, how, expected):
+    reply = await asked(edge_with(max_body_bytes=1024), path, body, **how)
+    assert (reply.status, reply.json()) == (expected[0], {"flat": expected[1]})
+
+
+async def test_so_is_a_missing_key_and_a_failed_engine():
+    keyed = await asked(edge_with(key=KEY), FLAT_CHAT, HELLO)
+    assert (keyed.status, keyed.json()) == (400, {"flat": "invalid_api_key"})
+    failed = await asked(edge_with(ScriptedEngine(Answer(error=EngineDied("it died")))), FLAT_CHAT, HELLO)
+    assert (failed.status, failed.json()) == (500, {"flat": "engine_died"})
+    assert failed.headers["x-should-retry"] == "false"
+
+
+async def test_so_are_headers_that_are_too_large_and_an_answer_elsewhere_is_not():
+    edge = edge_with()
+    large = request_bytes(FLAT_CHAT, HELLO, headers={"x": "y" * 70_000})
+    async with serving_edge(edge) as (port, connections):
+        served = Served(port, ScriptedEngine(), edge, connections)
+        refused = await served.raw(large)
+        elsewhere = await served.raw(large.replace(FLAT_CHAT.encode(), b"/elsewhere"))
+    assert (refused.status, refused.json()) == (400, {"flat": "headers_too_large"})
+    assert (elsewhere.status, elsewhere.error["code"]) == (431, "headers_too_large")
+
+
+@pytest.mark.parametrize("path", ["/flatter", "/v1/flat", "/", "/v1/nowhere", "//flat", "/FLAT"])
+async def test_elsewhere_the_servers_own_speaks(path):
+    reply = await asked(edge_with(), path)
+    assert (reply.status, reply.error["code"]) == (404, "route_not_found")
+
+
+async def test_both_answer():
+    for path in (FLAT_CHAT, "/v1/chat/completions"):
+        assert (await asked(edge_with(), path, HELLO)).json()["object"] == "chat.completion"
+
+
+async def test_the_document_has_each_dialects_paths_with_its_own_errors():
+    paths = json.loads(document(edge_with().dialects, keyed=False))["paths"]
+
+    def errors(path):
+        return {
+            status: response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            for status, response in paths[path]["post"]["responses"].items()
+            if status != "200"
+        }
+
+    assert errors(FLAT_CHAT) == {"400": "FlatError", "500": "FlatError"}
+    assert errors("/v1/chat/completions")["503"] == "ErrorEnvelope"
+
+
+def test_metrics_know_the_routes_of_all():
+    edge = edge_with()
+    count = Count(lambda *_: None, edge, route_table(edge))
+    assert [count.route(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
+
+
+def test_a_prefix_ends_where_a_segment_does():
+    assert [lies_under(path, "/a/b") for path in ("/a/b", "/a/b/", "/a/b/c", "/a/bc", "/a", "")] == [
+        True, True, True, False, False, False,
+    ]  # fmt: skip
+
+
+async def test_a_preflight_names_the_methods_that_routes_take():
+    preflight = {"origin": "https://web.example", "access-control-request-method": "GET"}
+    edge = edge_with(cors_origins=("https://web.example",))
+    reply = await asked(edge, FLAT_CHAT, method="OPTIONS", headers=preflight)
+    assert reply.headers["access-control-allow-methods"] == "GET, POST"
