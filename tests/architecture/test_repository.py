@@ -11,7 +11,8 @@ from tests.architecture.source import ROOT, SRC, expect_none
 BINARIES_MB = 30
 # Folders of tests that cross the packages of src/antiphon.
 CROSSING = set("architecture benchmarks contract e2e fixtures models recordings scripts support".split())
-UNTRACKED = set(".git .venv __pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache dist".split())
+TOOLS = set("__pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache".split())
+UNTRACKED = TOOLS | set(".git .venv .venvs node_modules dist".split())
 
 # Written so that they do not find themselves.
 REGISTRY = re.compile(r"python[h]osted\.org|pyp[i]\.org|npmj[s]\.(?:org|com)|deb\.debia[n]\.org")

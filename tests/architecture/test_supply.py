@@ -1,10 +1,12 @@
 """What is installed is what was locked, and nothing of it runs when Python starts."""
 
+import json
 import re
 import sysconfig
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -13,6 +15,10 @@ from tests.architecture.source import ROOT, SRC, expect_none
 
 LOCKS = ROOT / "requirements"
 ENTRY = re.compile(r"([a-z0-9][a-z0-9.-]*)==([a-z0-9.!+-]+)( ; [^\\]+)?( --hash=sha256:[0-9a-f]{64})+")
+NPM = ROOT / "tests" / "contract" / "node"
+CLIENTS = ("fireworks", "fireworks-client", "node")
+"""Groups and locks of what tests/contract speaks with from environments of their own."""
+
 # Each with its reason, and only as long as it holds paths and no code.
 PATH_FILES = {"antiphon.pth": "the editable install: the project's own src"}
 
@@ -44,6 +50,15 @@ def unmet(requirements: list[str], lock: str) -> Iterator[str]:
             yield f"{requirement} is locked at {versions or 'nothing'}: run `make lock`"
 
 
+def loose_npm(lock: dict[str, Any]) -> Iterator[str]:
+    """What npm would fetch without comparing it, or from an address that stands in its lock."""
+    for path, entry in lock["packages"].items():
+        if path and not str(entry.get("integrity", "")).startswith("sha512-"):
+            yield f"{path} has no digest: run `make lock`"
+        if "resolved" in entry or entry.get("hasInstallScript"):
+            yield f"{path} names an address, or runs a script when it is installed"
+
+
 def path_files(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*.pth")):
         text = path.read_text("utf-8")
@@ -72,6 +87,8 @@ def test_the_locks_hold_what_the_project_asks_for():
     expect_none(unmet(groups["lock"], _lock("lock")))
     expect_none(unmet(groups["native"], _lock("native")))
     expect_none(unmet(groups["native-build"], _lock("native-build")))
+    for client in CLIENTS:
+        expect_none(unmet(groups[client], _lock(client)))
     assert groups["build"] == project["build-system"]["requires"]
     assert groups["native"] == project["project"]["optional-dependencies"]["native"]
 
@@ -81,6 +98,22 @@ def test_the_runtime_is_tested_in_the_versions_it_is_served_with():
     assert {
         name: versions for name, versions in pins(_lock("serve")).items() if tested.get(name) != versions
     } == {}
+
+
+def test_every_npm_package_has_a_digest_and_no_address():
+    lock = json.loads((NPM / "package-lock.json").read_text("utf-8"))
+    asked = json.loads((NPM / "package.json").read_text("utf-8"))["dependencies"]
+    expect_none(loose_npm(lock))
+    assert lock["packages"][""]["dependencies"] == asked
+    assert {name: lock["packages"][f"node_modules/{name}"]["version"] for name in asked} == asked
+    good = {"version": "1.0.0", "integrity": "sha512-" + "a" * 86 + "=="}
+    bad = [good | {"integrity": "sha1-a"}, {"version": "1.0.0"}, good | {"resolved": "https://host/a.tgz"}]
+    assert [len(list(loose_npm({"packages": {"": {}, "a": entry}}))) for entry in [good, *bad]] == [
+        0,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_nothing_installed_runs_when_python_starts():

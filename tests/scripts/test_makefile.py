@@ -39,6 +39,15 @@ def test_serve_looks_at_the_machine_before_it_installs():
     assert steps == sorted(steps)
 
 
+def test_the_tests_get_every_client_from_its_lock_and_serve_gets_none():
+    told = make("--dry-run", "--always-make", "test")
+    for client in ("fireworks", "fireworks-client", "node"):
+        environment = f"--python .venvs/{client}/bin/python"
+        assert re.search(rf"{environment} install .*--require-hashes .*requirements/{client}\.txt\n", told)
+    assert re.search(r"npm-cli\.js.* --ignore-scripts ci\n", told)
+    assert ".venvs" not in make("--dry-run", "--always-make", "serve")
+
+
 def test_a_native_build_without_a_compiler_says_what_to_install(tmp_path):
     env = {"PATH": os.environ["PATH"], "CXX": "no-such-compiler"}
     command = [ROOT / "scripts" / "build-native", tmp_path]
