@@ -48,7 +48,11 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
     _sift_stream_options(given, unknown)
     given = sift_tools(sift_messages(given, unknown), unknown)
-    wire = shaped(given, ChatCompletionRequest)
+    return chat_call(shaped(given, ChatCompletionRequest), ignored + _named(unknown))
+
+
+def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
+    """What a chat of the superset asks for, by whichever dialect. Raises a RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
             "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
@@ -66,7 +70,7 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     )
     tools, relaxed = asked_tools(wire)
     prompt = replace(conversation(wire.messages), tools=tools)
-    call = _call(wire, (prompt,), output, ignored + _named(unknown))
+    call = _call(wire, (prompt,), output, ignored)
     return replace(call, relaxed=relaxed) if relaxed else call
 
 
@@ -75,7 +79,11 @@ def decode_text(body: bytes, report: bool = False) -> Call:
     unknown: list[str] | None = [] if report else None
     given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
     _sift_stream_options(given, unknown)
-    wire = shaped(given, CompletionRequest)
+    return text_call(shaped(given, CompletionRequest), ignored + _named(unknown))
+
+
+def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
+    """What a text completion of the superset asks for, by whichever dialect. Raises a RequestError."""
     _require_candidates(wire)
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
@@ -92,7 +100,7 @@ def decode_text(body: bytes, report: bool = False) -> Call:
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
     )
-    return _call(wire, _raw_prompts(wire.prompt), output, ignored + _named(unknown))
+    return _call(wire, _raw_prompts(wire.prompt), output, ignored)
 
 
 def _named(unknown: list[str] | None) -> tuple[str, ...]:
