@@ -13,9 +13,9 @@ from antiphon.rendering.stops import MOST_CHARACTERS, StopFilter, StopStrings
 LETTERS = "abé"
 
 
-def shown(parts, stops):
+def shown(parts, stops, kept=False):
     """Everything that is shown, part by part, until the stop string or the end."""
-    filtered = StopFilter(StopStrings(stops))
+    filtered = StopFilter(StopStrings(stops, kept))
     out = []
     for part in parts:
         out.append(filtered.add(part))
@@ -24,12 +24,12 @@ def shown(parts, stops):
     return [*out, filtered.end()], False
 
 
-def expected(text, stops):
+def expected(text, stops, kept=False):
     """The shortest beginning that ends with a stop string, without the longest one that it ends with."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if stop and text[:end].endswith(stop)]
         if found:
-            return text[: end - max(map(len, found))], True
+            return text[: end - (0 if kept else max(map(len, found)))], True
     return text, False
 
 
@@ -42,10 +42,11 @@ def cut(text, cuts):
     text=st.text(LETTERS, max_size=20),
     stops=st.lists(st.text(LETTERS, max_size=4), max_size=4),
     cuts=st.lists(st.integers(0, 30), max_size=12),
+    kept=st.booleans(),
 )
-def test_streamed_is_what_buffered_is(text, stops, cuts):
-    parts, stopped = shown(cut(text, cuts), stops)
-    assert ("".join(parts), stopped) == expected(text, stops)
+def test_streamed_is_what_buffered_is(text, stops, cuts, kept):
+    parts, stopped = shown(cut(text, cuts), stops, kept)
+    assert ("".join(parts), stopped) == expected(text, stops, kept)
 
 
 @given(
@@ -66,6 +67,11 @@ def test_no_beginning_of_a_stop_string_is_shown_before_it_is_known_to_be_none(te
 
 def test_a_stop_string_over_many_parts_never_leaks():
     assert shown(["one ", "<", "/", "en", "d>", " two"], ["</end>"]) == (["one ", "", "", "", ""], True)
+
+
+def test_a_stop_string_that_stays_holds_nothing_back_and_nothing_follows_it():
+    assert shown(["one ", "</", "end> two"], ["</end>"], kept=True) == (["one ", "</", "end>"], True)
+    assert shown(["a</en"], ["</end>"], kept=True) == (["a</en", ""], False)
 
 
 def test_what_was_held_back_is_shown_when_it_comes_to_nothing():

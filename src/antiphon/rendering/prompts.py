@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Clock
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, Prompt, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
@@ -66,7 +66,8 @@ def _require_writable(output: Output, found: Sequence[Fitted]) -> None:
     """Refuses scores that would fill the memory, before any of them is made."""
     if output.logprobs is None:
         return
-    each = (len(fits.tokens) * output.echo + (output.max_tokens or 0) for fits in found)
+    made = 0 if output.max_tokens is None else 1
+    each = (len(fits.tokens) * output.echo + fits.max_tokens * made for fits in found)
     numbers = sum(each) * (output.best_of or output.choices) * (1 + output.logprobs)
     if numbers > MOST_SCORES:
         raise InvalidValue(
@@ -154,6 +155,8 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
             + (f"most {context}" if wanted == 0 else f"most {context - 1}, so that one can be generated"),
             param=_field(prompt),
         )
+    if wanted is not None and wanted > left and output.overflow is Overflow.SHORTEN:
+        wanted = left
     if wanted is not None and wanted > left:
         raise ContextLengthExceeded(
             f"this model's context length is {context} tokens; {_named(prompt)} has {count} and {wanted} "

@@ -27,10 +27,9 @@ from antiphon.rendering.embedding import embedded
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart
 from antiphon.rendering.recital import silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
-from antiphon.rendering.stops import StopStrings
 from antiphon.rendering.streams import late, merged, timely
 from antiphon.rendering.toolcalls.calling import calling, heard, listening
-from antiphon.rendering.voice import Voice
+from antiphon.rendering.voice import Voice, manner_of
 
 T = TypeVar("T")
 
@@ -267,19 +266,16 @@ class Cast:
 
 def casting(request: GenerationRequest, facts: Facts, fitted: Sequence[prompts.Fitted]) -> Cast:
     """A voice for each candidate; plain ones where nothing is scored."""
-    output = request.output
-    stops, deaf = StopStrings(output.stop), request.sampling.min_tokens or 0
+    output, manner = request.output, manner_of(request, facts)
     if output.logprobs is None and output.best_of is None:
-        plain = [Voice(index, facts, stops, deaf) for index in range(len(fitted) * output.choices)]
+        plain = [Voice(index, manner) for index in range(len(fitted) * output.choices)]
         return Cast(plain, lambda events: events)
     candidates = output.best_of or output.choices
     scored: list[ScoredVoice] = []
     for prompt in fitted:
         offset = len(prompt.recital.layout.text) if prompt.recital is not None else 0
         scoring = Scoring(output.logprobs is not None, offset)
-        scored += [
-            ScoredVoice(len(scored) + index, facts, stops, deaf, scoring) for index in range(candidates)
-        ]
+        scored += [ScoredVoice(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
     if output.best_of is None:
         return Cast(scored, lambda events: events)
     return Cast(scored, lambda events: best(events, scored, len(fitted), output.choices))

@@ -13,8 +13,7 @@ from antiphon.domain.events import Event, Finished, FinishReason, TextDelta
 from antiphon.domain.scores import TokenScore
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TokenEvent
 from antiphon.rendering.facts import Facts
-from antiphon.rendering.stops import StopStrings
-from antiphon.rendering.voice import Voice
+from antiphon.rendering.voice import Manner, Voice
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,10 @@ class ScoredVoice(Voice):
 
     __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
 
-    def __init__(
-        self, choice: int, facts: Facts, stops: StopStrings, deaf: int = 0, scoring: Scoring = Scoring(True)
-    ) -> None:
-        super().__init__(choice, facts, stops, deaf)
+    def __init__(self, choice: int, manner: Manner, facts: Facts, scoring: Scoring = Scoring(True)) -> None:
+        super().__init__(choice, manner)
         self._scoring = scoring
-        self._pieces, self._spelt = facts.pieces.bytes, facts.spelt.bytes
+        self._pieces, self._spelt = manner.pieces.bytes, facts.spelt.bytes
         self._total = 0.0
         self._said = scoring.offset
         """Characters that tokens have made certain; the stop filter may hold some of them back."""
@@ -73,7 +70,7 @@ class ScoredVoice(Voice):
 
     def _added(self, token: int, steps: Steps, index: int) -> str:
         """The text that a token makes certain; its score waits until the text is shown."""
-        silent = token in self._ends
+        silent = token in self._silent
         if self._scoring.told:
             offset = self._said + (not silent and self._detokenizer.breaks(token))
             self._pending.append(

@@ -1,5 +1,5 @@
-"""Stop strings in a text that comes in parts: found wherever the parts are cut, and never shown, not even a
-beginning.
+"""Stop strings in a text that comes in parts: found wherever the parts are cut. They are never shown, not
+even a beginning; or, where that is asked for, they are shown whole and nothing after them.
 
 The match that ends first wins, and of those that end together the longest, so the outcome does not depend on
 how the text was cut. Matching is Aho and Corasick's automaton (1975): each character is looked at once.
@@ -32,7 +32,9 @@ class _State:
 class StopStrings:
     """The automaton of a request's stop strings; shared by its choices. Raises InvalidValue."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], kept: bool = False) -> None:
+        """`kept`: whether the one that ends a text stays at its end; nothing has to be held back then."""
+        self.kept = kept
         if sum(map(len, stops)) > MOST_CHARACTERS:
             raise InvalidValue(f"stop strings together may have {MOST_CHARACTERS} characters", param="stop")
         self.root = _State(0)
@@ -100,9 +102,9 @@ class StopFilter:
             if state.ends:
                 self.stopped = True
                 self._held, self._state = "", root
-                return whole[: known + place + 1 - state.ends]
+                return whole[: known + place + 1 - (0 if self._stops.kept else state.ends)]
         self._state = state
-        shown = len(whole) - state.length
+        shown = len(whole) - (0 if self._stops.kept else state.length)
         self._held = whole[shown:]
         return whole[:shown]
 

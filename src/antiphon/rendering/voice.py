@@ -2,12 +2,43 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from antiphon.domain.events import Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
-from antiphon.rendering.detokenizer import Detokenizer
+from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.stops import StopFilter, StopStrings
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the tokens of all choices of a request become text."""
+
+    pieces: Pieces
+    silent: frozenset[int]
+    """Tokens that show nothing, whatever their piece."""
+    stops: StopStrings
+    deaf: int = 0
+    """Tokens in which no stop string is looked for."""
+    ids: bool = False
+    """Whether the ids of the tokens are told."""
+
+
+def manner_of(request: GenerationRequest, facts: Facts) -> Manner:
+    """How a request wants its text. A token that ends a choice is no part of it; where what ended it is to
+    stay, it shows what it would show elsewhere: its text, or its name where names are shown."""
+    output, sampling = request.output, request.sampling
+    asked = frozenset(() if output.include_stop else output.stop_token_ids)
+    named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
+    return Manner(
+        pieces=facts.spelt if output.show_special else facts.pieces,
+        silent=asked if named else facts.ends | asked,
+        stops=StopStrings(output.stop, output.include_stop),
+        deaf=sampling.min_tokens or 0,
+        ids=output.token_ids,
+    )
 
 
 class Voice:
@@ -16,28 +47,30 @@ class Voice:
     __slots__ = (
         "_deaf",
         "_detokenizer",
-        "_ends",
         "_filter",
+        "_ids",
         "_reason",
+        "_silent",
         "_unreported",
         "cached",
         "choice",
         "completion_tokens",
     )
 
-    def __init__(self, choice: int, facts: Facts, stops: StopStrings, deaf: int = 0) -> None:
-        """`deaf`: tokens in which no stop string is looked for."""
+    def __init__(self, choice: int, manner: Manner) -> None:
         self.choice = choice
         self.completion_tokens = 0
         """Up to and including the one that completes a stop string."""
         self.cached: int | None = None
         """Prompt tokens that were not computed for it; None before it is admitted."""
-        self._deaf = deaf
-        self._ends = facts.ends
-        self._detokenizer = Detokenizer(facts.pieces)
-        self._filter = StopFilter(stops)
+        self._deaf = manner.deaf
+        self._silent = manner.silent
+        self._detokenizer = Detokenizer(manner.pieces)
+        self._filter = StopFilter(manner.stops)
         self._reason = FinishReason.STOP
         self._unreported = 0
+        self._ids: list[int] | None = [] if manner.ids else None
+        """Of the tokens since the last event; None when they are not asked for."""
 
     async def speak(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
         """The events of this choice: Started with its first token, deltas, Finished. Ends its sequence at
@@ -87,7 +120,7 @@ class Voice:
         for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
-            if token not in self._ends:
+            if token not in self._silent:
                 said = self._detokenizer.add(token)
                 text += self._filter.add(said) if self.completion_tokens > self._deaf else said
                 if self._filter.stopped:

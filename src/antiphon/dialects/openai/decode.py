@@ -3,7 +3,7 @@ applied."""
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from antiphon.dialects.base import Call
 from antiphon.dialects.openai.constraints import asked_constraint
@@ -67,6 +67,7 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=asked_constraint(wire),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
+        **_shown(wire),
     )
     tools, relaxed = asked_tools(wire)
     prompt = replace(conversation(wire.messages), tools=tools)
@@ -99,6 +100,7 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
         best_of=None if wire.best_of == 1 else wire.best_of,
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
+        **_shown(wire),
     )
     return _call(wire, _raw_prompts(wire.prompt), output, ignored)
 
@@ -123,6 +125,20 @@ def _require_candidates(wire: CompletionRequest) -> None:
             "best_of cannot be streamed, as the best are known when all are complete; leave one of them out",
             param="best_of",
         )
+
+
+class Shown(TypedDict):
+    """What both endpoints can say of how a choice's tokens are shown."""
+
+    include_stop: bool
+    show_special: bool
+
+
+def _shown(wire: Common) -> Shown:
+    return Shown(
+        include_stop=bool(wire.include_stop_str_in_output),
+        show_special=wire.skip_special_tokens is False,
+    )
 
 
 def _stops(wire: Common) -> tuple[str, ...]:

@@ -57,7 +57,11 @@ GENERATING: tuple[Field, ...] = (
         seed="The same seed gives the same draws.",
         n="Choices of each prompt.",
         stop="Texts that end a choice, at most four; cut from its text.",
-        stop_token_ids="Token ids that end a choice, besides the model's own.",
+        stop_token_ids="Token ids that end a choice, besides the model's own; their text is no part of it.",
+        include_stop_str_in_output="Whether the stop text, or the stop token's text, that ended a choice "
+        "stays at its end.",
+        skip_special_tokens="false shows control tokens in the text as their names, and stop texts may then "
+        "match them; the one that ends the turn only together with include_stop_str_in_output.",
         stream="Whether the answer comes as server-sent events.",
         stream_options="How a stream ends; only together with stream.",
         cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
@@ -99,9 +103,12 @@ GENERATING: tuple[Field, ...] = (
     refused("length_penalty", BOTH, "it ranks beams, and beam search is not built; leave it out", 1),
     refused("use_beam_search", BOTH, "beam search is not built; leave it out", False),
     refused("bad_words", BOTH, "forbidden words are not built yet; leave it out", []),
-    refused("include_stop_str_in_output", BOTH, "the stop text is cut; append it yourself", False),
-    refused("skip_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
-    refused("spaces_between_special_tokens", BOTH, "control tokens are never shown; leave it out", True),
+    refused(
+        "spaces_between_special_tokens",
+        BOTH,
+        "a text is what its tokens' pieces join to, and nothing is taken from it; leave it out",
+        True,
+    ),
     refused("truncate_prompt_tokens", BOTH, "a prompt is never shortened; shorten it before sending"),
     refused("prompt_logprobs", CHAT, "a conversation's prompt is not scored; leave it out"),
     refused("prompt_logprobs", TEXT, "send echo and logprobs, with max_tokens 0 for the prompt alone"),

@@ -224,6 +224,8 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     n: Choices | None = None
     stop: Stop | None = None
     stop_token_ids: StopTokens | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Salt | None = None

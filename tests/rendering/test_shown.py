@@ -1,0 +1,131 @@
+"""What a choice shows of its tokens: stop texts that stay, control tokens by their names."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.domain.events import FinishReason, TextDelta
+from antiphon.domain.request import Overflow, RawPrompt
+from antiphon.domain.sampling import AskedSampling
+from antiphon.errors import ContextLengthExceeded
+from antiphon.testing import Script, scripted_info
+from tests.rendering.asking import GREEDY, answer, asking, events_of, renderer
+
+PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "END", "st", "op", "a")
+GOES_ON = AskedSampling(temperature=0.0, ignore_eos=True)
+
+
+def ids_of(tokens, *texts):
+    return tuple(token for text in texts for token in tokens.tokenizer.plain(text))
+
+
+async def choice_of(script, **output):
+    engine, _ = renderer(script)
+    (choice,) = (await answer(engine, asking(**output))).choices
+    return choice
+
+
+async def test_a_stop_text_stays_at_the_end_and_nothing_after_it():
+    for burst in (1, 2, 8):
+        choice = await choice_of(
+            Script(text=" the STOP!ping cat", burst=burst), stop=("STOP!p",), include_stop=True
+        )
+        assert (choice.text, choice.reason) == (" the STOP!p", FinishReason.STOP)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.sampled_from(PIECES), max_size=8),
+    stops=st.lists(st.text("aéSTOPtop😀日", min_size=1, max_size=3), min_size=1, max_size=3),
+    burst=st.integers(1, 4),
+    logprobs=st.sampled_from([None, 0]),
+)
+async def test_with_its_stop_text_a_choice_is_the_other_and_that_text(words, stops, burst, logprobs):
+    """However tokens and steps cut it, and whether or not it is scored."""
+    script = Script(text="".join(words), burst=burst)
+    asked = {"stop": tuple(stops), "logprobs": logprobs}
+    cut = await choice_of(script, **asked)
+    kept = await choice_of(script, include_stop=True, **asked)
+    stopped = [stop for stop in stops if "".join(words).startswith(cut.text + stop)]
+    ends = {cut.text + stop for stop in stopped} or {"".join(words)}
+    assert kept.text in ends and kept.reason == cut.reason
+    if logprobs is not None:
+        said = b"".join(score.piece for score in kept.scores).decode(errors="replace")
+        assert said.startswith(kept.text)
+        assert all(score.offset < len(kept.text) for score in kept.scores)
+        assert list(cut.scores) == list(kept.scores)[: len(cut.scores)]
+
+
+async def test_a_stop_text_that_stays_is_not_held_back():
+    engine, _ = renderer(Script(text=" the cat sat"))
+    events = await events_of(engine, asking(stop=(" the cat sat on",), include_stop=True))
+    assert [event.text for event in events if isinstance(event, TextDelta)] == [" the", " cat", " sat"]
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+async def test_a_stop_tokens_text_is_shown_where_stops_stay_and_else_not(logprobs):
+    engine, tokens = renderer(Script(text="Hello world the"))
+    stop = ids_of(tokens, " world")
+    for include, text in ((False, "Hello"), (True, "Hello world")):
+        request = asking(stop_token_ids=stop, include_stop=include, logprobs=logprobs)
+        found = await answer(engine, request)
+        (choice,) = found.choices
+        assert (choice.text, choice.reason) == (text, FinishReason.STOP)
+        assert found.usage.completion_tokens == 2
+        assert logprobs is None or len(choice.scores) == 1 + include
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+async def test_control_tokens_show_as_their_names_when_they_shall(logprobs):
+    engine, tokens = renderer()
+    names = tokens.tokenizer.controls
+    said = (*ids_of(tokens, "Hello"), names["<|im_start|>"], *ids_of(tokens, " world"))
+    tokens.script = Script(tokens=said)
+    for shown, include, text in (
+        (False, False, "Hello world"),
+        (True, False, "Hello<|im_start|> world"),
+        (False, True, "Hello world"),
+        (True, True, "Hello<|im_start|> world</s>"),
+    ):
+        request = asking(show_special=shown, include_stop=include, logprobs=logprobs)
+        (choice,) = (await answer(engine, request)).choices
+        assert (choice.text, choice.reason) == (text, FinishReason.STOP)
+        if logprobs is not None:
+            last = choice.scores[-1]
+            assert text[last.offset :] in (" world", "</s>") and len(choice.scores) == 3 + (shown and include)
+
+
+async def test_stop_texts_match_the_names_that_are_shown():
+    engine, tokens = renderer()
+    names = tokens.tokenizer.controls
+    tokens.script = Script(tokens=(*ids_of(tokens, "Hello"), names["[INST]"], *ids_of(tokens, " world")))
+    for shown, text in ((False, "Hello world"), (True, "Hello")):
+        (choice,) = (await answer(engine, asking(show_special=shown, stop=("[INST]",)))).choices
+        assert choice.text == text
+
+
+async def test_an_end_token_that_ends_nothing_shows_like_any_other():
+    engine, tokens = renderer()
+    tokens.script = Script(
+        tokens=(*ids_of(tokens, "Hello"), tokens.tokenizer.controls["</s>"], *ids_of(tokens, " world"))
+    )
+    for shown, text in ((False, "Hello world"), (True, "Hello</s> world")):
+        request = asking(show_special=shown, max_tokens=3, sampling=GOES_ON)
+        (choice,) = (await answer(engine, request)).choices
+        assert (choice.text, choice.reason) == (text, FinishReason.LENGTH)
+
+
+async def test_more_tokens_than_fit_are_asked_for_and_shortened_where_that_is_the_wish():
+    engine, tokens = renderer(Script(text=" the", endless=True), info=scripted_info(context_length=12))
+    prompt = RawPrompt(tokens=(20,) * 9)
+    with pytest.raises(ContextLengthExceeded):
+        await answer(engine, asking(prompt, max_tokens=50))
+    found = await answer(engine, asking(prompt, max_tokens=50, overflow=Overflow.SHORTEN))
+    assert (found.usage.completion_tokens, found.choices[0].reason) == (3, FinishReason.LENGTH)
+    found = await answer(engine, asking(prompt, max_tokens=2, overflow=Overflow.SHORTEN))
+    assert found.usage.completion_tokens == 2
+    full = RawPrompt(tokens=(20,) * 12)
+    asked = len(tokens.requests)
+    with pytest.raises(ContextLengthExceeded):
+        await answer(engine, asking(full, max_tokens=50, overflow=Overflow.SHORTEN, sampling=GREEDY))
+    assert len(tokens.requests) == asked
