@@ -24,7 +24,6 @@ from antiphon.dialects.openai.answers import (
     FunctionCall,
     FunctionPart,
     TextChoice,
-    TextLogprobs,
     ToolCallPart,
     ToolCallShape,
     UsageShape,
@@ -72,7 +71,7 @@ def chat_answer(head: Head, generation: Generation) -> bytes:
         )
         for choice in generation.choices
     ]
-    usage = _usage(generation.usage)
+    usage = usage_shape(generation.usage)
     return _encode(ChatCompletion(**_names(CHAT_PREFIX, head), choices=choices, usage=usage))
 
 
@@ -88,7 +87,9 @@ def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
         )
         for choice in generation.choices
     ]
-    return _encode(Completion(**_names(TEXT_PREFIX, head), choices=choices, usage=_usage(generation.usage)))
+    return _encode(
+        Completion(**_names(TEXT_PREFIX, head), choices=choices, usage=usage_shape(generation.usage))
+    )
 
 
 def _message(choice: Choice) -> AssistantMessage:
@@ -135,37 +136,73 @@ class Form(Protocol[Part]):
         """One event of the stream."""
 
 
-class ChatForm:
-    """A chat: the role first for each choice, then text, and one finish chunk for each."""
+class Deltas(Generic[Part]):
+    """The form of a chat, by whichever dialect: the role first for each choice, then text, and one finish
+    chunk for each."""
+
+    def part(
+        self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
+    ) -> Part:
+        """A choice's share of one chunk."""
+        raise NotImplementedError
+
+    def opening(self, choice: int) -> Part:
+        return self.part(choice, Delta(role="assistant", content="", refusal=None))
+
+    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.part(choice, Delta(content=text), scores)
+
+    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+        if isinstance(event, ToolCallBegun):
+            function = FunctionPart(name=event.name, arguments="")
+            call = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
+        else:
+            call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
+        return self.part(event.choice, Delta(tool_calls=[call]), event.scores)
+
+    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        return self.part(choice, Delta(), scores, reason)
+
+
+class ChatForm(Deltas[ChatChunkChoice]):
+    """OpenAI's chat."""
 
     prefix = CHAT_PREFIX
 
-    def opening(self, choice: int) -> ChatChunkChoice:
-        return ChatChunkChoice(index=choice, delta=Delta(role="assistant", content="", refusal=None))
-
-    def text(self, choice: int, text: str, scores: Scores = ()) -> ChatChunkChoice:
+    def part(
+        self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
+    ) -> ChatChunkChoice:
         logprobs = chat_logprobs(scores) if scores else None
-        return ChatChunkChoice(index=choice, delta=Delta(content=text), logprobs=logprobs)
-
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> ChatChunkChoice:
-        if isinstance(event, ToolCallBegun):
-            function = FunctionPart(name=event.name, arguments="")
-            part = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
-        else:
-            part = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
-        logprobs = chat_logprobs(event.scores) if event.scores else None
-        return ChatChunkChoice(index=event.choice, delta=Delta(tool_calls=[part]), logprobs=logprobs)
-
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> ChatChunkChoice:
-        logprobs = chat_logprobs(scores) if scores else None
-        return ChatChunkChoice(index=choice, delta=Delta(), logprobs=logprobs, finish_reason=FINISHES[reason])
+        finish = None if reason is None else FINISHES[reason]
+        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
     def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
         return ChatCompletionChunk(**names, choices=choices, usage=usage)
 
 
-class TextForm:
-    """A text completion: text, and one finish chunk for each choice."""
+class Texts(Generic[Part]):
+    """The form of a text completion, by whichever dialect: text, and one finish chunk for each choice."""
+
+    def part(self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None) -> Part:
+        """A choice's share of one chunk."""
+        raise NotImplementedError
+
+    def opening(self, choice: int) -> Part | None:
+        return None
+
+    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.part(choice, text, scores)
+
+    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+        """A text completion has no tools, so none is called."""
+        return self.part(event.choice, "")
+
+    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        return self.part(choice, "", scores, reason)
+
+
+class TextForm(Texts[TextChoice]):
+    """OpenAI's text completion."""
 
     prefix = TEXT_PREFIX
 
@@ -173,22 +210,12 @@ class TextForm:
         """`ranked`: whether the likeliest tokens are given beside each token."""
         self._ranked = ranked
 
-    def opening(self, choice: int) -> None:
-        return None
-
-    def text(self, choice: int, text: str, scores: Scores = ()) -> TextChoice:
-        return TextChoice(index=choice, text=text, logprobs=self._logprobs(scores))
-
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> TextChoice:
-        """A text completion has no tools, so none is called."""
-        return TextChoice(index=event.choice, text="")
-
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> TextChoice:
-        logprobs = self._logprobs(scores)
-        return TextChoice(index=choice, text="", logprobs=logprobs, finish_reason=FINISHES[reason])
-
-    def _logprobs(self, scores: Scores) -> TextLogprobs | None:
-        return text_logprobs(scores, self._ranked) if scores else None
+    def part(
+        self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
+    ) -> TextChoice:
+        logprobs = text_logprobs(scores, self._ranked) if scores else None
+        finish = None if reason is None else FINISHES[reason]
+        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
     def chunk(self, names: Names, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
         return Completion(**names, choices=choices, usage=usage)
@@ -214,13 +241,22 @@ class OpenAIChunks(Generic[Part]):
             case ToolCallBegun() | ToolCallDelta():
                 return self._chunk(self._form.call(event))
             case Started():
-                return b"".join(self._chunk(self._form.opening(choice)) for choice in range(self._choices))
+                openings = map(self._form.opening, range(self._choices))
+                return b"".join(self._chunk(opening) for opening in openings if opening is not None)
             case Finished():
-                return self._chunk(self._form.closing(event.choice, event.reason, event.scores or ()))
+                return self.closed(event)
             case Usage():
-                return self._closing_usage(event) if self._include_usage else b""
+                return self.counted(event)
             case Drafted():
                 return b""
+
+    def closed(self, event: Finished) -> bytes:
+        """The end of one choice."""
+        return self._chunk(self._form.closing(event.choice, event.reason, event.scores or ()))
+
+    def counted(self, usage: Usage) -> bytes:
+        """What comes after all choices."""
+        return self._chunk(None, usage_shape(usage)) if self._include_usage else b""
 
     def end(self) -> bytes:
         return DONE
@@ -233,23 +269,17 @@ class OpenAIChunks(Generic[Part]):
         self._around[choice] = before, after
         return before, after
 
-    def _chunk(self, choice: Part | None) -> bytes:
-        if choice is None:
-            return b""
-        return _data(self._form.chunk(self._names, [choice], None if self._include_usage else msgspec.UNSET))
-
-    def _closing_usage(self, usage: Usage) -> bytes:
-        return _data(self._form.chunk(self._names, [], _usage(usage)))
+    def _chunk(self, choice: Part | None, usage: UsageShape | None = None) -> bytes:
+        choices = [] if choice is None else [choice]
+        said: MaybeUsage = usage if self._include_usage else msgspec.UNSET
+        return b"data: %b\n\n" % _encode(self._form.chunk(self._names, choices, said))
 
 
 def _names(prefix: str, head: Head) -> Names:
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
 
 
-def _data(chunk: msgspec.Struct) -> bytes:
-    return b"data: %b\n\n" % _encode(chunk)
-
-
-def _usage(usage: Usage) -> UsageShape:
+def usage_shape(usage: Usage) -> UsageShape:
+    """The usage as OpenAI writes it."""
     cached = CachedTokens(usage.cached_tokens)
     return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached)
