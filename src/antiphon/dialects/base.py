@@ -7,10 +7,11 @@ it where it likes.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Generation
+from antiphon.domain.deployment import Deployed, DeployedBase, Wanted
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.profile import Profile
@@ -148,6 +149,33 @@ class AdapterOperations(Protocol):
         """The answer to unload, plain text."""
 
 
+class LoraOperations(Protocol):
+    """The endpoints that deploy adapters from elsewhere, and show what is deployed."""
+
+    loras_path: str
+    """The list of adapters, and where one is deployed; each lies below it, under its name."""
+    bases_path: str
+    """The list of base models; each lies below it, under its name."""
+
+    def decode_deploy(self, body: bytes) -> Wanted:
+        """Raises a RequestError that names the field at fault."""
+
+    def deployed(self, lora: Deployed) -> bytes:
+        """One adapter."""
+
+    def removed(self, name: str) -> bytes:
+        """The answer to a removal."""
+
+    def listed(self, loras: Iterable[Deployed]) -> bytes:
+        """All adapters."""
+
+    def base(self, base: DeployedBase) -> bytes:
+        """One base model."""
+
+    def bases(self, bases: Iterable[DeployedBase]) -> bytes:
+        """All base models."""
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
     """Texts whose vectors are asked for, and how they shall be written."""
@@ -261,3 +289,12 @@ class OwnDialect(Dialect, Protocol):
     @property
     def embeddings(self) -> EmbeddingOperation:
         """Its endpoint that makes vectors."""
+
+
+@runtime_checkable
+class LoraDialect(Dialect, Protocol):
+    """A dialect in which callers deploy adapters."""
+
+    @property
+    def loras(self) -> LoraOperations:
+        """Its endpoints of adapters and base models."""

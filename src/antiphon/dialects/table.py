@@ -7,6 +7,7 @@ it.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,11 @@ from typing import Any
 
 from antiphon.dialects.strict_json import MAX_SHOWN_KEY, shown_key
 from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
+
+INDEX = re.compile(r"\[\d+\]")
+
+MOST_NAMED = 32
+"""Unknown fields that an answer names; with names of 64 characters two kilobytes of a header."""
 
 
 class Standing(StrEnum):
@@ -103,6 +109,14 @@ class Book:
         else:
             hint = _nearest(name, self.tables[place])
         return UnknownParameter(f"unknown field {where}{shown}{hint}", param=f"{where}{shown}")
+
+
+def named(unknown: list[str] | None) -> tuple[str, ...]:
+    """Each of the fields that `Book.sift` reported once, whichever message it stands in, and no more of them
+    than a header can hold."""
+    names = list(dict.fromkeys(INDEX.sub("[]", name) for name in unknown or ()))
+    more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
+    return (*names[:MOST_NAMED], *more)
 
 
 def _require_harmless(field: Field, value: object, where: str) -> None:

@@ -1,0 +1,1 @@
+"""Empower's wire format: chat completions, and LoRA adapters that callers deploy."""

@@ -1,0 +1,86 @@
+"""The JSON shapes of Empower's answers, buffered and streamed. Requests are in `wire`."""
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon.dialects.openai.answers import FinishName, ToolCallPart, ToolCallShape
+
+
+class UsageShape(Struct, frozen=True):
+    """Tokens; of the whole request, or in a stream of one prompt those of one choice with its prompt."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class AnswerMessage(Struct, frozen=True, kw_only=True):
+    """What the model said."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None
+    """Null where it only called tools."""
+    tool_calls: list[ToolCallShape] | UnsetType = UNSET
+
+
+class ChatChoice(Struct, frozen=True, kw_only=True):
+    """One complete choice."""
+
+    index: int
+    message: AnswerMessage
+    finish_reason: FinishName
+
+
+class ChatAnswer(Struct, frozen=True, kw_only=True):
+    """A buffered answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageShape
+
+
+class Delta(Struct, frozen=True, kw_only=True):
+    """What a chunk adds to its choice: the role first, then text or calls, and nothing at the end."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct, frozen=True, kw_only=True):
+    """A part of one choice."""
+
+    index: int
+    delta: Delta
+    finish_reason: FinishName | None = None
+
+
+class ChatChunk(Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: UsageShape | UnsetType = UNSET
+    """With the last part of each choice; of several prompts with the very last, for all of them."""
+
+
+class FlatError(Struct, frozen=True, kw_only=True):
+    """Body of every error response."""
+
+    object: Literal["error"] = "error"
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class StreamedError(Struct, frozen=True):
+    """The last event of a stream that broke: OpenAI's clients look for this key, and raise."""
+
+    error: FlatError

@@ -1,0 +1,113 @@
+"""From a body of POST /empower/api/v1/chat/completions to a generation request, with the page's defaults."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from antiphon.dialects.base import Call
+from antiphon.dialects.empower.fields import Place, sift
+from antiphon.dialects.empower.wire import ChatRequest
+from antiphon.dialects.openai.constraints import asked_constraint
+from antiphon.dialects.openai.decode import conversation, sift_messages
+from antiphon.dialects.openai.sampling import asked_sampling
+from antiphon.dialects.openai.shape import shaped
+from antiphon.dialects.openai.tools import asked_tools, sift_tools
+from antiphon.dialects.openai.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
+from antiphon.dialects.strict_json import read_object
+from antiphon.dialects.table import named
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning
+from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.tools import Tools
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+MAX_TOKENS = 256
+"""What a choice makes when nothing is said; the page's default."""
+
+DEFAULTS = AskedSampling(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
+"""The page's, which a model's own defaults do not change."""
+
+
+def decode_chat(body: bytes, report: bool = False) -> Call:
+    """A body of POST /empower/api/v1/chat/completions. Raises a RequestError; with `report` not for unknown
+    fields, which are then ignored and named."""
+    unknown: list[str] | None = [] if report else None
+    said = read_object(body)
+    _refuse_biases(said)
+    given, ignored = sift(said, Place.CHAT, report=unknown)
+    wire = shaped(sift_tools(sift_messages(given, unknown), unknown), ChatRequest)
+    tools, relaxed = _tools(wire)
+    thinking = Reasoning(shown=bool(wire.include_thinking), field="include_thinking")
+    prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
+    return Call(_request(wire, prompts), bool(wire.stream), ignored=ignored + named(unknown), relaxed=relaxed)
+
+
+def _refuse_biases(said: Mapping[str, Any]) -> None:
+    """In the words of the engine that stood behind the page."""
+    if said.get("logit_bias") not in (None, {}):
+        raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
+
+
+def _prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
+    """A text is one prompt, a list of texts is several; each is a message of the user."""
+    if isinstance(messages, str):
+        return (_asked(messages, "messages"),)
+    texts = [message for message in messages if isinstance(message, str)]
+    if not texts:
+        return (conversation([message for message in messages if isinstance(message, ChatMessage)]),)
+    if len(texts) < len(messages):
+        raise InvalidValue("messages must hold only texts or only objects", param="messages")
+    if len(texts) > MAX_SEQUENCES:
+        raise InvalidValue(
+            f"messages must hold at most {MAX_SEQUENCES} texts; got {len(texts)}", param="messages"
+        )
+    return tuple(_asked(text, f"messages[{at}]") for at, text in enumerate(texts))
+
+
+def _asked(text: str, where: str) -> Conversation:
+    if not text:
+        raise InvalidValue(f"{where} is empty; send at least one character", param=where)
+    return Conversation((Message(Role.USER, text),))
+
+
+def _tools(wire: ChatRequest) -> tuple[Tools | None, tuple[str, ...]]:
+    """Empower's `any` is OpenAI's `required`."""
+    return asked_tools(
+        ChatCompletionRequest(
+            model=wire.model,
+            messages=[],
+            tools=wire.tools,
+            tool_choice="required" if wire.tool_choice == "any" else wire.tool_choice,
+            parallel_tool_calls=wire.parallel_tool_calls,
+        )
+    )
+
+
+def _request(wire: ChatRequest, prompts: tuple[Conversation, ...]) -> GenerationRequest:
+    choices = wire.n or 1
+    if len(prompts) * choices > MAX_SEQUENCES:
+        raise InvalidValue(f"messages times n must be at most {MAX_SEQUENCES}", param="messages")
+    limit = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
+    output = Output(
+        max_tokens=limit,
+        choices=choices,
+        stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
+        stop_token_ids=tuple(wire.stop_token_ids or ()),
+        constraint=asked_constraint(wire),
+    )
+    return GenerationRequest(wire.model, prompts, _sampling(wire, limit), output)
+
+
+def _sampling(wire: ChatRequest, limit: int) -> AskedSampling:
+    asked = asked_sampling(wire, limit)
+    return replace(
+        asked,
+        temperature=_or(asked.temperature, DEFAULTS.temperature),
+        top_p=_or(asked.top_p, DEFAULTS.top_p),
+        frequency_penalty=_or(asked.frequency_penalty, DEFAULTS.frequency_penalty),
+        presence_penalty=_or(asked.presence_penalty, DEFAULTS.presence_penalty),
+    )
+
+
+def _or(said: float | None, default: float | None) -> float | None:
+    return default if said is None else said
