@@ -206,7 +206,7 @@ def test_what_chat_templates_commonly_do_works_as_in_plain_jinja():
 def test_a_developer_is_the_system_to_a_template_that_knows_none():
     spoken = Conversation((Message(Role.DEVELOPER, "D"),), generation_prompt=False)
     assert written(CHATML, spoken) == "⟦<|im_start|>⟧system\nD⟦<|im_end|>⟧\n"
-    assert written("{# developer #}{{ messages[0].role }}", spoken) == "developer"
+    assert written("{# developer #}{{ messages[0].role + messages[0].content }}", spoken) == "developerD"
 
 
 def test_a_template_says_itself_what_it_refuses():

@@ -47,7 +47,12 @@ class Conversation:
     template: str | None = None
     """A template of the request's own, in the place of the model's; None is the model's."""
     template_values: Mapping[str, object] = field(default_factory=dict)
-    """Further values that the template may read."""
+    """Further values that the template reads."""
+    documents: tuple[Mapping[str, object], ...] | None = None
+    """Texts to answer from, for a template that reads some."""
+    add_special: bool | None = None
+    """Whether the model's begin token stands before what the template writes, unless it begins with that:
+    None where the model wants one."""
     reasoning: Reasoning = field(default_factory=Reasoning)
 
 

@@ -41,6 +41,8 @@ class Written:
     """Those that it may look for in a message."""
     reassembles: bool = False
     """Whether it fills texts into others, or cuts its own."""
+    known: frozenset[str] = frozenset()
+    """Words of its own: texts that stand in it, and names of what it looks up."""
 
 
 class Shield:
@@ -56,6 +58,8 @@ class Shield:
             self._lengths[first] = sorted(set(lengths), reverse=True)
         self._starts = _any_of(self._lengths)
         template = written or Written()
+        self._signs = frozenset(chain.from_iterable(map(_signs, self._names)))
+        self._known = template.known
         self.marks = tuple(sorted(self._replaced(template)))
         """The characters that are replaced, in a fixed order."""
         self._stays = tuple(text for text in template.sought if self._may_stay(text))
@@ -69,7 +73,7 @@ class Shield:
         Without its first character no text begins a name, so one that is put together has its beginning from
         the template: then some literal ends with the beginning of a name, or has one where it is filled in.
         """
-        marks = frozenset(chain.from_iterable(map(_signs, self._names)))
+        marks = self._signs
         beginnings = {name.lstrip()[:end] for name in self._names for end in range(1, len(name.lstrip()))}
         longest = max(map(len, self._names), default=0)
         for literal in template.literals:
@@ -103,7 +107,8 @@ class Shield:
         """Twins that occur neither in these texts nor in the template. Raises InvalidValue."""
         strange = (text for text in texts if not text.isascii())
         taken = self._taken.union(*(found[0] for text in strange for found in _each(PRIVATE, text)))
-        return Cover(self, tuple(map(chr, _free_block(len(self.marks), taken))))
+        *twins, mark = map(chr, _free_block(len(self.marks) + 1, taken))
+        return Cover(self, tuple(twins), mark)
 
     def hide(self, text: str, twins: tuple[str, ...]) -> str:
         there = any(stays in text for stays in self._stays)  # far sooner told than where
@@ -111,6 +116,11 @@ class Shield:
         for index in range(0, len(parts), 2):
             parts[index] = _replace_all(parts[index], self.marks, twins)
         return "".join(parts)
+
+    def is_own(self, text: str) -> bool:
+        """Whether a text is a word of the template's, by which it may tell one value from another, and no
+        part of a name of a control token that begins one or could be mistaken for it."""
+        return text in self._known and self._signs.isdisjoint(text)
 
     def named(self, text: str) -> Iterable[tuple[int, int]]:
         """Where names of control tokens stand, the longest at each place, from the left."""
@@ -134,10 +144,16 @@ class Cover:
 
     shield: Shield
     twins: tuple[str, ...]
+    mark: str
+    """A character that stands nowhere else, for marking a place."""
 
     def hide(self, text: str) -> str:
         """The text as the template gets to see it."""
         return self.shield.hide(text, self.twins)
+
+    def hide_value(self, text: str) -> str:
+        """The same for a value that the template reads: a word of its own stays as it is."""
+        return text if self.shield.is_own(text) else self.hide(text)
 
     def pieces(self, rendered: str) -> tuple[TextPiece, ...]:
         """The rendered text as it is meant: the template's control tokens, and everything else as text."""

@@ -3,7 +3,7 @@ names of control tokens. Names of functions and of properties are the caller's t
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 
 from antiphon.domain.messages import Message, Role
@@ -36,6 +36,8 @@ def texts_of(conversation: Conversation) -> list[str]:
             found += (call.id, call.name, call.arguments)
     for tool in conversation.tools.tools if conversation.tools is not None else ():
         found += (tool.name, tool.description or "", *_texts(tool.parameters))
+    for value in (conversation.template_values, *(conversation.documents or ())):
+        found += _texts(value)
     return found
 
 
@@ -64,7 +66,7 @@ def _function(tool: Tool, hide: Hide) -> dict[str, object]:
     if tool.description is not None:
         shown["description"] = hide(tool.description)
     empty = {"type": "object", "properties": {}}
-    shown["parameters"] = _hidden(empty if tool.parameters is None else tool.parameters, hide)
+    shown["parameters"] = hidden(empty if tool.parameters is None else tool.parameters, hide)
     return shown
 
 
@@ -88,7 +90,7 @@ def spoken(
 
 
 def _called(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
-    arguments = _hidden(arguments_of(call), hide) if objects else hide(call.arguments)
+    arguments = hidden(arguments_of(call), hide) if objects else hide(call.arguments)
     function = {"name": hide(call.name), "arguments": arguments}
     return {"type": "function", "function": function}
 
@@ -103,13 +105,14 @@ def arguments_of(call: ToolCall) -> object:
         ) from None
 
 
-def _hidden(value: object, hide: Hide) -> object:
+def hidden(value: object, hide: Hide) -> object:
+    """A value of JSON's types with every text in it hidden."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, list):
-        return [_hidden(each, hide) for each in value]
-    if isinstance(value, dict):
-        return {hide(str(name)): _hidden(each, hide) for name, each in value.items()}
+        return [hidden(each, hide) for each in value]
+    if isinstance(value, Mapping):
+        return {hide(str(name)): hidden(each, hide) for name, each in value.items()}
     return value
 
 
@@ -119,7 +122,7 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _texts(each)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for name, each in value.items():
             yield str(name)
             yield from _texts(each)

@@ -11,18 +11,19 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.engines.base import TextPiece
-from antiphon.errors import TemplateRefused
+from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.environment import BoundedEnvironment
-from antiphon.rendering.shield import Shield, Written, covering
-from antiphon.rendering.spoken import Hide, in_system, size_of, spoken, texts_of, tools_shown
+from antiphon.rendering.roles import Roles, roles_of
+from antiphon.rendering.shield import Cover, Shield, Written, covering
+from antiphon.rendering.spoken import Hide, hidden, in_system, size_of, spoken, texts_of, tools_shown
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.without import Support, written_out
@@ -82,6 +83,16 @@ INSTRUCTED = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
 AS_IT_IS = Support(tools=True, calls=True, results=True)
 """Writes nothing out."""
 
+SET_HERE = frozenset(
+    "messages tools documents add_generation_prompt continue_final_message bos_token eos_token "
+    "raise_exception strftime_now dict namespace cycler joiner range "
+    "self super loop caller varargs kwargs".split()
+)
+"""Names whose values a request cannot give: what every template finds, and what jinja2 means by them."""
+
+MOST_NAMED = 20
+"""Variables of a template that a refusal names."""
+
 REASSEMBLING = frozenset(("format", "format_map", "replace"))
 """Filters and methods that put a text into the middle of another."""
 
@@ -109,42 +120,84 @@ class ChatTemplate:
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
-        self._developer = "developer" in source
         environment = BoundedEnvironment()
         try:
             with allow(len(source)):
                 tree = environment.parse(source)
+                self._shield = Shield(special.names, _written(tree))
+                self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
+                # This changes the tree, so it comes last.
+                self.reads = frozenset(meta.find_undeclared_variables(tree))
+                """Variables that the template takes from outside."""
                 self._template = environment.from_string(source)
         except FAILURES as error:
             raise _refusal("cannot be compiled", error) from None
-        self._shield = Shield(special.names, _written(tree))
         self._support = AS_IT_IS
+        self._roles = Roles(developer="developer" in source)
         self.layout: Layout = layout_of(source, family)
         """How the model writes calls."""
+        self._roles = roles_of(source, self._shows)
         self._support = self._found()
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt, with the template's own control tokens. Text of messages is text."""
+        self._require_read(conversation)
+        loses = self._roles.lose(conversation.messages)
+        conversation = replace(conversation, messages=self._roles.cast(conversation.messages))
         conversation = written_out(conversation, self._support, self.layout)
-        texts = texts_of(conversation)
-        cover = self._shield.cover(texts)
+        cover = self._shield.cover(texts_of(conversation))
+        variables = self._variables(conversation, cover, clock)
+        # A message weighs more than its text: a template runs a dozen steps for each.
+        with allow(size_of(conversation)) as granted, covering(cover):
+            rendered = "".join(self._written(variables, granted))
+        if loses:
+            raise TemplateRefused(
+                "the chat template shows no system message; say it in the user's", param="messages"
+            )
+        if conversation.continues:
+            rendered = left_open(rendered, conversation.messages[-1].text, cover)
+        return cover.pieces(rendered)
+
+    def _require_read(self, conversation: Conversation) -> None:
+        """Refuses values that are the server's to give, and those that nobody would look at."""
+        for name in conversation.template_values:
+            field = f"chat_template_kwargs.{name}"
+            if name in SET_HERE:
+                raise InvalidValue(
+                    f"{field} is set by the server from the request's own fields; leave it out", param=field
+                )
+            if name not in self.reads:
+                known = ", ".join(sorted(self.reads - self._sets - SET_HERE)[:MOST_NAMED]) or "none"
+                raise UnsupportedParameter(
+                    f"{field} is not supported: the chat template reads no such variable; it reads: {known}",
+                    param=field,
+                )
+        if conversation.documents is not None and "documents" not in self.reads:
+            raise UnsupportedParameter(
+                "documents is not supported: the chat template reads none; write them into a message",
+                param="documents",
+            )
+
+    def _variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
+        """What the template finds."""
         messages = [self._spoken(message, cover.hide) for message in conversation.messages]
         tools = tools_shown(conversation.tools.tools, cover.hide) if conversation.tools else None
         if tools and self.layout.in_system:
             messages = in_system(messages, tools)
-        variables = {
+        if conversation.continues:
+            messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
+        documents = conversation.documents
+        return {
             "messages": messages,
             "add_generation_prompt": conversation.generation_prompt,
+            "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,
             "eos_token": self._special.eos,
             "raise_exception": _raise_exception(cover.show),
             "strftime_now": _strftime_now(clock),
             "tools": tools,
-            "documents": None,
-        }
-        # A message weighs more than its text: a template runs a dozen steps for each.
-        with allow(size_of(conversation)) as granted, covering(cover):
-            return cover.pieces("".join(self._written(variables, granted)))
+            "documents": None if documents is None else hidden(list(documents), cover.hide_value),
+        } | {name: hidden(value, cover.hide_value) for name, value in conversation.template_values.items()}
 
     def _found(self) -> Support:
         """What the template shows of tools, found by trying; few templates know any, and say so nowhere."""
@@ -168,9 +221,8 @@ class ChatTemplate:
         return text in "".join(piece.text for piece in pieces)
 
     def _spoken(self, message: Message, hide: Hide) -> dict[str, object]:
-        """A message as templates know it. A developer is the system to models that never heard of one."""
-        role = Role.SYSTEM if message.role is Role.DEVELOPER and not self._developer else message.role
-        return spoken(message, role, hide, self._support.objects, self.layout.short_ids)
+        """A message as templates know it."""
+        return spoken(message, message.role, hide, self._support.objects, self.layout.short_ids)
 
     def _written(self, variables: Mapping[str, object], granted: Allowance) -> Iterator[str]:
         """What the template writes, piece by piece, up to the allowance."""
@@ -185,6 +237,21 @@ class ChatTemplate:
                 yield piece
         except FAILURES as error:
             raise _refusal("failed on these messages", error) from None
+
+
+def left_open(rendered: str, text: str, cover: Cover) -> str:
+    """The prompt up to the end of the last message, whose text is marked there: without what the template
+    writes after it. Raises UnsupportedParameter where the prompt does not hold that text once, as it is but
+    for white space before it."""
+    before, mark, after = rendered.partition(cover.mark)
+    said = text.lstrip()
+    if not mark or cover.mark in after or cover.show(before[len(before) - len(said) :]) != said:
+        raise UnsupportedParameter(
+            "continue_final_message is not supported for this message: the chat template rewrites it, so "
+            "there is no place where the model could go on with it",
+            param="continue_final_message",
+        )
+    return before
 
 
 def prove(payload: Mapping[str, object]) -> None:
@@ -218,7 +285,8 @@ def _written(tree: nodes.Template) -> Written:
     methods = (node.attr for node in tree.find_all(nodes.Getattr))
     cuts = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
     fills = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
-    return Written(data + constants, constants, cuts or fills)
+    known = frozenset(constants) | {node.attr for node in tree.find_all(nodes.Getattr)}
+    return Written(data + constants, constants, cuts or fills, known)
 
 
 # Closures, since what a template can call it can also look at, and a `partial` shows what it holds.

@@ -1,0 +1,76 @@
+"""Who may speak in a template, found by trying: what it knows as another role, and what it would refuse or
+drop, is said as it takes it. Nothing that a caller wrote is left out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+
+INSTRUCTING = frozenset((Role.SYSTEM, Role.DEVELOPER))
+"""Roles that say what the model shall do."""
+
+FIRST, SECOND = "probe_first", "probe_second"
+_USER, _ASSISTANT = Message(Role.USER, "probe"), Message(Role.ASSISTANT, "probe")
+ALONE = Conversation((Message(Role.SYSTEM, FIRST), _USER))
+SEVERAL = Conversation((Message(Role.SYSTEM, FIRST), Message(Role.SYSTEM, SECOND), _USER))
+LATER = Conversation((Message(Role.SYSTEM, FIRST), _USER, _ASSISTANT, Message(Role.SYSTEM, SECOND), _USER))
+"""What a template is asked, to see what of it is in the prompt."""
+
+Shows = Callable[[Conversation, str], bool]
+"""Whether a text of a conversation is in its prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What a template does with system messages."""
+
+    developer: bool = True
+    """Whether it knows that role; else a developer is the system."""
+    system: bool = True
+    """Whether it shows a system message at all."""
+    several: bool = True
+    """Whether it shows more than one at the beginning."""
+    later: bool = True
+    """Whether it shows one after others have spoken."""
+
+    def cast(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The same conversation as the template takes it: system messages that it would not show stand in
+        the first one, in their order, with an empty line between."""
+        if not any(message.role in INSTRUCTING for message in messages):
+            return messages
+        if not self.developer:
+            messages = tuple(map(_as_system, messages))
+        if not self.system or (self.several and self.later):
+            return messages
+        begin = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTING), len(messages))
+        leading, others = messages[:begin], messages[begin:]
+        if not self.later:
+            leading += tuple(message for message in others if message.role in INSTRUCTING)
+            others = tuple(message for message in others if message.role not in INSTRUCTING)
+        return (*(leading if self.several else _merged(leading)), *others)
+
+    def lose(self, messages: tuple[Message, ...]) -> bool:
+        """Whether the template drops what a system message says, without a word."""
+        return not self.system and any(message.role in INSTRUCTING for message in messages)
+
+
+def roles_of(source: str, shows: Shows) -> Roles:
+    """What a template does, told by what it shows."""
+    return Roles(
+        developer="developer" in source,
+        system=shows(ALONE, FIRST),
+        several=shows(SEVERAL, FIRST) and shows(SEVERAL, SECOND),
+        later=shows(LATER, FIRST) and shows(LATER, SECOND),
+    )
+
+
+def _as_system(message: Message) -> Message:
+    return replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
+
+
+def _merged(leading: tuple[Message, ...]) -> tuple[Message, ...]:
+    """One message of the first one's role."""
+    if len(leading) < 2:
+        return leading
+    return (Message(leading[0].role, "\n\n".join(message.text for message in leading)),)
