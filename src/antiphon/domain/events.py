@@ -1,5 +1,5 @@
 """What happens while generating. A stream is one Started, deltas and one Finished for each choice, and
-Usage last.
+Usage last; between them PromptScored of each prompt whose scores were asked for.
 
 Started comes with the first token, not before, so a failure before it is still an ordinary error; where no
 token is made (`max_tokens` 0) it comes when the first choice is complete. Errors are raised, not yielded.
@@ -30,6 +30,17 @@ class Started:
     prompt_tokens: int
     """Tokens of all prompts together."""
     cached_tokens: int = 0
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """The ids of each prompt, when token ids were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """One prompt's tokens are scored, when that was asked for; one for each prompt, after Started."""
+
+    prompt: int
+    scores: Scores
+    """Of all its tokens, with their ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,9 @@ class TextDelta:
     scores: Scores = ()
     """Of the tokens whose text begins in this delta, and of those before them that show none, when they were
     asked for."""
+    ids: tuple[int, ...] = ()
+    """Of these tokens, when token ids were asked for. Joined over its events they are all of a choice's
+    tokens that usage counts, the one that ended it among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,7 @@ class ReasoningDelta:
     tokens: int = 0
     """As of a TextDelta."""
     scores: Scores = ()
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +86,7 @@ class ToolCallBegun:
     tokens: int = 0
     """As of a TextDelta."""
     scores: Scores = ()
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,7 @@ class ToolCallDelta:
     arguments: str
     tokens: int = 0
     scores: Scores = ()
+    ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,8 @@ class Finished:
     scores: Scores | None = None
     """Of the tokens since this choice's last delta that showed no text, but for the one that ended it; None
     when they were not asked for."""
+    ids: tuple[int, ...] = ()
+    """Of the tokens since this choice's last delta, when token ids were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +124,7 @@ class Drafted:
     tokens: int
 
 
-Delta = TextDelta | ToolCallBegun | ToolCallDelta
+Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallDelta
 """What a choice says."""
 
-Event = Started | Delta | Finished | Drafted | Usage
+Event = Started | PromptScored | Delta | Finished | Drafted | Usage

@@ -24,6 +24,8 @@ class TokenScore:
     offset: int = 0
     """Which character of its choice's text holds its first byte; the text's length for a control token that
     comes last."""
+    rank: int | None = None
+    """1 for the likeliest token at its place; None where nobody asked, and for a prompt's first token."""
 
 
 Scores = Sequence[TokenScore]
@@ -43,8 +45,12 @@ class PackedScores(Sequence[TokenScore]):
     width: int = 0
     """Alternatives of each token."""
     alternative_ids: "array[int]" = field(default_factory=lambda: array("i"))
-    """`width` for each token; of one that has none, whatever."""
+    """`held` for each token; of one that has none, whatever."""
     alternative_logprobs: "array[float]" = field(default_factory=lambda: array("f"))
+    held: int | None = None
+    """Alternatives of each token that are held, of which the first `width` are given; None are as many."""
+    ranks: "array[int] | None" = None
+    """One for each token; None where nobody asked."""
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -70,10 +76,12 @@ class PackedScores(Sequence[TokenScore]):
             value if known else None,
             self._alternatives(place) if known else (),
             self.offsets[place],
+            self.ranks[place] if known and self.ranks is not None else None,
         )
 
     def _alternatives(self, place: int) -> tuple[tuple[int, bytes, float], ...]:
-        begin, end = place * self.width, (place + 1) * self.width
+        begin = place * (self.width if self.held is None else self.held)
+        end = begin + self.width
         ids = self.alternative_ids[begin:end]
         return tuple(
             (token, self.pieces[token], value)

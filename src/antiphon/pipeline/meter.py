@@ -15,12 +15,14 @@ from antiphon.domain.events import (
     Drafted,
     Event,
     Finished,
+    ReasoningDelta,
     Started,
     TextDelta,
     ToolCallBegun,
     ToolCallDelta,
 )
 from antiphon.domain.request import GenerationRequest
+from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
@@ -53,9 +55,9 @@ class Tally:
         elif isinstance(event, Started):
             self.first_token = clock.monotonic()
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-        elif isinstance(event, ToolCallBegun | ToolCallDelta | Drafted):
+        elif isinstance(event, ReasoningDelta | ToolCallBegun | ToolCallDelta | Drafted):
             self.completion_tokens += event.tokens
-        else:
+        elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
             self.whole = True

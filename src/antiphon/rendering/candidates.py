@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from antiphon.domain.events import Drafted, Event, Finished, TextDelta
+from antiphon.domain.events import Delta, Drafted, Event, Finished
 from antiphon.rendering.scored import ScoredVoice
 
 
@@ -14,10 +14,10 @@ async def best(
 ) -> AsyncGenerator[Event, None]:
     """The events of the `choices` best candidates of each prompt, best first and numbered so, when all are
     complete; ties go by the candidates' own numbers. Until then what they make is told as Drafted."""
-    said: list[list[TextDelta | Finished]] = [[] for _ in voices]
+    said: list[list[Delta | Finished]] = [[] for _ in voices]
     async with aclosing(events):
         async for event in events:
-            if not isinstance(event, TextDelta | Finished):
+            if not isinstance(event, Delta | Finished):
                 yield event
                 continue
             said[event.choice].append(event)

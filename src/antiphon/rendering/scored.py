@@ -57,7 +57,7 @@ class ScoredVoice(Voice):
             self._pending.pop()
 
     def _heard(self, steps: Steps) -> str:
-        text = ""
+        text, before = "", self.completion_tokens
         for index, token in enumerate(steps.tokens):
             self.completion_tokens += 1
             self._unreported += 1
@@ -66,6 +66,8 @@ class ScoredVoice(Voice):
             text += self._filter.add(said) if self.completion_tokens > self._deaf else said
             if self._filter.stopped:
                 break
+        if self._ids is not None:
+            self._ids += steps.tokens[: self.completion_tokens - before]
         return text
 
     def _added(self, token: int, steps: Steps, index: int) -> str:
@@ -87,7 +89,7 @@ class ScoredVoice(Voice):
 
     def _delta(self, text: str) -> TextDelta:
         self._shown += len(text)
-        return TextDelta(self.choice, text, self._reported(), tuple(self._due()))
+        return TextDelta(self.choice, text, self._reported(), tuple(self._due()), self._named())
 
     def _due(self) -> Iterator[TokenScore]:
         while self._pending and self._pending[0][0].offset < self._shown:
@@ -96,4 +98,5 @@ class ScoredVoice(Voice):
     def _finished(self, reason: FinishReason) -> Finished:
         """With what stands at the end and shows nothing; what was cut is dropped."""
         left = (score for score, shows in self._pending if not shows and score.offset <= self._shown)
-        return Finished(self.choice, reason, self._reported(), tuple(left) if self._scoring.told else None)
+        scores = tuple(left) if self._scoring.told else None
+        return Finished(self.choice, reason, self._reported(), scores, self._named())

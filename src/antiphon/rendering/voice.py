@@ -116,7 +116,7 @@ class Voice:
     def _heard(self, steps: Steps) -> str:
         """The text that these tokens make certain; tokens after a stop string are neither shown nor
         counted."""
-        text = ""
+        text, before = "", self.completion_tokens
         for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
@@ -125,6 +125,8 @@ class Voice:
                 text += self._filter.add(said) if self.completion_tokens > self._deaf else said
                 if self._filter.stopped:
                     break
+        if self._ids is not None:
+            self._ids += steps.tokens[: self.completion_tokens - before]
         return text
 
     def _rest(self) -> str:
@@ -133,10 +135,17 @@ class Voice:
         return shown if self._filter.stopped else shown + self._filter.end()
 
     def _delta(self, text: str) -> TextDelta:
-        return TextDelta(self.choice, text, self._reported())
+        return TextDelta(self.choice, text, self._reported(), ids=self._named() if self._ids else ())
 
     def _finished(self, reason: FinishReason) -> Finished:
-        return Finished(self.choice, reason, self._reported())
+        return Finished(self.choice, reason, self._reported(), ids=self._named())
+
+    def _named(self) -> tuple[int, ...]:
+        """The ids that were not told yet."""
+        ids = tuple(self._ids or ())
+        if self._ids:
+            self._ids.clear()
+        return ids
 
     def _reported(self) -> int:
         tokens, self._unreported = self._unreported, 0

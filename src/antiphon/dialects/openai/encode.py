@@ -36,6 +36,7 @@ from antiphon.domain.events import (
     Event,
     Finished,
     FinishReason,
+    PromptScored,
     Started,
     TextDelta,
     ToolCallBegun,
@@ -247,7 +248,7 @@ class OpenAIChunks(Generic[Part]):
                 return self.closed(event)
             case Usage():
                 return self.counted(event)
-            case Drafted():
+            case Drafted() | PromptScored():
                 return b""
 
     def closed(self, event: Finished) -> bytes:
