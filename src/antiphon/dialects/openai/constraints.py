@@ -14,7 +14,7 @@ JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 
 def asked_constraint(wire: Common) -> Constraint | None:
     """What each choice must look like. Raises InvalidValue where two fields say so."""
-    said = [*_formatted(wire.response_format), *_guided(wire), *_structured(wire.structured_outputs)]
+    said = [*formatted(wire.response_format), *_guided(wire), *_structured(wire.structured_outputs)]
     if len(said) > 1:
         both = " and ".join(one.field for one in said[:2])
         raise InvalidValue(f"{both} exclude each other; send one of them", param=said[1].field)
@@ -26,7 +26,8 @@ def asked_constraint(wire: Common) -> Constraint | None:
     return Constraint(said[0].kind, said[0].source, pattern, said[0].field)
 
 
-def _formatted(asked: ResponseFormat | None) -> Iterator[Constraint]:
+def formatted(asked: ResponseFormat | None) -> Iterator[Constraint]:
+    """The constraint that a response format is, if it is one. Raises a RequestError."""
     if asked is None:
         return
     where = "response_format"
@@ -73,8 +74,12 @@ def _texts(
     if choice is not None:
         yield Constraint(ConstraintKind.CHOICE, _dumped(choice, f"{where}choice"), field=f"{where}choice")
     if grammar is not None:
-        kind = ConstraintKind.GBNF if "::=" in grammar else ConstraintKind.LARK
-        yield Constraint(kind, grammar, field=f"{where}grammar")
+        yield grammar_of(grammar, f"{where}grammar")
+
+
+def grammar_of(text: str, field: str) -> Constraint:
+    """A grammar in llama.cpp's notation, or else in Lark's."""
+    return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
 def _schema(given: dict[str, Any] | bool | str, field: str) -> Constraint:
