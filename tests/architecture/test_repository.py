@@ -10,7 +10,9 @@ from tests.architecture.source import ROOT, SRC, expect_none
 
 BINARIES_MB = 30
 # Folders of tests that cross the packages of src/antiphon.
-CROSSING = set("architecture benchmarks contract e2e fixtures models recordings scripts support".split())
+CROSSING = set(
+    "architecture benchmarks contract e2e fixtures models parameters recordings scripts support".split()
+)
 TOOLS = set("__pycache__ .hypothesis .mypy_cache .pytest_cache .ruff_cache".split())
 UNTRACKED = TOOLS | set(".git .venv .venvs node_modules dist".split())
 

@@ -1,0 +1,97 @@
+"""The two servers that cases are asked of."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+import uvloop
+
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.request import GenerationRequest
+from antiphon.rendering.renderer import Renderer
+from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
+from tests.e2e.encoder import write_encoder
+from tests.e2e.server import serving
+from tests.http.harness import serving as serving_scripted
+from tests.parameters.registry import Asker
+from tests.rendering.support import prove_here
+
+ADAPTERS = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "adapters"
+
+NAMING = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }} {{ message['name'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that shows who speaks, as cantor's does not."""
+
+
+@pytest.fixture(scope="session")
+def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    """A real server: cantor, an embedding model, and a directory that adapters are loaded from."""
+    place = tmp_path_factory.mktemp("parameters")
+    shelf = place / "shelf"
+    shutil.copytree(ADAPTERS, shelf)
+    encoder = write_encoder(place / "encoder.gguf")
+    cantor = ADAPTERS.parent / "cantor.gguf"
+    env = {
+        "ANTIPHON_LORA_DIRECTORIES": str(shelf),
+        "ANTIPHON_HOME": str(place / "home"),
+        "ANTIPHON_ADAPTERS": f"mood={shelf / 'mood.gguf'}",
+    }
+    models = ("--model", f"cantor={cantor}", "--model", f"encoder={encoder}", "--exact")
+    with serving(*models, env=env) as server, server.client() as client:
+        yield Asker(client)
+
+
+class Recorded(ScriptedEngine):
+    """The renderer in a scripted engine's place."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        super().__init__()
+        self._renderer = renderer
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        async with self._renderer.stream(request, context) as events:
+            yield events
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Iterator[Asker]:
+    """The edge and the renderer over a token engine that keeps every request."""
+    tokens = ScriptedTokenEngine(Script(text="Yes."), info=scripted_info(chat_template=NAMING))
+    engine = Recorded(Renderer(tokens, prove=prove_here, projects_share=False))
+    ready, ports = threading.Event(), list[int]()
+    loop_and_end: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def run() -> None:
+        end = asyncio.Event()
+        async with serving_scripted(engine) as served:
+            ports.append(served.port)
+            loop_and_end.append((asyncio.get_running_loop(), end))
+            ready.set()
+            await end.wait()
+
+    def main() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=20) as client:
+            yield Asker(client, tokens.requests, model="m")
+    finally:
+        loop, end = loop_and_end[0]
+        loop.call_soon_threadsafe(end.set)
+        thread.join(20)

@@ -1,0 +1,125 @@
+"""Where fields stand: for each object of each dialect a request that holds it. A dialect's new object gets
+its line here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from antiphon import dialects
+from antiphon.dialects.openai.places import Place
+from antiphon.dialects.table import Book, Standing
+
+USER = {"role": "user", "content": "What is the weather in Berlin?"}
+STORY = "Once upon a time there was a"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Get the weather of a city.", "parameters": CITY},
+}
+CALLED = {
+    "id": "call-1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city": "Berlin"}'},
+}
+CALL_TALK = [
+    USER,
+    {"role": "assistant", "tool_calls": [CALLED]},
+    {"role": "tool", "tool_call_id": "call-1", "content": '{"weather": "rain"}'},
+]
+SHORT = {"model": "cantor", "max_tokens": 16, "temperature": 0}
+TALK: dict[str, Any] = SHORT | {"messages": [{"role": "user", "content": "Who are you?"}]}
+TELL = SHORT | {"prompt": STORY}
+TOOLED = SHORT | {"max_tokens": 60, "messages": [USER], "tools": [WEATHER]}
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One object of one dialect, in a request."""
+
+    dialect: str
+    """Name of its package in `antiphon.dialects`."""
+    place: str
+    """As the dialect's book calls it."""
+    url: str
+    body: Mapping[str, Any]
+    """A request in which the object stands."""
+    path: tuple[str | int, ...] = field(default=())
+    """Where in the request; () is the request itself."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.dialect} {self.place}"
+
+    def supports(self, name: str) -> bool:
+        """Whether the dialect says that the field acts here."""
+        table = books()[self.dialect].tables[self.place]
+        return name in table and table[name].standing is Standing.SUPPORTED
+
+
+def books() -> dict[str, Book]:
+    """The book of every dialect that there is."""
+    found = {}
+    for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
+        if module.ispkg:
+            found[module.name.rpartition(".")[2]] = import_module(f"{module.name}.fields").BOOK
+    return found
+
+
+def openai(
+    place: Place, url: str, body: Mapping[str, Any], path: tuple[str | int, ...] = ()
+) -> tuple[Spot, ...]:
+    return (Spot("openai", place, url, body, path),)
+
+
+CHAT = openai(Place.CHAT, "/v1/chat/completions", TALK)
+TEXT = openai(Place.TEXT, "/v1/completions", TELL)
+MESSAGE = openai(Place.MESSAGE, "/v1/chat/completions", TALK, ("messages", -1))
+PART = openai(
+    Place.PART,
+    "/v1/chat/completions",
+    TALK | {"messages": [{"role": "user", "content": [{"type": "text", "text": "Who are you?"}]}]},
+    ("messages", -1, "content", 0),
+)
+TOOL = openai(Place.TOOL, "/v1/chat/completions", TOOLED, ("tools", 0))
+FUNCTION = openai(Place.FUNCTION, "/v1/chat/completions", TOOLED, ("tools", 0, "function"))
+CALL = openai(
+    Place.CALL, "/v1/chat/completions", TOOLED | {"messages": CALL_TALK}, ("messages", 1, "tool_calls", 0)
+)
+CALLED_FUNCTION = openai(
+    Place.CALLED,
+    "/v1/chat/completions",
+    TOOLED | {"messages": CALL_TALK},
+    ("messages", 1, "tool_calls", 0, "function"),
+)
+STREAM = openai(
+    Place.STREAM, "/v1/completions", TELL | {"stream": True, "stream_options": {}}, ("stream_options",)
+)
+EMBEDDINGS = openai(Place.EMBEDDINGS, "/v1/embeddings", {"model": "encoder", "input": "a text"})
+TOKENIZE = openai(Place.TOKENIZE, "/tokenize", {"model": "cantor", "prompt": "Who are you?"})
+DETOKENIZE = openai(Place.DETOKENIZE, "/detokenize", {"model": "cantor", "tokens": [300, 301]})
+LOAD = openai(
+    Place.LOAD, "/v1/load_lora_adapter", {"lora_name": "loaded", "lora_path": "pirate.gguf",
+    "base_model_name": "cantor"},
+)  # fmt: skip
+UNLOAD = openai(Place.UNLOAD, "/v1/unload_lora_adapter", {"lora_name": "loaded"})
+
+EMPOWER = (Spot("empower", "/empower/api/v1/chat/completions", "/empower/api/v1/chat/completions", TALK),)
+DEPLOY = (
+    Spot("empower", "/empower/api/v1/lora", "/empower/api/v1/lora", {"model_name": "mood.gguf",
+         "model_source": "LOCAL", "name": "deployed"}),
+)  # fmt: skip
+
+CHATS = (*CHAT, *EMPOWER)
+"""Conversations of every dialect; a case that names this runs wherever the field is supported."""
+
+TEXTS = TEXT
+"""Completions of every dialect."""
+
+GENERATING = (*CHATS, *TEXTS)
+MESSAGES = MESSAGE
+SPOTS = (
+    *GENERATING, *MESSAGES, *PART, *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
+    *TOKENIZE, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY,
+)  # fmt: skip
