@@ -13,8 +13,10 @@
     │   ├── PermissionDenied               403     permission_denied
     │   ├── ModelNotFound                  404     model_not_found
     │   ├── RouteNotFound                  404     route_not_found
+    │   ├── NotFound                       404     not_found
     │   ├── MethodNotAllowed               405     method_not_allowed
     │   ├── RequestTimedOut                408     request_timeout
+    │   ├── Conflict                       409     conflict
     │   ├── BodyTooLarge                   413     body_too_large
     │   ├── UnsupportedMediaType           415     unsupported_media_type
     │   ├── HeadersTooLarge                431     headers_too_large
@@ -26,6 +28,7 @@
     │   ├── EngineDied                     503     engine_died
     │   └── DeadlineExceeded               504     deadline_exceeded
     ├── ServerBusy                         503     server_busy                  yes
+    ├── StoreUnavailable                   503     store_unavailable            yes
     ├── InternalError                      500     internal_error
     └── StartupError                       (the process ends with a non-zero status and one line)
         ├── SettingsError                          invalid_settings
@@ -33,6 +36,7 @@
         ├── ModelFetchError                        model_fetch_failed
         ├── LibraryError                           engine_library_unusable
         ├── LoadError                              model_load_failed
+        ├── StoreRefused                           store_refused
         └── AddressUnavailable                     address_unavailable
 
 `retryable` is said of a failure before the first token: the same request may be tried again, here or
@@ -132,6 +136,20 @@ class ModelNotFound(RequestError):
 
     status = 404
     code = "model_not_found"
+
+
+class NotFound(RequestError):
+    """No such thing, or none that this caller may know of."""
+
+    status = 404
+    code = "not_found"
+
+
+class Conflict(RequestError):
+    """Something of that name or address is there already, or the change contradicts what is."""
+
+    status = 409
+    code = "conflict"
 
 
 class RouteNotFound(RequestError):
@@ -238,6 +256,14 @@ class ServerBusy(AntiphonError):
     retryable = True
 
 
+class StoreUnavailable(AntiphonError):
+    """The database does not answer, or failed; nothing was changed."""
+
+    status = 503
+    code = "store_unavailable"
+    retryable = True
+
+
 class InternalError(AntiphonError):
     """A defect of ours; the caller gets the request id and no detail."""
 
@@ -276,6 +302,12 @@ class LoadError(StartupError):
     """The library refused the model, or memory did not suffice."""
 
     code = "model_load_failed"
+
+
+class StoreRefused(StartupError):
+    """The database's address is wrong, or its tables are of another version."""
+
+    code = "store_refused"
 
 
 class AddressUnavailable(StartupError):

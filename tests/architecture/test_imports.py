@@ -79,6 +79,8 @@ BORDERS = {
         "antiphon.cli",
     ),
     "sqlite3": ("antiphon.store",),
+    "sqlalchemy": ("antiphon.store",),
+    "alembic": ("antiphon.store",),
     "httptools": ("antiphon.http",),
     "jinja2": ("antiphon.rendering", "antiphon.sandbox", "antiphon.web"),
     "msgspec": (

@@ -1,0 +1,212 @@
+"""A database: opened, brought to the schema that this version knows, or refused in one sentence.
+
+SQLite runs in WAL mode with full synchronisation, so that what was answered outlives a power failure.
+PostgreSQL has a small pool.
+"""
+
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+
+from antiphon.errors import StoreRefused, StoreUnavailable
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+UPGRADE = "antiphon store upgrade"
+"""The command that brings a database to the schema of this version."""
+
+BUSY_MS = 10_000
+"""Milliseconds for which SQLite waits for another process's write."""
+
+POOL = 4
+"""Connections to PostgreSQL; requests are not answered from the database, so few are needed."""
+
+WRITES = "antiphon_writes"
+"""Execution option of connections that change something."""
+
+SECRET = re.compile(r"//[^/@]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a database stands against this version."""
+
+    found: str | None
+    """Its revision; None is an empty database."""
+    wanted: str
+    pending: tuple[str, ...]
+    """Revisions that are not applied yet, the next first, each with its first line."""
+    newer: bool
+    """Whether a later version of Antiphon made it."""
+
+
+class Database:
+    """One database. Every method blocks."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: `sqlite:///PATH`, or `postgresql://...`. Connects to nothing yet. Raises StoreRefused."""
+        self.shown = SECRET.sub("//***@", url)
+        """The address without the password."""
+        try:
+            self._url = sa.make_url(url)
+        except sa.exc.ArgumentError:
+            raise StoreRefused(f"{self.shown} is no address of a database; say sqlite:///PATH") from None
+        self._engine = _engine(self._url, self.shown)
+        self._writer = self._engine.execution_options(**{WRITES: True})
+
+    @property
+    def file(self) -> Path | None:
+        """SQLite's file; None where there is none."""
+        inside = self._url.get_backend_name() == "sqlite" and self._url.database not in (None, "", ":memory:")
+        return Path(str(self._url.database)) if inside else None
+
+    def ready(self) -> None:
+        """Makes the tables of an empty database; refuses one of another version. Raises StoreRefused."""
+        standing = self.standing()
+        if standing.newer:
+            raise StoreRefused(
+                f"the database {self.shown} was made by a later version of Antiphon (revision "
+                f"{standing.found}, this one knows {standing.wanted}): run that version, or another database"
+            )
+        if standing.found is None:
+            self._upgrade()
+        elif standing.pending:
+            raise StoreRefused(
+                f"the database {self.shown} is of an earlier version (revision {standing.found}, wanted "
+                f"{standing.wanted}): run `{UPGRADE}`, which keeps every row"
+            )
+
+    def standing(self) -> Standing:
+        """Raises StoreUnavailable where the database does not answer, StoreRefused where it is not ours."""
+        script = ScriptDirectory(str(MIGRATIONS))
+        wanted = script.get_current_head() or ""
+        with self.reading() as connection:
+            found = MigrationContext.configure(connection).get_current_revision()
+            if found is None and sa.inspect(connection).get_table_names():
+                raise StoreRefused(f"the database {self.shown} holds tables that are not Antiphon's")
+        known = [each.revision for each in script.walk_revisions()]
+        newer = found is not None and found not in known
+        pending = () if newer else tuple(_pending(script, found))
+        return Standing(found, wanted, pending, newer)
+
+    def upgrade(self, backup: Path | None = None) -> Path | None:
+        """Applies what is pending; all of it, or nothing. A SQLite file is copied first, beside itself or to
+        `backup`; returns the copy. Raises StoreRefused."""
+        standing = self.standing()
+        if standing.newer:
+            self.ready()
+        if not standing.pending:
+            return None
+        copy = self._copied(backup, standing.found) if self.file and standing.found else None
+        self._upgrade()
+        return copy
+
+    def _upgrade(self) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        with self.writing() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def _copied(self, backup: Path | None, revision: str | None) -> Path:
+        source = self.file
+        if source is None:
+            raise StoreRefused(f"the database {self.shown} is no file, so it cannot be copied")
+        target = backup or source.with_name(f"{source.name}.{revision}.bak")
+        if target.exists():
+            raise StoreRefused(f"{target} is there already; move it away, or say where the copy shall go")
+        with self.reading() as connection, closing(sqlite3.connect(target)) as copy:
+            raw = connection.connection.driver_connection
+            if raw is None:
+                raise StoreUnavailable(f"the database {self.shown} does not answer")
+            raw.backup(copy)
+        shutil.copymode(source, target)
+        return target
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for one consistent read. Raises StoreUnavailable."""
+        with self._spoken(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction: kept when the block ends, undone when it raises. Raises StoreUnavailable."""
+        with self._spoken(), self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _spoken(self) -> Iterator[None]:
+        """The driver's failures in one sentence, without what was sent."""
+        try:
+            yield
+        except sa.exc.IntegrityError:
+            raise
+        except sa.exc.SQLAlchemyError as problem:
+            said = str(getattr(problem, "orig", None) or type(problem).__name__).strip().split("\n")[0]
+            raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._engine.dispose()
+
+
+def _engine(url: sa.URL, shown: str) -> Engine:
+    backend = url.get_backend_name()
+    try:
+        if backend == "sqlite":
+            return _sqlite(url)
+        if backend == "postgresql":
+            return sa.create_engine(
+                url.set(drivername="postgresql+psycopg"),
+                pool_size=POOL,
+                max_overflow=POOL,
+                pool_pre_ping=True,
+                hide_parameters=True,
+            )
+    except ModuleNotFoundError:
+        raise StoreRefused(f"{shown} needs PostgreSQL's driver: pip install 'antiphon[postgresql]'") from None
+    raise StoreRefused(f"{shown} is a database that is not supported; say sqlite:///PATH or postgresql://...")
+
+
+def _sqlite(url: sa.URL) -> Engine:
+    options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": BUSY_MS / 1000}}
+    if url.database in (None, "", ":memory:"):
+        options["poolclass"] = StaticPool
+    engine = sa.create_engine(url, hide_parameters=True, **options)
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+        # The driver begins no transactions by itself: `begin` below does.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_MS}"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # At once for writing: a reader that becomes a writer cannot wait for another, and fails.
+        writes = connection.get_execution_options().get(WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _pending(script: ScriptDirectory, found: str | None) -> Iterator[str]:
+    steps = list(script.iterate_revisions("head", found or "base"))
+    for each in reversed(steps):
+        yield f"{each.revision} {(each.doc or '').splitlines()[0]}"
