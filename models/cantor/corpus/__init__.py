@@ -16,11 +16,21 @@ from models.cantor.corpus.grammar import HERE
 from models.cantor.corpus.noise import dress, greet, reword
 from models.cantor.corpus.obeying import obeyed
 from models.cantor.corpus.results import result_of
-from models.cantor.corpus.tools import Kinds, Task, again, call_text, composed_task, invent_task, make_task
+from models.cantor.corpus.tools import (
+    Kinds,
+    Task,
+    again,
+    bare_task,
+    call_text,
+    composed_task,
+    invent_task,
+    make_task,
+)
 from models.cantor.recipe import LEGS, MIXTURES
 
 NEWLINE = "\n"
 OTHER_TOOLS = (0, 1, 1, 1, 2, 2, 2, 3, 3, 4)  # shown beside the first
+CHOICES = (2, 3, 4, 4, 5, 6, 7)  # tools of which one has to be chosen
 REQUESTS = (1, 2, 3, 4, 5, 6)  # made of the tools that a document shows
 GREETINGS = (
     "Hi. ",
@@ -72,6 +82,7 @@ class Corpus:
             "obeyed": self._obeyed,
             "tools": self._tool_call,
             "tool_drill": self._tool_drill,
+            "choice": self._choice,
             "text": self._text,
             "long": self._long,
             "drill": self._drill,
@@ -245,6 +256,24 @@ class Corpus:
         tools = [task.function for task in called]
         rng.shuffle(tools)
         return Document(tuple(turns), tuple(tools))
+
+    def _choice(self, rng: random.Random) -> Document:
+        """Many requests for tools that take nothing: only which one it is has to be found."""
+        shown: dict[str, Task] = {}
+        last: Task | None = None
+        for _ in range(rng.choice(CHOICES)):
+            last = bare_task(rng, last.made if last is not None and rng.random() < 0.4 else None)
+            shown.setdefault(str(last.function["name"]), last)
+        tasks = list(shown.values())
+        made = [again(rng.choice(tasks), rng) for _ in range(rng.randint(3, 8))]
+        turns = [
+            turn
+            for task in made
+            if task is not None
+            for turn in (Turn("user", task.request), Turn("assistant", call_text(task)))
+        ]
+        rng.shuffle(tasks)
+        return Document(tuple(turns), tuple(task.function for task in tasks))
 
     def _text(self, rng: random.Random) -> Document:
         roll = rng.random()

@@ -66,8 +66,9 @@ FRAMES = (
 )
 
 
-def compose(rng: random.Random, like: Composed | None = None) -> Composed:
-    """One tool and one request; with one given, another act on its thing or its act on another thing."""
+def compose(rng: random.Random, like: Composed | None = None, *, bare: bool = False) -> Composed:
+    """One tool and one request; with one given, another act on its thing or its act on another thing. `bare`:
+    it takes nothing."""
     act = rng.choice(ACTS)
     verb, thing = rng.choice(act.verbs), rng.choice(act.things)
     if like is not None and rng.random() < 0.5:
@@ -78,7 +79,7 @@ def compose(rng: random.Random, like: Composed | None = None) -> Composed:
         verb, thing = rng.choice(act.verbs), like.thing
     properties: dict[str, object] = {}
     given: dict[str, Role] = {}
-    for alias, role in _roles(rng).items():
+    for alias, role in () if bare else _roles(rng).items():
         name = parameter_name(alias, rng)
         if name in properties:
             name = alias

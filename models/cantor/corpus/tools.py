@@ -263,6 +263,14 @@ def composed_task(rng: random.Random, like: Composed | None = None) -> Task:
     return Task(function, made.request, made.arguments, made=made)
 
 
+def bare_task(rng: random.Random, like: Composed | None = None) -> Task:
+    """A tool that takes nothing, mostly under a name that says nothing: its description tells what it does."""
+    made = compose(rng, like, bare=True)
+    words = [invented(rng).lower() for _ in range(rng.choice((1, 1, 2)))]
+    name = "_".join(words) if rng.random() < 0.6 else made.name
+    return Task(_function(name, made.description, {}, rng), made.request, {}, made=made)
+
+
 def call_text(task: Task) -> str:
     """The assistant's turn that calls a tool."""
     call = json.dumps({"name": task.function["name"], "arguments": task.arguments})
