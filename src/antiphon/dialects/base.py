@@ -31,6 +31,10 @@ class Call:
     """Fields that were sent, are accepted and do nothing; the edge names them in a header."""
     relaxed: tuple[str, ...] = ()
     """Keywords of tools' schemas that are not kept, each with its place; the edge names them in a header."""
+    continuous_usage: bool = False
+    """Whether each part of a stream that includes the usage tells what was made so far."""
+    token_names: bool = False
+    """Whether log-probabilities call tokens by their ids."""
 
 
 @dataclass(frozen=True, slots=True)

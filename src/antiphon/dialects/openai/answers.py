@@ -13,6 +13,12 @@ class CachedTokens(Struct, frozen=True):
     cached_tokens: int
 
 
+class ReasoningTokens(Struct, frozen=True):
+    """What the completion's tokens are made of."""
+
+    reasoning_tokens: int
+
+
 class UsageShape(Struct, frozen=True):
     """Tokens of the whole request: each prompt once, every choice."""
 
@@ -20,6 +26,8 @@ class UsageShape(Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: ReasoningTokens | UnsetType = UNSET
+    """Only there when the model reasoned."""
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True):
@@ -80,7 +88,26 @@ class AssistantMessage(Struct, frozen=True, kw_only=True):
     content: str | None
     """Null where it only called tools."""
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    """What it thought before; only there when it did."""
+    reasoning: str | UnsetType = UNSET
+    """The same under its newer name."""
     tool_calls: list[ToolCallShape] | UnsetType = UNSET
+
+
+class RankedToken(Struct, frozen=True, kw_only=True):
+    """A token at one place of a prompt, as vLLM writes it."""
+
+    logprob: float
+    rank: int
+    """1 for the likeliest of all."""
+    decoded_token: str
+    """Its text; `bytes:\\xe2\\x98` for part of a character, the name of a control token."""
+
+
+PromptLogprobs = list[dict[str, RankedToken] | None]
+"""Of each of a prompt's tokens: the token itself, then the likeliest at its place, by their ids; null for the
+first, which nothing comes before."""
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):
@@ -90,6 +117,8 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     message: AssistantMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName
+    token_ids: list[int] | UnsetType = UNSET
+    """Of all its tokens that usage counts, with return_token_ids."""
 
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):
@@ -101,6 +130,10 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: UsageShape
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    """With prompt_logprobs."""
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """With return_token_ids."""
 
 
 class FunctionPart(Struct, frozen=True, kw_only=True):
@@ -124,6 +157,9 @@ class Delta(Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    """The same under its newer name."""
     refusal: UnsetType | None = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
@@ -135,6 +171,8 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     delta: Delta
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    """Of the tokens since its last chunk, with return_token_ids."""
 
 
 class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
@@ -146,7 +184,10 @@ class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: UsageShape | UnsetType | None = UNSET
-    """Only there when it was asked for: null until the last chunk, which has no choices."""
+    """Only there when it was asked for: null until the last chunk, which has no choices; with
+    continuous_usage_stats in each chunk what was made so far."""
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """In the first chunk, with return_token_ids."""
 
 
 class TextChoice(Struct, frozen=True, kw_only=True):
@@ -156,6 +197,13 @@ class TextChoice(Struct, frozen=True, kw_only=True):
     text: str
     logprobs: TextLogprobs | None = None
     finish_reason: FinishName | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    """Of its prompt, with prompt_logprobs."""
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """Of its prompt, with return_token_ids; in a stream in its first chunk."""
+    token_ids: list[int] | UnsetType = UNSET
+    """Of all its tokens that usage counts, with return_token_ids; in a stream of those since its last
+    chunk."""
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -167,7 +215,8 @@ class Completion(Struct, frozen=True, kw_only=True):
     model: str
     choices: list[TextChoice]
     usage: UsageShape | UnsetType | None = UNSET
-    """In a stream only there when it was asked for: null until the last event, which has no choices."""
+    """In a stream only there when it was asked for: null until the last event, which has no choices; with
+    continuous_usage_stats in each event what was made so far."""
 
 
 class ErrorBody(Struct, frozen=True):

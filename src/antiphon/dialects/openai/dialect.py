@@ -15,7 +15,14 @@ from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.describe import describe
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.encode import ChatForm, OpenAIChunks, TextForm, chat_answer, text_answer
+from antiphon.dialects.openai.encode import (
+    ChatForm,
+    OpenAIChunks,
+    TextForm,
+    chat_answer,
+    spelling,
+    text_answer,
+)
 from antiphon.dialects.openai.errors import encode_error
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
@@ -35,10 +42,10 @@ class ChatCompletions:
         return decode_chat(body, self._report)
 
     def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        return chat_answer(head, generation)
+        return chat_answer(head, call, generation)
 
     def chunks(self, head: Head, call: Call) -> Chunks:
-        return OpenAIChunks(ChatForm(), head, call)
+        return OpenAIChunks(ChatForm(spelling(call)), head, call)
 
 
 class Completions:
@@ -56,7 +63,7 @@ class Completions:
         return text_answer(head, call, generation)
 
     def chunks(self, head: Head, call: Call) -> Chunks:
-        return OpenAIChunks(TextForm(bool(call.request.output.logprobs)), head, call)
+        return OpenAIChunks(TextForm(bool(call.request.output.logprobs), spelling(call)), head, call)
 
 
 class OpenAI:

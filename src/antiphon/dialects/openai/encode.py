@@ -5,10 +5,12 @@ each choice. They are the bytes that encoding the wire type gives; a test compar
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.base import Call, Head
 from antiphon.dialects.openai.answers import (
@@ -23,13 +25,22 @@ from antiphon.dialects.openai.answers import (
     FinishName,
     FunctionCall,
     FunctionPart,
+    ReasoningTokens,
     TextChoice,
     ToolCallPart,
     ToolCallShape,
     UsageShape,
 )
 from antiphon.dialects.openai.errors import encode_error
-from antiphon.dialects.openai.logprobs import chat_logprobs, text_logprobs
+from antiphon.dialects.openai.logprobs import (
+    Spell,
+    by_id,
+    by_text,
+    chat_logprobs,
+    prompt_logprobs,
+    text_logprobs,
+)
+from antiphon.domain import events
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Drafted,
@@ -37,6 +48,7 @@ from antiphon.domain.events import (
     Finished,
     FinishReason,
     PromptScored,
+    ReasoningDelta,
     Started,
     TextDelta,
     ToolCallBegun,
@@ -61,30 +73,47 @@ _encode = msgspec.json.Encoder().encode
 _SPLIT = _encode(SPLIT)
 
 
-def chat_answer(head: Head, generation: Generation) -> bytes:
+def chat_answer(head: Head, call: Call, generation: Generation) -> bytes:
     """A buffered chat completion."""
+    spell, ids = spelling(call), call.request.output.token_ids
     choices = [
         ChatChoice(
             index=choice.index,
             message=_message(choice),
-            logprobs=None if choice.scores is None else chat_logprobs(choice.scores),
+            logprobs=None if choice.scores is None else chat_logprobs(choice.scores, spell),
             finish_reason=FINISHES[choice.reason],
+            token_ids=list(choice.ids) if ids else UNSET,
         )
         for choice in generation.choices
     ]
-    usage = usage_shape(generation.usage)
-    return _encode(ChatCompletion(**_names(CHAT_PREFIX, head), choices=choices, usage=usage))
+    return _encode(
+        ChatCompletion(
+            **_names(CHAT_PREFIX, head),
+            choices=choices,
+            usage=usage_shape(generation.usage),
+            prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
+            **(_scored(generation)[0] if generation.prompt_scores else {}),
+        )
+    )
 
 
 def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
-    ranked = bool(call.request.output.logprobs)
+    output, spell = call.request.output, spelling(call)
+    scored = _scored(generation)
     choices = [
         TextChoice(
             index=choice.index,
             text=choice.text,
-            logprobs=None if choice.scores is None else text_logprobs(choice.scores, ranked),
+            logprobs=None
+            if choice.scores is None
+            else text_logprobs(choice.scores, bool(output.logprobs), spell),
             finish_reason=FINISHES[choice.reason],
+            prompt_token_ids=list(generation.prompts[choice.index // output.choices])
+            if output.token_ids
+            else UNSET,
+            token_ids=list(choice.ids) if output.token_ids else UNSET,
+            **(scored[choice.index // output.choices] if scored else {}),
         )
         for choice in generation.choices
     ]
@@ -93,18 +122,33 @@ def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
     )
 
 
+def _scored(generation: Generation) -> list[dict[str, Any]]:
+    """Of each prompt what its scores add to where they stand; written once, however many choices show it."""
+    return [{"prompt_logprobs": prompt_logprobs(scores)} for scores in generation.prompt_scores]
+
+
 def _message(choice: Choice) -> AssistantMessage:
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]
     content = None if calls and not choice.text else choice.text
-    return AssistantMessage(content=content, tool_calls=calls or msgspec.UNSET)
+    thought = choice.reasoning or UNSET
+    return AssistantMessage(
+        content=content, reasoning_content=thought, reasoning=thought, tool_calls=calls or UNSET
+    )
+
+
+def spelling(call: Call) -> Spell:
+    """How log-probabilities call tokens."""
+    return by_id if call.token_names else by_text
 
 
 Part = TypeVar("Part")
 """A choice's share of one chunk."""
 
-MaybeUsage = UsageShape | msgspec.UnsetType | None
+T = TypeVar("T")
+
+MaybeUsage = UsageShape | UnsetType | None
 
 
 class Names(TypedDict):
@@ -120,12 +164,17 @@ class Form(Protocol[Part]):
 
     prefix: str
     """Of the answer's id."""
+    prompts_apart: bool
+    """Whether the ids of a prompt stand in each of its choices, not beside them."""
 
     def opening(self, choice: int) -> Part | None:
         """What a choice begins with, before any text."""
 
     def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More text of a choice."""
+
+    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """More of what a choice thinks before its text."""
 
     def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
         """The beginning of a call, or more of its arguments."""
@@ -141,6 +190,8 @@ class Deltas(Generic[Part]):
     """The form of a chat, by whichever dialect: the role first for each choice, then text, and one finish
     chunk for each."""
 
+    prompts_apart = False
+
     def part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
@@ -152,6 +203,9 @@ class Deltas(Generic[Part]):
 
     def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         return self.part(choice, Delta(content=text), scores)
+
+    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.part(choice, Delta(reasoning_content=text, reasoning=text), scores)
 
     def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
         if isinstance(event, ToolCallBegun):
@@ -170,10 +224,14 @@ class ChatForm(Deltas[ChatChunkChoice]):
 
     prefix = CHAT_PREFIX
 
+    def __init__(self, spell: Spell = by_text) -> None:
+        """`spell`: how log-probabilities call tokens."""
+        self._spell = spell
+
     def part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> ChatChunkChoice:
-        logprobs = chat_logprobs(scores) if scores else None
+        logprobs = chat_logprobs(scores, self._spell) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
@@ -184,6 +242,8 @@ class ChatForm(Deltas[ChatChunkChoice]):
 class Texts(Generic[Part]):
     """The form of a text completion, by whichever dialect: text, and one finish chunk for each choice."""
 
+    prompts_apart = True
+
     def part(self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None) -> Part:
         """A choice's share of one chunk."""
         raise NotImplementedError
@@ -192,6 +252,10 @@ class Texts(Generic[Part]):
         return None
 
     def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.part(choice, text, scores)
+
+    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        """A raw prompt's text is not read for reasoning; if it were, it would be text."""
         return self.part(choice, text, scores)
 
     def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
@@ -207,14 +271,16 @@ class TextForm(Texts[TextChoice]):
 
     prefix = TEXT_PREFIX
 
-    def __init__(self, ranked: bool) -> None:
-        """`ranked`: whether the likeliest tokens are given beside each token."""
+    def __init__(self, ranked: bool, spell: Spell = by_text) -> None:
+        """`ranked`: whether the likeliest tokens are given beside each token. `spell`: how log-probabilities
+        call tokens."""
         self._ranked = ranked
+        self._spell = spell
 
     def part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> TextChoice:
-        logprobs = text_logprobs(scores, self._ranked) if scores else None
+        logprobs = text_logprobs(scores, self._ranked, self._spell) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
@@ -223,27 +289,37 @@ class TextForm(Texts[TextChoice]):
 
 
 class OpenAIChunks(Generic[Part]):
-    """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end."""
+    """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end.
+
+    Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
+    way of the bytes that are made once."""
 
     def __init__(self, form: Form[Part], head: Head, call: Call) -> None:
         self._form = form
         self._names = _names(form.prefix, head)
         self._include_usage = call.include_usage
         self._choices = len(call.request.prompts) * call.request.output.choices
+        self._each = call.request.output.choices
+        self._ids = call.request.output.token_ids
+        self._counts = call.continuous_usage
+        self._is_plain = not (self._ids or self._counts)
+        self._so_far = Usage(0, 0)
         self._around: dict[int, tuple[bytes, bytes]] = {}
 
     def encode(self, event: Event) -> bytes:
         match event:
-            case TextDelta() if event.scores:
-                return self._chunk(self._form.text(event.choice, event.text, event.scores))
-            case TextDelta():
+            case TextDelta() if self._is_plain and not event.scores:
                 before, after = self._around.get(event.choice) or self._surroundings(event.choice)
                 return before + _encode(event.text) + after
+            case TextDelta():
+                return self._said(event, self._form.text(event.choice, event.text, event.scores))
+            case ReasoningDelta():
+                return self._said(event, self._form.reasoning(event.choice, event.text, event.scores))
             case ToolCallBegun() | ToolCallDelta():
-                return self._chunk(self._form.call(event))
+                return self._said(event, self._form.call(event))
             case Started():
-                openings = map(self._form.opening, range(self._choices))
-                return b"".join(self._chunk(opening) for opening in openings if opening is not None)
+                self._so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
+                return b"".join(self._opened(choice, event.prompts) for choice in range(self._choices))
             case Finished():
                 return self.closed(event)
             case Usage():
@@ -253,11 +329,11 @@ class OpenAIChunks(Generic[Part]):
 
     def closed(self, event: Finished) -> bytes:
         """The end of one choice."""
-        return self._chunk(self._form.closing(event.choice, event.reason, event.scores or ()))
+        return self._said(event, self._form.closing(event.choice, event.reason, event.scores or ()))
 
     def counted(self, usage: Usage) -> bytes:
         """What comes after all choices."""
-        return self._chunk(None, usage_shape(usage)) if self._include_usage else b""
+        return self._chunk([], usage_shape(usage)) if self._include_usage else b""
 
     def end(self) -> bytes:
         return DONE
@@ -266,14 +342,37 @@ class OpenAIChunks(Generic[Part]):
         return b"data: %b\n\n" % encode_error(error)
 
     def _surroundings(self, choice: int) -> tuple[bytes, bytes]:
-        before, after = self._chunk(self._form.text(choice, SPLIT)).rsplit(_SPLIT, 1)
+        before, after = self._chunk([self._form.text(choice, SPLIT)]).rsplit(_SPLIT, 1)
         self._around[choice] = before, after
         return before, after
 
-    def _chunk(self, choice: Part | None, usage: UsageShape | None = None) -> bytes:
-        choices = [] if choice is None else [choice]
-        said: MaybeUsage = usage if self._include_usage else msgspec.UNSET
-        return b"data: %b\n\n" % _encode(self._form.chunk(self._names, choices, said))
+    def _opened(self, choice: int, prompts: tuple[tuple[int, ...], ...]) -> bytes:
+        """What a choice begins with; where token ids are asked for, with those of its prompt."""
+        opening = self._form.opening(choice)
+        if not self._ids:
+            return b"" if opening is None else self._chunk([opening])
+        part = self._form.text(choice, "") if opening is None else opening
+        told: dict[str, Any] = {"prompt_token_ids": prompts[choice // self._each]}
+        if self._form.prompts_apart:
+            return self._chunk([_with(part, **told, token_ids=())])
+        return self._chunk([_with(part, token_ids=())], **(told if choice == 0 else {}))
+
+    def _said(self, event: events.Delta | Finished, part: Part) -> bytes:
+        if self._counts:
+            made = self._so_far.completion_tokens + event.tokens
+            self._so_far = replace(self._so_far, completion_tokens=made)
+        return self._chunk([_with(part, token_ids=event.ids) if self._ids else part])
+
+    def _chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
+        if self._counts and usage is None:
+            usage = usage_shape(self._so_far)
+        chunk = self._form.chunk(self._names, choices, usage if self._include_usage else UNSET)
+        return b"data: %b\n\n" % _encode(_with(chunk, **more) if more else chunk)
+
+
+def _with(struct: T, **values: object) -> T:
+    """The same struct with more in it."""
+    return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]
 
 
 def _names(prefix: str, head: Head) -> Names:
@@ -283,4 +382,5 @@ def _names(prefix: str, head: Head) -> Names:
 def usage_shape(usage: Usage) -> UsageShape:
     """The usage as OpenAI writes it."""
     cached = CachedTokens(usage.cached_tokens)
-    return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached)
+    thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
+    return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached, thought)

@@ -1,16 +1,24 @@
-"""Log-probabilities in OpenAI's two shapes: a list of entries for a chat, parallel arrays for a text.
+"""Log-probabilities in OpenAI's two shapes: a list of entries for a chat, parallel arrays for a text; and a
+prompt's as vLLM writes them.
 
-Both are written some hundred tokens at a time, since a long prompt with its alternatives would take several
+All are written some hundred tokens at a time, since a long prompt with its alternatives would take several
 times as much space as objects than as JSON.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
 
-from antiphon.dialects.openai.answers import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from antiphon.dialects.openai.answers import (
+    ChatLogprobs,
+    RankedToken,
+    TextLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from antiphon.domain.scores import Scores, TokenScore
 
 UNLIKELY = -9999.0
@@ -32,43 +40,79 @@ def spelt(piece: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
-def chat_logprobs(scores: Scores) -> ChatLogprobs:
+Spell = Callable[[int, bytes], str]
+"""How a token is called: from its id and its piece."""
+
+
+def by_text(_token: int, piece: bytes) -> str:
+    return spelt(piece)
+
+
+def by_id(token: int, _piece: bytes) -> str:
+    """As vLLM writes it with `return_tokens_as_token_ids`."""
+    return f"token_id:{token}"
+
+
+def chat_logprobs(scores: Scores, spell: Spell = by_text) -> ChatLogprobs:
     """An entry for each token, with its alternatives."""
     written: dict[str, Any] = {
-        "content": _joined(_encode([_entry(score) for score in block]) for block in _blocks(scores))
+        "content": _joined(_encode([_entry(score, spell) for score in block]) for block in _blocks(scores))
     }
     return ChatLogprobs(**written)
 
 
-def text_logprobs(scores: Scores, alternatives: bool) -> TextLogprobs:
+def text_logprobs(scores: Scores, alternatives: bool, spell: Spell = by_text) -> TextLogprobs:
     """Four arrays of equal length; that of the alternatives, which always hold the token itself too, only
     when some were asked for."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _blocks(scores):
-        columns[0].append(_encode([spelt(score.piece) for score in block]))
+        columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
         columns[1].append(_encode([_number(score.logprob) for score in block]))
-        columns[2].append(_encode([_ranked(score) for score in block] if alternatives else []))
+        columns[2].append(_encode([_ranked(score, spell) for score in block] if alternatives else []))
         columns[3].append(_encode([score.offset for score in block]))
     written: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_joined, columns), strict=True))
     return TextLogprobs(**(written if alternatives else written | {"top_logprobs": None}))
 
 
-def _entry(score: TokenScore) -> TokenLogprob:
+def prompt_logprobs(scores: Scores) -> msgspec.Raw:
+    """A prompt's tokens by their ids, written: stands where a wire type has PromptLogprobs."""
+    return _joined(_encode([_placed(score) for score in block]) for block in _blocks(scores))
+
+
+def _placed(score: TokenScore) -> dict[str, RankedToken] | None:
+    """The token and the likeliest at its place. Raises ValueError where nobody asked for its rank."""
+    if score.logprob is None:
+        return None
+    if score.rank is None:
+        raise ValueError("the prompt's tokens have no ranks")
+    found = {score.token: (score.logprob, score.rank, score.piece)}
+    rank, before = 0, inf
+    for place, (token, piece, value) in enumerate(score.alternatives, start=1):
+        rank, before = (place if value < before else rank), value
+        found.setdefault(token, (value, rank, piece))
+    return {
+        str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spelt(piece))
+        for token, (value, rank, piece) in found.items()
+    }
+
+
+def _entry(score: TokenScore, spell: Spell) -> TokenLogprob:
     best = [
-        TopLogprob(token=spelt(piece), logprob=max(value, UNLIKELY), bytes=list(piece))
-        for _, piece, value in score.alternatives
+        TopLogprob(token=spell(token, piece), logprob=max(value, UNLIKELY), bytes=list(piece))
+        for token, piece, value in score.alternatives
     ]
     value = UNLIKELY if score.logprob is None else max(score.logprob, UNLIKELY)
-    return TokenLogprob(token=spelt(score.piece), logprob=value, bytes=list(score.piece), top_logprobs=best)
+    token = spell(score.token, score.piece)
+    return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=best)
 
 
-def _ranked(score: TokenScore) -> dict[str, float] | None:
+def _ranked(score: TokenScore, spell: Spell) -> dict[str, float] | None:
     """The alternatives by their spelling, best first; of two that are spelt alike the likelier."""
     if score.logprob is None:
         return None
     found: dict[str, float] = {}
-    for _, piece, value in (*score.alternatives, (score.token, score.piece, score.logprob)):
-        found.setdefault(spelt(piece), max(value, UNLIKELY))
+    for token, piece, value in (*score.alternatives, (score.token, score.piece, score.logprob)):
+        found.setdefault(spell(token, piece), max(value, UNLIKELY))
     return found
 
 
