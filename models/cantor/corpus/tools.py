@@ -264,11 +264,13 @@ def composed_task(rng: random.Random, like: Composed | None = None) -> Task:
 
 
 def bare_task(rng: random.Random, like: Composed | None = None) -> Task:
-    """A tool that takes nothing, mostly under a name that says nothing: its description tells what it does."""
+    """A tool that takes nothing, mostly under a name that says nothing: the description tells what it does."""
     made = compose(rng, like, bare=True)
     words = [invented(rng).lower() for _ in range(rng.choice((1, 1, 2)))]
     name = "_".join(words) if rng.random() < 0.6 else made.name
-    return Task(_function(name, made.description, {}, rng), made.request, {}, made=made)
+    function = {"name": name, "description": made.description}
+    schema = {"type": "object", "properties": {}, "required": []}
+    return Task({**function, "parameters": schema}, made.request, {}, made=made)
 
 
 def call_text(task: Task) -> str:
