@@ -74,9 +74,10 @@ clean: ## Remove the environments and what the tools left behind
 LOCK = .venv/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header $(ARGS)
 
-# The user's own npm configuration says where packages are. Nothing that is installed runs a script.
-NPM = cd $(NODE_TESTS) && "$(CURDIR)/.venvs/node/bin/node" "$(CURDIR)/.venvs/node/npm-cli.js" --loglevel=error \
-	--no-audit --no-fund --no-update-notifier --ignore-scripts
+# The user's own npm configuration says where packages are, and the system which certificates are trusted. Nothing that is
+# installed runs a script.
+NPM = cd $(NODE_TESTS) && "$(CURDIR)/.venvs/node/bin/node" --use-system-ca "$(CURDIR)/.venvs/node/npm-cli.js" \
+	--loglevel=error --no-audit --no-fund --no-update-notifier --ignore-scripts
 
 system:
 	@scripts/check-system $(PYTHON)
