@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from antiphon.dialects.needs import NEEDS, Need
 from antiphon.dialects.strict_json import MAX_SHOWN_KEY, shown_key
 from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
 
@@ -42,6 +43,11 @@ class Field:
     """What it does; or why it does nothing; or what to do without it."""
     harmless: tuple[object, ...] = ()
     """Values of a refused field that are taken, since they ask for what happens anyway."""
+
+    @property
+    def needs(self) -> Need:
+        """By which kind of engine or model it is supported."""
+        return NEEDS.get(self.name, Need.NOTHING)
 
 
 def supported(places: Iterable[str], **says: str) -> tuple[Field, ...]:
