@@ -22,6 +22,7 @@ import uvloop
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.aliases import Aliases
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine, host_engine
@@ -121,7 +122,8 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
         tuple(
             Model(name, _rendered(host, projects_share, calls.get(name, "auto")), created)
             for name, host in hosts.items()
-        )
+        ),
+        Aliases({alias.name: alias.model for alias in settings.aliases}),
     )
 
 

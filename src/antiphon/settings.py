@@ -18,11 +18,12 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.errors import SettingsError
+from antiphon.settings_aliases import AliasSettings
 from antiphon.settings_errors import explained, nearest
 from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
 from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
 from antiphon.settings_model import ModelSettings
-from antiphon.settings_said import SourceKind, of_model, spelling
+from antiphon.settings_said import LISTED, SourceKind, of_model, spelling
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
@@ -203,6 +204,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
+    aliases: tuple[AliasSettings, ...] = ()
 
 
 SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "log")
@@ -223,9 +225,10 @@ def load(
     file: Path | None,
     models: list[dict[str, object]],
     adapters: list[dict[str, object]] | None = None,
+    aliases: list[dict[str, object]] | None = None,
 ) -> Settings:
-    """The effective settings. `flags` holds only what was said on the command line, by section; `models` and
-    `adapters`, where there are any, take the place of the file's.
+    """The effective settings. `flags` holds only what was said on the command line, by section; `models`,
+    `adapters` and `aliases`, where there are any, take the place of the file's.
 
     Raises SettingsError with one sentence that names the key, where it was said, and the nearest known one.
     """
@@ -233,10 +236,7 @@ def load(
     said_by = layers(flags, environ, file)
     for _, layer in said_by:
         _merge(tree, layer)
-    if models:
-        tree["models"] = models
-    if adapters:
-        tree["adapters"] = adapters
+    tree |= {name: many for name, many in zip(LISTED, (models, adapters, aliases), strict=True) if many}
     try:
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:

@@ -16,7 +16,7 @@ class SourceKind(StrEnum):
     FLAG = "flag"
 
 
-LISTED = {"models": "model", "adapters": "adapter"}
+LISTED = {"models": "model", "adapters": "adapter", "aliases": "alias"}
 """Lists of tables, and what one of them is."""
 
 Layers = Sequence[tuple[SourceKind, Mapping[str, object]]]

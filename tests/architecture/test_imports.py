@@ -13,6 +13,7 @@ LAYERS = {
     "antiphon.complaints": 0,
     "antiphon.domain": 1,
     "antiphon.settings": 1,
+    "antiphon.settings_aliases": 1,
     "antiphon.settings_errors": 1,
     "antiphon.settings_lora": 1,
     "antiphon.settings_meta": 1,
@@ -85,6 +86,7 @@ BORDERS = {
     "jinja2": ("antiphon.rendering", "antiphon.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",
+        "antiphon.settings_aliases",
         "antiphon.settings_lora",
         "antiphon.settings_meta",
         "antiphon.settings_model",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from antiphon.errors import SettingsError
 from antiphon.settings import Settings, load, model, values_of, with_homes, with_models
+from antiphon.settings_aliases import require_aliases
 from antiphon.settings_model import ModelSettings
 from antiphon.weights.parts import without_part
 from antiphon.weights.reference import is_reference, parse
@@ -17,11 +18,13 @@ SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"
 ADAPTERS_VARIABLE = "ANTIPHON_ADAPTERS"
 """Adapters as `--lora` takes them, with commas between them."""
+ALIASES_VARIABLE = "ANTIPHON_ALIASES"
+"""Aliases as `--alias` takes them, with commas between them."""
 
 BUNDLED_ADAPTERS = Path(__file__).parents[1] / "bundled" / "adapters"
 """Adapters of the demo model, served by `--lora NAME`."""
 
-OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE})
+OWN_VARIABLES = frozenset({HOME_VARIABLE, ADAPTERS_VARIABLE, ALIASES_VARIABLE})
 """Variables that are no setting of a section."""
 
 DEMO_MODEL: dict[str, object] = {
@@ -46,19 +49,27 @@ class Asked:
     config: Path | None = None
     adapters: Sequence[str] = ()
     """Each as NAME=PATH."""
+    aliases: Sequence[str] = ()
+    """Each as NAME=MODEL."""
 
     def settings(self) -> Settings:
         """The settings as said, with the demo model if no other is. Raises SettingsError."""
         named = [named_model(text) for text in self.models]
-        settings = load(*self.sources(), named, [named_adapter(text) for text in self.said_adapters()])
+        adapters = [named_adapter(text) for text in self.said_adapters()]
+        settings = load(*self.sources(), named, adapters, [named_alias(text) for text in self.said_aliases()])
         if not settings.models:
             settings = with_models(settings, [model(DEMO_MODEL)])
+        served = [one.name for one in (*settings.models, *settings.adapters)]
+        require_aliases(settings.aliases, served, fixed=not settings.lora.directories)
         return with_homes(with_models(settings, map(self._shared_over, settings.models)), embedding=None)
 
     def said_adapters(self) -> list[str]:
         """Those of the flags, or else of the variable; the file's are the file's to say."""
-        said = os.environ.get(ADAPTERS_VARIABLE, "").split(",")
-        return list(self.adapters) or [text.strip() for text in said if text.strip()]
+        return list(self.adapters) or _variable(ADAPTERS_VARIABLE)
+
+    def said_aliases(self) -> list[str]:
+        """Those of the flags, or else of the variable; the file's are the file's to say."""
+        return list(self.aliases) or _variable(ALIASES_VARIABLE)
 
     def sources(self) -> tuple[Mapping[str, Mapping[str, object]], dict[str, str], Path | None]:
         """Flags, variables and file: the first arguments of `settings.load`."""
@@ -76,6 +87,11 @@ class Asked:
     def _shared_over(self, found: ModelSettings) -> ModelSettings:
         """A flag beats what the file says of a model."""
         return model({**values_of(found), **self.shared}) if self.shared else found
+
+
+def _variable(name: str) -> list[str]:
+    """What a variable lists, with commas between."""
+    return [text.strip() for text in os.environ.get(name, "").split(",") if text.strip()]
 
 
 def named_model(text: str) -> dict[str, object]:
@@ -98,6 +114,14 @@ def named_adapter(text: str, bundled: Path = BUNDLED_ADAPTERS) -> dict[str, obje
         shipped = f"; alone only those that ship with cantor: {', '.join(ours)}" if ours else ""
         raise SettingsError(f"an adapter is said as NAME=PATH, not {text!r}{shipped}")
     return {"name": name, "path": path}
+
+
+def named_alias(text: str) -> dict[str, object]:
+    """`NAME=MODEL`. Raises SettingsError."""
+    name, _, target = text.partition("=")
+    if not (name and target):
+        raise SettingsError(f"an alias is said as NAME=MODEL, not {text!r}")
+    return {"name": name, "model": target}
 
 
 def given(**values: object | None) -> dict[str, object]:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from antiphon.cli.asked import ADAPTERS_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
+from antiphon.cli.asked import ADAPTERS_VARIABLE, ALIASES_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
 from antiphon.cli.sources import DEFAULT, Source, models_in, sources
 from antiphon.errors import AntiphonError
 from antiphon.settings import SECTIONS, Settings, declared
@@ -30,7 +30,8 @@ def run(asked: Asked, as_json: bool) -> int:
     """Prints them; returns the process's exit status."""
     try:
         settings = asked.settings()
-        rows = [*section_rows(settings, asked), *model_rows(settings, asked), *adapter_rows(settings, asked)]
+        listed = (model_rows, adapter_rows, alias_rows)
+        rows = [*section_rows(settings, asked), *(row for rows in listed for row in rows(settings, asked))]
     except AntiphonError as error:
         print(f"antiphon: {error.message}", file=sys.stderr)
         return 1
@@ -84,6 +85,17 @@ def adapter_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
     for adapter in settings.adapters:
         yield Row(f"adapters.{adapter.name}.path", adapter.path, source)
         yield Row(f"adapters.{adapter.name}.model", adapter.model, source)
+
+
+def alias_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
+    """The model of each alias; the source as of an adapter."""
+    source = Source(SourceKind.FILE, str(asked.file()))
+    if asked.aliases:
+        source = Source(SourceKind.FLAG, "--alias")
+    elif asked.said_aliases():
+        source = Source(SourceKind.VARIABLE, ALIASES_VARIABLE)
+    for alias in settings.aliases:
+        yield Row(f"aliases.{alias.name}", alias.model, source)
 
 
 def as_object(rows: list[Row]) -> str:

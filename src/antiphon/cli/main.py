@@ -41,6 +41,7 @@ def version() -> None:
 def serve(
     model: options.Models = None,
     lora: options.Loras = None,
+    alias: options.Aliases = None,
     host: options.Host = None,
     port: options.Port = None,
     sequences: options.Sequences = None,
@@ -57,13 +58,14 @@ def serve(
 
     flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or [])))
+    raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or [], alias or [])))
 
 
 @app.command("config")
 def show_config(
     model: options.Models = None,
     lora: options.Loras = None,
+    alias: options.Aliases = None,
     host: options.Host = None,
     port: options.Port = None,
     sequences: options.Sequences = None,
@@ -83,7 +85,9 @@ def show_config(
 
     flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or []), as_json=json))
+    raise typer.Exit(
+        command.run(Asked(flags, model or [], shared, config, lora or [], alias or []), as_json=json)
+    )
 
 
 @app.command()
@@ -107,6 +111,7 @@ def chat(
 def doctor(
     model: options.Models = None,
     lora: options.Loras = None,
+    alias: options.Aliases = None,
     host: options.Host = None,
     port: options.Port = None,
     sequences: options.Sequences = None,
@@ -123,7 +128,9 @@ def doctor(
     from antiphon.cli.asked import Asked, given
 
     shared = given(sequences=sequences, context_length=context_length, threads=threads)
-    asked = Asked({"server": given(host=host, port=port)}, model or [], shared, config, lora or [])
+    asked = Asked(
+        {"server": given(host=host, port=port)}, model or [], shared, config, lora or [], alias or []
+    )
     raise typer.Exit(command.run(asked, load=load, as_json=json))
 
 

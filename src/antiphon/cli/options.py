@@ -19,6 +19,13 @@ Loras = Annotated[
         help="A LoRA adapter, as NAME=PATH of a GGUF file or PEFT directory; may be repeated. [none]",
     ),
 ]
+Aliases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--alias",
+        help="Another name of a model, as NAME=MODEL; * on both sides for any; may be repeated. [none]",
+    ),
+]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")]
 Sequences = Annotated[int | None, typer.Option(help="Choices that run at once, for each model. [8]")]

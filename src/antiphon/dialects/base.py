@@ -232,6 +232,8 @@ class ModelOperations(Protocol):
 
     def shown(self, model: ModelEntry) -> bytes:
         """One model with its profile."""
+    alias: str | None = None
+    """What the caller called it, where that is not its name."""
 
 
 @dataclass(frozen=True, slots=True)

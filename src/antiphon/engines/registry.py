@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from antiphon.domain.adapter import Adapter
+from antiphon.domain.aliases import Aliases
 from antiphon.engines.base import Engine
 from antiphon.errors import ModelNotFound
 
@@ -33,8 +34,10 @@ class Model:
 class Models:
     """All models: the base models in the order of the settings, then adapters in the order of loading."""
 
-    def __init__(self, models: tuple[Model, ...]) -> None:
+    def __init__(self, models: tuple[Model, ...], aliases: Aliases | None = None) -> None:
+        """`aliases`: other names, for what no model is called."""
         self._models = {model.name: model for model in models}
+        self._aliases = aliases or Aliases()
 
     def __iter__(self) -> Iterator[Model]:
         return iter(tuple(self._models.values()))
@@ -51,13 +54,19 @@ class Models:
         return tuple(model for model in self if model.parent is not None)
 
     def get(self, name: str) -> Model:
-        """The model of that name. Raises ModelNotFound, which names those that exist."""
+        """The model of that name, or of which it is an alias. Raises ModelNotFound, which names those that
+        exist."""
         found = self._models.get(name)
+        if found is None and (target := self._aliases.target(name)) is not None:
+            found = self._models.get(target)
         if found is None:
             known = ", ".join(list(self._models)[:MOST_SHOWN]) or "none"
             shown = name if len(name) <= 100 else name[:100] + "..."
+            deployment = (
+                "; nothing is deployed by name here, leave out # and what follows" if "#" in name else ""
+            )
             raise ModelNotFound(
-                f"the model {shown!r} does not exist; this server has: {known}", param="model"
+                f"the model {shown!r} does not exist; this server has: {known}{deployment}", param="model"
             )
         return found
 

@@ -1,6 +1,7 @@
 """The handlers beside generation: models, token ids, the OpenAPI document, the page of documentation."""
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from importlib.resources import files
 from typing import TypeVar
 
@@ -44,8 +45,9 @@ class ModelRoutes:
 
     async def shown(self, request: Request) -> Response:
         """One model with its profile."""
-        model = edge_of(request).models.get(request.path_params["model"])
-        return _json(self._operations.shown(await _profiled(request, model)))
+        name = request.path_params["model"]
+        entry = await _profiled(request, edge_of(request).models.get(name))
+        return _json(self._operations.shown(entry if entry.name == name else replace(entry, alias=name)))
 
 
 async def tokenize(request: Request) -> Response:

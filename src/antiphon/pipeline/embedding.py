@@ -1,6 +1,7 @@
 """What becomes of a request for vectors, told once: resolve → attempt → meter, as in `run`. No stage is
 another's: what is tried again, and how a request ended, is said where generations have it said."""
 
+from dataclasses import replace
 from functools import partial
 
 from antiphon.domain.context import Context
@@ -22,6 +23,7 @@ async def embed(
     Raises ModelNotFound, and UnsupportedParameter for a model that makes none.
     """
     model = models.get(request.model)
+    request = replace(request, model=model.name)
     engine = model.engine
     if not isinstance(engine, TextEmbedding):
         raise UnsupportedParameter(

@@ -5,5 +5,5 @@ from antiphon.engines.registry import Model, Models
 
 
 def resolve(models: Models, request: GenerationRequest) -> Model:
-    """The model of the request. Raises ModelNotFound."""
+    """The model of the request, also under an alias. Raises ModelNotFound."""
     return models.get(request.model)

@@ -5,7 +5,7 @@ Holds no stage's logic. What a stage adds is in the module of its name.
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
@@ -36,6 +36,8 @@ class Pipeline:
         Raises ModelNotFound.
         """
         model = resolve(self.models, request)
+        if request.model != model.name:
+            request = replace(request, model=model.name)
         attempted = attempt(model.engine, request, context, self.restart_patience)
         return aclosing(metered(attempted, request, context, self.metrics))
 

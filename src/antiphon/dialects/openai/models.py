@@ -75,7 +75,7 @@ class OpenAIModels:
 
 def _shape(model: ModelEntry) -> ModelShape:
     return ModelShape(
-        id=model.name,
+        id=model.alias or model.name,
         created=model.created,
         root=f"sha256:{model.adapter.digest}" if model.adapter else model.name,
         parent=model.parent,
