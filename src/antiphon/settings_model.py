@@ -59,6 +59,13 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["auto", "deepseek", "harmony", "hermes", "llama", "mistral", "mistral-headed", "phi"],
         Meta(description="How the model writes tool calls; auto is what its chat template says."),
     ] = "auto"
+    reasoning: Annotated[
+        Literal["auto", "none", "cohere", "gemma", "granite", "harmony", "mistral", "seed", "think"],
+        Meta(
+            description="How the model marks what it thinks before it answers; auto is what its chat template "
+            "says, none leaves it in the text."
+        ),
+    ] = "auto"
     keep_prefixes: Annotated[
         bool, Meta(description="Keep computed prompts in free cells, for later requests that begin alike.")
     ] = True

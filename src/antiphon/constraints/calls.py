@@ -26,15 +26,15 @@ def lark(source: str, options: "JsonCompileOptions") -> str:
     lines = ["%llguidance {}", *_start(group)]
     if group.around is Around.TEXT_ALONE:
         return "\n".join(lines)
-    more = "" if group.between is None else f"({_marks(group.between)} call)*"
+    more = "" if group.between is None else f"({marks_of(group.between)} call)*"
     names = [f"call_{index}" for index in range(len(group.calls))]
     lines += [
-        f"group: {_marks(group.open[1:])} call {more} {_marks(group.close)}",
+        f"group: {marks_of(group.open[1:])} call {more} {marks_of(group.close)}",
         f"call: {' | '.join(names)}",
     ]
     for name, call in zip(names, group.calls, strict=True):
         schema = json.dumps({**_schema(call), "x-guidance": options})
-        lines.append(f"{name}: {_marks(call.begin)} %json {schema} {_marks(call.end)}")
+        lines.append(f"{name}: {marks_of(call.begin)} %json {schema} {marks_of(call.end)}")
     return "\n".join(lines)
 
 
@@ -60,8 +60,8 @@ def _start(group: Group) -> Iterator[str]:
         yield f"start: {whole[group.around]}"
         yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
         return
-    first, again = _mark(group.open[0]), group.again
-    more = "" if again is None else f"({_marks(again)} {first} group)*"
+    first, again = mark_of(group.open[0]), group.again
+    more = "" if again is None else f"({marks_of(again)} {first} group)*"
     if group.frames:
         yield from _framed(group.frames, group.around, f"{first} group {more}")
     elif group.around is Around.NOTHING:
@@ -69,7 +69,7 @@ def _start(group: Group) -> Iterator[str]:
     elif group.around is Around.TEXT_ALONE:
         yield "start: TEXT?"
         # A control token is no text, so no text holds one.
-        kept = "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{_literal(group.open[0])}(.|\n)*/"
+        kept = "" if isinstance(group.open[0], int) else f" & ~/(.|\n)*{literal(group.open[0])}(.|\n)*/"
         yield f"TEXT: {ANYTHING}{kept}"
     else:
         yield "start: (head group)* TEXT?" if again is not None else "start: head group | TEXT?"
@@ -81,9 +81,9 @@ def _start(group: Group) -> Iterator[str]:
 def _framed(frames: Sequence[Frame], around: Around, groups: str) -> Iterator[str]:
     """Where all text has a frame: closed ones, and then groups or the last one."""
     closed = [
-        f"{_marks(frame.open)} TEXT? {_marks(frame.close)}" for frame in frames if frame.close is not None
+        f"{marks_of(frame.open)} TEXT? {marks_of(frame.close)}" for frame in frames if frame.close is not None
     ]
-    last = [f"{_marks(frame.open)} TEXT?" for frame in frames if frame.close is None]
+    last = [f"{marks_of(frame.open)} TEXT?" for frame in frames if frame.close is None]
     ends = {
         Around.NOTHING: [groups],
         Around.TEXT: [groups, *last],
@@ -94,14 +94,16 @@ def _framed(frames: Sequence[Frame], around: Around, groups: str) -> Iterator[st
     yield f"TEXT: {ANYTHING}"
 
 
-def _marks(marks: Sequence[Mark]) -> str:
-    return " ".join(map(_mark, marks))
+def marks_of(marks: Sequence[Mark]) -> str:
+    """Marks in order, as the compiler writes them."""
+    return " ".join(map(mark_of, marks))
 
 
-def _mark(mark: Mark) -> str:
+def mark_of(mark: Mark) -> str:
+    """A text, or a token by its id."""
     return f"<[{mark}]>" if isinstance(mark, int) else json.dumps(mark)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """The text in a regular expression of the compiler's."""
     return "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in text)

@@ -139,6 +139,7 @@ class Checker:
             "kind": constraint.kind,
             "source": constraint.source,
             "whitespace": constraint.whitespace,
+            "prelude": constraint.prelude,
             "field": constraint.field,
         }
         try:
@@ -222,4 +223,5 @@ def _read(said: Mapping[str, object]) -> Answer:
 
 def _size(constraint: Constraint, answer: Answer) -> int:
     """Bytes that remembering takes, about."""
-    return 4 * len(constraint.source) + 4 * len(answer if isinstance(answer, str) else answer.message) + 1024
+    said = answer if isinstance(answer, str) else answer.message
+    return 4 * (len(constraint.source) + len(constraint.prelude) + len(said)) + 1024

@@ -108,7 +108,8 @@ def _tokens(first: Mapping[str, object]) -> Tokens:
 
 def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, object]:
     spacing = None if job["whitespace"] is None else str(job["whitespace"])
-    constraint = Constraint(ConstraintKind(str(job["kind"])), str(job["source"]), spacing, str(job["field"]))
+    kind, source, field = ConstraintKind(str(job["kind"])), str(job["source"]), str(job["field"])
+    constraint = Constraint(kind, source, spacing, field, str(job["prelude"]))
     try:
         return {"grammar": checked(constraint, vocabulary)}
     except AntiphonError as error:

@@ -12,6 +12,7 @@ from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from antiphon.constraints import calls
+from antiphon.constraints.preludes import after
 from antiphon.constraints.regexes import require_portable
 from antiphon.constraints.schemas import compilable, parsed
 from antiphon.domain.constraint import Constraint, ConstraintKind
@@ -71,6 +72,11 @@ LARK_UNBUILT = {
 
 def grammar_text(constraint: Constraint) -> str:
     """The grammar as the compiler reads it. Raises InvalidValue or UnsupportedParameter."""
+    grammar = _answer(constraint)
+    return after(constraint.prelude, grammar) if constraint.prelude else grammar
+
+
+def _answer(constraint: Constraint) -> str:
     source, field = constraint.source, constraint.field
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
@@ -91,10 +97,11 @@ def grammar_text(constraint: Constraint) -> str:
 
 def parts(constraint: Constraint) -> tuple[tuple[str, str], ...]:
     """Grammars of what stands in a constraint's text and has to be tried by itself, each after what the
-    caller calls it."""
+    caller calls it: free text before them would hide what they take."""
+    alone = ((constraint.field, _answer(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
-        return ()
-    return tuple(calls.argument_grammars(constraint.source, COMPACT | STRICT))
+        return alone
+    return (*alone, *calls.argument_grammars(constraint.source, COMPACT | STRICT))
 
 
 def _json(schema: object, constraint: Constraint) -> str:

@@ -67,6 +67,35 @@ class Group:
         return json.dumps(asdict(self))
 
 
+@dataclass(frozen=True, slots=True)
+class Prelude:
+    """What a choice may say before what it is held to: one of the frames, each closed."""
+
+    frames: tuple[Frame, ...]
+    optional: bool = False
+    """Whether there may be none."""
+    many: bool = False
+    """Whether there may be several."""
+    budget: int | None = None
+    """Most tokens of the text in a frame, after which it is closed; of one that is closed by one token."""
+    never: str = ""
+    """What no text in a frame holds: how the token reads that closes it, where that is no control token."""
+    answer: Marks = ()
+    """Before what the choice is held to."""
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+def load_prelude(source: str) -> Prelude:
+    """What `Prelude.dump` wrote."""
+    said = json.loads(source)
+    frames = tuple(map(_frame, said["frames"]))
+    budget, never = said["budget"], said["never"]
+    return Prelude(frames, said["optional"], said["many"], budget, never, tuple(said["answer"]))
+
+
 def load(source: str) -> Group:
     """What `dump` wrote."""
     said = json.loads(source)
@@ -83,8 +112,12 @@ def load(source: str) -> Group:
         between,
         again,
         said["sign"],
-        tuple(Frame(tuple(each["open"]), _marks(each["close"])) for each in said["frames"]),
+        tuple(map(_frame, said["frames"])),
     )
+
+
+def _frame(said: Mapping[str, Sequence[Mark]]) -> Frame:
+    return Frame(tuple(said["open"]), _marks(said["close"]))
 
 
 def _marks(said: Sequence[Mark] | None) -> Marks | None:

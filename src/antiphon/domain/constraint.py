@@ -35,3 +35,6 @@ class Constraint:
     space after each comma and colon, and none elsewhere."""
     field: str = field(default="response_format", compare=False)
     """What the caller calls it; errors name it."""
+    prelude: str = ""
+    """What stands before it, as `constraints.groups.Prelude` writes it: a model's reasoning. Made by the
+    renderer, never by a caller; empty is nothing."""

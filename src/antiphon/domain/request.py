@@ -29,6 +29,8 @@ class Reasoning:
     """Most tokens of reasoning, after which it is made to end; None is what max_tokens leaves."""
     shown: bool = True
     """Whether the reasoning is given; it is counted either way."""
+    wanted: bool = False
+    """Whether it is refused where the model does not reason."""
     field: str = field(default="reasoning_effort", compare=False)
     """What the caller calls it; errors name it."""
 

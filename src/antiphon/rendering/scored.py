@@ -80,6 +80,8 @@ class ScoredVoice(Voice):
             )
         text = "" if silent else self._detokenizer.add(token)
         self._said += len(text)
+        if self.thoughts is not None:
+            self.thoughts.note(len(text))
         return text
 
     def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:

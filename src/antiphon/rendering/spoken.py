@@ -31,7 +31,7 @@ def texts_of(conversation: Conversation) -> list[str]:
     """Every text that the caller wrote."""
     found: list[str] = []
     for message in conversation.messages:
-        found += (message.text, message.name or "", message.tool_call_id or "")
+        found += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
         for call in message.tool_calls:
             found += (call.id, call.name, call.arguments)
     for tool in conversation.tools.tools if conversation.tools is not None else ():
@@ -86,7 +86,16 @@ def spoken(
             _called(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
         ]
         said["content"] = said["content"] or None
+    if message.reasoning is not None:
+        said |= _thought(message, hide(message.reasoning))
     return said
+
+
+def _thought(message: Message, text: str) -> dict[str, object]:
+    """Reasoning by the names that templates read it by; none reads two. gpt-oss's takes it beside calls only
+    where there is no text, and shows it nowhere else."""
+    named: dict[str, object] = {"reasoning_content": text, "reasoning": text}
+    return named if message.tool_calls and message.text else named | {"thinking": text}
 
 
 def _called(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:

@@ -9,6 +9,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.reasoning.counting import Thoughts
 from antiphon.rendering.stops import StopFilter, StopStrings
 
 
@@ -55,6 +56,7 @@ class Voice:
         "cached",
         "choice",
         "completion_tokens",
+        "thoughts",
     )
 
     def __init__(self, choice: int, manner: Manner) -> None:
@@ -63,6 +65,8 @@ class Voice:
         """Up to and including the one that completes a stop string."""
         self.cached: int | None = None
         """Prompt tokens that were not computed for it; None before it is admitted."""
+        self.thoughts: Thoughts | None = None
+        """Counts the tokens of reasoning, where some may come."""
         self._deaf = manner.deaf
         self._silent = manner.silent
         self._detokenizer = Detokenizer(manner.pieces)
@@ -120,8 +124,10 @@ class Voice:
         for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
-            if token not in self._silent:
-                said = self._detokenizer.add(token)
+            said = "" if token in self._silent else self._detokenizer.add(token)
+            if self.thoughts is not None:
+                self.thoughts.note(len(said))
+            if said:
                 text += self._filter.add(said) if self.completion_tokens > self._deaf else said
                 if self._filter.stopped:
                     break

@@ -93,7 +93,7 @@ def deepseek(source: str) -> Layout:
 
 
 def harmony(_source: str) -> Layout:
-    """gpt-oss: a channel for each thing said. What is thought (`analysis`) is not shown."""
+    """gpt-oss: a channel for each thing said; what is thought stands in `analysis`."""
     channel, message, end, start = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
     name = re.compile(r"([\w-]+)\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>\s*$")
     again = (end, start, "assistant")
@@ -112,7 +112,7 @@ def harmony(_source: str) -> Layout:
             f"{channel}commentary to=functions.",
             name,
             (f"{channel}final{message}", f"{channel}commentary{message}", f"{end}{start}assistant"),
-            silent=(f"{channel}analysis{message}", end),
+            thought=(f"{channel}analysis{message}", end),
         ),
     )
 

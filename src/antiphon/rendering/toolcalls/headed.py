@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from antiphon.rendering.toolcalls.objects import SPACE, Arguments, Named, Value
-from antiphon.rendering.toolcalls.reading import Said, Shown, held_from
+from antiphon.rendering.toolcalls.reading import Said, Shown, Span, Thought, held_from
 
 LONGEST_HEADER = 400
 """Characters before the arguments; what is longer names no function."""
@@ -24,15 +24,15 @@ class HeadedReader:
         name: re.Pattern[str],
         noise: Sequence[str] = (),
         tail: str = "",
-        silent: tuple[str, str] | None = None,
+        thought: tuple[str, str] | None = None,
     ) -> None:
         """No mark begins with another. `name`: its first group is the function's name; matched after the
-        head. `tail`: may follow the arguments, and is text elsewhere. `silent`: between these is what the
-        model thinks, which is not shown."""
+        head. `tail`: may follow the arguments, and is text elsewhere. `thought`: between these is what the
+        model thinks."""
         self._head = head
         self._name = name
-        self._silent = silent
-        self._marks = (head, *noise, *(silent[:1] if silent is not None else ()))
+        self._thought = thought
+        self._marks = (head, *noise, *(thought[:1] if thought is not None else ()))
         self._tail = tail
         self._buffer = ""
         self._shown = Shown()
@@ -42,7 +42,12 @@ class HeadedReader:
         self._after = False
         """Whether arguments were just read."""
         self._thinks = False
+        self._apart = False
+        """Whether what is thought next has to be told from what was thought before."""
         self._value: Value | None = None
+        self._fed = 0
+        """Characters that were read."""
+        self.spans: list[Span] = []
 
     @property
     def whole(self) -> bool:
@@ -50,12 +55,15 @@ class HeadedReader:
 
     def add(self, text: str) -> list[Said]:
         self._buffer += text
+        self._fed += len(text)
         while self._buffer and self._advance():
             pass
         return self._taken()
 
     def end(self, required: bool = False) -> list[Said]:
-        if self._is_notation(required):
+        if self._thinks:
+            self._think(self._buffer)
+        elif self._is_notation(required):
             self._shown.cut()
         else:
             self._said += self._shown.add(self._buffer)
@@ -65,10 +73,10 @@ class HeadedReader:
 
     def _is_notation(self, required: bool) -> bool:
         """Whether what was held back is no text. Channels hold text also where calls are required."""
-        if self._silent is not None and CHANNEL_MARK.match(self._buffer):
+        if self._thought is not None and CHANNEL_MARK.match(self._buffer):
             return True
-        within = self._value is not None or self._thinks or self._inside or self._after
-        return within or (required and self._silent is None)
+        within = self._value is not None or self._inside or self._after
+        return within or (required and self._thought is None)
 
     def _taken(self) -> list[Said]:
         said, self._said = self._said, []
@@ -79,8 +87,8 @@ class HeadedReader:
     def _advance(self) -> bool:
         if self._value is not None:
             return self._in_value(self._value)
-        if self._thinks and self._silent is not None:
-            return self._in_thought(self._silent[1])
+        if self._thinks and self._thought is not None:
+            return self._in_thought(self._thought[1])
         return self._in_header() if self._inside else self._outside()
 
     def _outside(self) -> bool:
@@ -95,15 +103,28 @@ class HeadedReader:
         if mark == self._head:
             self._inside = True
             return True
+        self._thinks = self._thought is not None and mark == self._thought[0]
+        if self._thinks:
+            self.spans.append((self._fed - len(self._buffer), None))
+            self._apart = len(self.spans) > 1
         self._buffer = self._buffer[len(mark) :]
-        self._thinks = self._silent is not None and mark == self._silent[0]
         return True
 
     def _in_thought(self, end: str) -> bool:
         at = self._buffer.find(end)
-        self._thinks = at < 0
-        self._buffer = self._buffer[held_from(self._buffer, end) if at < 0 else at :]
-        return not self._thinks
+        count = held_from(self._buffer, end) if at < 0 else at
+        self._think(self._buffer[:count])
+        self._buffer = self._buffer[count:]
+        if at >= 0:
+            self._thinks = False
+            self.spans[-1] = (self.spans[-1][0], self._fed - len(self._buffer) + len(end))
+        return at >= 0
+
+    def _think(self, text: str) -> None:
+        """What is thought in several messages is told as one, a line for each."""
+        if text:
+            self._said.append(Thought("\n" + text if self._apart else text))
+            self._apart = False
 
     def _past_tail(self) -> bool:
         """Takes the rest of a call; whether that is decided."""

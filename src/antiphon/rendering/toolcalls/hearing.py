@@ -1,39 +1,61 @@
-"""The events of one choice with its calls told apart from its text. Tokens and scores go with whatever they
-made certain first; a call's markup shows as nothing, and its tokens count with what follows."""
+"""The events of one choice with its reasoning and its calls told apart from its text. Tokens and scores go
+with whatever they made certain first; markup shows as nothing, and its tokens count with what follows. Tokens
+of reasoning have no scores: log-probabilities are those of the answer."""
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 
 from antiphon.domain.events import (
     Event,
     Finished,
     FinishReason,
+    ReasoningDelta,
     TextDelta,
     ToolCallBegun,
     ToolCallDelta,
 )
 from antiphon.domain.scores import Scores, joined
 from antiphon.rendering.toolcalls.objects import Named
-from antiphon.rendering.toolcalls.reading import Reader, Said, Text
+from antiphon.rendering.toolcalls.reading import Reader, Said, Text, Thought, within
 
 
 class Hearing:
     """One choice."""
 
-    __slots__ = ("_calls", "_choice", "_ids", "_reader", "_required", "_scores", "_tokens")
+    __slots__ = (
+        "_calls",
+        "_choice",
+        "_ids",
+        "_reader",
+        "_required",
+        "_scores",
+        "_shown",
+        "_token_ids",
+        "_tokens",
+    )
 
-    def __init__(self, choice: int, reader: Reader, ids: Callable[[], str], required: bool = False) -> None:
-        """`ids`: makes the id of a call. `required`: the choice is calls, and no text."""
+    def __init__(
+        self,
+        choice: int,
+        reader: Reader,
+        ids: Callable[[], str],
+        required: bool = False,
+        shown: bool = True,
+    ) -> None:
+        """`ids`: makes the id of a call. `required`: the choice is calls, and no text. `shown`: whether
+        reasoning is told."""
         self._choice = choice
         self._reader = reader
         self._ids = ids
         self._required = required
+        self._shown = shown
         self._calls = 0
         self._tokens = 0
         self._scores: list[Scores] = []
+        self._token_ids: tuple[int, ...] = ()
 
     async def told(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
-        """The same events, with calls instead of their text."""
+        """The same events, with reasoning and calls instead of their text."""
         async with aclosing(events):
             async for event in events:
                 for told in self._heard(event):
@@ -42,7 +64,7 @@ class Hearing:
     def _heard(self, event: Event) -> Iterator[Event]:
         if isinstance(event, TextDelta):
             self._note(event)
-            yield from map(self._event, self._reader.add(event.text))
+            yield from self._events(self._reader.add(event.text))
         elif isinstance(event, Finished):
             yield from self._ending(event)
         else:
@@ -50,28 +72,49 @@ class Hearing:
 
     def _note(self, event: TextDelta) -> None:
         self._tokens += event.tokens
+        self._token_ids += event.ids
         if event.scores:
             self._scores.append(event.scores)
 
     def _ending(self, event: Finished) -> Iterator[Event]:
-        for said in self._reader.end(self._required):
-            yield self._event(said)
+        yield from self._events(self._reader.end(self._required))
         called = event.reason is FinishReason.STOP and self._reader.whole
         reason = FinishReason.TOOL_CALLS if called else event.reason
-        tokens, scores = self._due()
-        left = None if event.scores is None else joined([scores, event.scores])
-        yield Finished(event.choice, reason, tokens + event.tokens, left)
+        left = None if event.scores is None else joined([self._scored(), self._answered(event.scores)])
+        tokens, ids = self._due()
+        yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
+
+    def _events(self, all_said: Iterable[Said]) -> Iterator[Event]:
+        for said in all_said:
+            if not isinstance(said, Thought):
+                yield self._event(said)
+            elif self._shown:
+                tokens, ids = self._due()
+                yield ReasoningDelta(self._choice, said.text, tokens, ids=ids)
 
     def _event(self, said: Said) -> Event:
-        tokens, scores = self._due()
+        scores = self._scored()
+        tokens, ids = self._due()
         if isinstance(said, Text):
-            return TextDelta(self._choice, said.text, tokens, scores)
+            return TextDelta(self._choice, said.text, tokens, scores, ids)
         if isinstance(said, Named):
             self._calls += 1
-            return ToolCallBegun(self._choice, self._calls - 1, self._ids(), said.name, tokens, scores)
-        return ToolCallDelta(self._choice, self._calls - 1, said.text, tokens, scores)
+            name = said.name
+            return ToolCallBegun(self._choice, self._calls - 1, self._ids(), name, tokens, scores, ids)
+        return ToolCallDelta(self._choice, self._calls - 1, said.text, tokens, scores, ids)
 
-    def _due(self) -> tuple[int, Scores]:
+    def _due(self) -> tuple[int, tuple[int, ...]]:
         tokens, self._tokens = self._tokens, 0
-        scores, self._scores = self._scores, []
-        return tokens, joined(scores)
+        ids, self._token_ids = self._token_ids, ()
+        return tokens, ids
+
+    def _scored(self) -> Scores:
+        scores, self._scores = joined(self._scores), []
+        return self._answered(scores)
+
+    def _answered(self, scores: Scores) -> Scores:
+        """Those of tokens that are not reasoning."""
+        spans = self._reader.spans
+        if not spans:
+            return scores
+        return tuple(score for score in scores if not within(spans, score.offset))

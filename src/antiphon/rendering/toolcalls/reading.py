@@ -2,6 +2,7 @@
 is cut into parts, the outcome is the same. What begins like a call and is none is text again; a call that
 ends before its function is named is nothing: notation is no content."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,23 @@ class Text:
     text: str
 
 
-Said = Text | Named | Arguments
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """More of what the model thinks; never empty."""
+
+    text: str
+
+
+Said = Text | Thought | Named | Arguments
+
+Span = tuple[int, int | None]
+"""From which character of the raw text on there is reasoning, and to which; None: it has not ended."""
+
+
+def within(spans: Sequence[Span], place: int) -> bool:
+    """Whether a character is part of reasoning."""
+    return any(begin <= place and (end is None or place < end) for begin, end in spans)
+
 
 SIGNS = SPACE + "[,;]"
 """What may stand between the calls of a group."""
@@ -23,6 +40,10 @@ SIGNS = SPACE + "[,;]"
 
 class Reader(Protocol):
     """Reads one choice."""
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """Where reasoning stands, of all that was read; none overlap."""
 
     @property
     def whole(self) -> bool:
@@ -79,9 +100,23 @@ class Shown:
         return [Text(space)] if space and not self.called else []
 
 
+class PlainReader:
+    """Reads a choice in which nothing is called."""
+
+    whole = False
+    spans: tuple[Span, ...] = ()
+
+    def add(self, text: str) -> list[Said]:
+        return [Text(text)] if text else []
+
+    def end(self, required: bool = False) -> list[Said]:
+        return []
+
+
 class ObjectReader:
     """Calls as JSON objects in a group: `opening`, an object or a list of them, `closing`."""
 
+    spans: tuple[Span, ...] = ()
     _name_first = False
 
     def __init__(self, opening: str, closing: str) -> None:

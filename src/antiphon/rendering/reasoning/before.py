@@ -1,0 +1,97 @@
+"""Where a choice begins, and what its constraint has to let pass before the answer: the reasoning, within its
+budget, and the marks around it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from antiphon.constraints import groups
+from antiphon.constraints.groups import Frame, Prelude
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.request import Conversation, Prompt
+from antiphon.errors import UnsupportedParameter
+from antiphon.rendering.facts import Facts
+from antiphon.rendering.prompts import Fitted
+from antiphon.rendering.reasoning.effort import BUDGET
+from antiphon.rendering.reasoning.notation import Begin, Notation
+from antiphon.rendering.toolcalls.layout import Layout, marked
+
+TAIL = 64
+"""Tokens at a prompt's end in which the mark is looked for that begins reasoning; it has at most six."""
+
+ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
+"""The grammar of any text."""
+
+
+def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: Facts) -> Begin | None:
+    """Where the choices of a prompt begin; None where reasoning is not told from text: in raw prompts, and
+    for models that do not reason."""
+    if facts.template is None or not isinstance(prompt, Conversation):
+        return None
+    notation = facts.template.notation
+    if notation is None:
+        return None
+    said = prompt.messages[-1].text if prompt.continues else ""
+    return notation.begin(facts.spelt.text(tokens[-TAIL:]), said)
+
+
+def held(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: Facts) -> Fitted:
+    """The prompt with where its choices begin and what they are held to. Raises UnsupportedParameter."""
+    begin = begin_of(prompt, fits.tokens, facts)
+    return replace(fits, begin=begin, constraint=after_reasoning(constraint, prompt, begin, facts))
+
+
+def after_reasoning(
+    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: Facts
+) -> Constraint | None:
+    """The constraint of a choice that begins there: kept from where its answer begins."""
+    template = facts.template
+    if template is None or template.notation is None or not isinstance(prompt, Conversation):
+        return constraint
+    notation, budget = template.notation, prompt.reasoning.budget
+    if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
+        return constraint
+    if notation.channels:
+        return _in_channels(constraint, template.layout, budget, facts)
+    ids = {**facts.wholes(notation.marks), **facts.controls}
+    if budget is not None and notation.close not in ids:
+        raise UnsupportedParameter(
+            f"{BUDGET} is not supported: this model writes the end of its reasoning in several tokens",
+            param=BUDGET,
+        )
+    prelude = Prelude(
+        frames=(_frame(notation, begin, ids),),
+        optional=begin is Begin.FREE,
+        budget=budget,
+        never="" if notation.close in facts.controls or notation.close not in ids else notation.close,
+    )
+    bare = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=BUDGET)
+    return replace(bare, prelude=prelude.dump())
+
+
+def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> Frame:
+    opening = () if begin is Begin.INSIDE else notation.open
+    return Frame(marked(opening, ids), marked((notation.close, *notation.gap), ids))
+
+
+def _in_channels(
+    constraint: Constraint | None, layout: Layout, budget: int | None, facts: Facts
+) -> Constraint | None:
+    """Of a model with channels. Calls have the channels in their own grammar."""
+    thought, *others = (frame.marked(facts.controls) for frame in layout.frames if frame.close is not None)
+    final = next(frame.marked(facts.controls) for frame in layout.frames if frame.close is None)
+    calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
+    if budget is None:
+        if constraint is None or calls:
+            return constraint
+        prelude = Prelude((thought, *others), optional=True, many=True, answer=final.open)
+        return replace(constraint, prelude=prelude.dump())
+    if constraint is None:
+        group = groups.Group(groups.Around.TEXT_ALONE, final.open, (), (), frames=(*others, final))
+        constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=BUDGET), True
+    elif calls:
+        group = groups.load(constraint.source)
+        frames = tuple(frame for frame in group.frames if frame.open != thought.open)
+        constraint = replace(constraint, source=replace(group, frames=frames).dump())
+    answer = () if calls else final.open
+    prelude = Prelude((thought,), optional=True, budget=budget, answer=answer)
+    return replace(constraint, prelude=prelude.dump())
