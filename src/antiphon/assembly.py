@@ -21,8 +21,8 @@ import uvloop
 
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.aliases import Aliases
+from antiphon.domain.context import Clock, SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine, host_engine

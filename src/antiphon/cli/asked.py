@@ -59,7 +59,8 @@ class Asked:
         settings = load(*self.sources(), named, adapters, [named_alias(text) for text in self.said_aliases()])
         if not settings.models:
             settings = with_models(settings, [model(DEMO_MODEL)])
-        served = [one.name for one in (*settings.models, *settings.adapters)]
+        served = [model.name for model in settings.models]
+        served += [adapter.name for adapter in settings.adapters]
         require_aliases(settings.aliases, served, fixed=not settings.lora.directories)
         return with_homes(with_models(settings, map(self._shared_over, settings.models)), embedding=None)
 

@@ -217,6 +217,8 @@ class ModelEntry:
     """Of an adapter, the base model's name."""
     adapter: Adapter | None = None
     """Of an adapter, what it is."""
+    alias: str | None = None
+    """What the caller called it, where that is not its name."""
 
 
 class ModelOperations(Protocol):
@@ -232,8 +234,6 @@ class ModelOperations(Protocol):
 
     def shown(self, model: ModelEntry) -> bytes:
         """One model with its profile."""
-    alias: str | None = None
-    """What the caller called it, where that is not its name."""
 
 
 @dataclass(frozen=True, slots=True)
