@@ -5,22 +5,31 @@ python scripts/generate_docs.py [--check]
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 import msgspec
 
-from antiphon.dialects.openai.fields import FIELDS
+from antiphon.dialects.needs import Need
+from antiphon.dialects.openai.fields import FIELDS, TABLES
 from antiphon.dialects.openai.places import Place
+from antiphon.dialects.pages import PAGES, UNSAID, Page, Row
 from antiphon.dialects.table import Field, Standing
 from antiphon.errors import AntiphonError, StartupError, classes_by_code
 from antiphon.settings import SECTIONS, Settings, declared
+from antiphon.settings_aliases import AliasSettings
+from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.telemetry import engines
 from antiphon.telemetry import metrics as gateway
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by scripts/generate_docs.py from the code; edit the code and run `make docs`. -->\n"
+
+LISTED = {"models": ModelSettings, "adapters": AdapterSettings, "aliases": AliasSettings}
+"""Lists of tables in the settings file, and what one of them is."""
 
 
 def configuration() -> str:
@@ -47,23 +56,29 @@ def configuration() -> str:
         lines += [
             f"| `{name}` | `{env}` | {_shown(value)} | {doc} |" for name, env, doc, value in declared(section)
         ]
-    lines += [
-        "",
-        "## `[[models]]`",
-        "",
-        ModelSettings.__doc__ or "",
-        "",
-        "| setting | default | meaning |",
-        "|---|---|---|",
-    ]
-    described = get_type_hints(ModelSettings, include_extras=True)
-    for field in msgspec.structs.fields(ModelSettings):
+    for name, shape in LISTED.items():
+        lines += [
+            "",
+            f"## `[[{name}]]`",
+            "",
+            " ".join((shape.__doc__ or "").split()),
+            "",
+            "| setting | default | meaning |",
+            "|---|---|---|",
+            *_listed(shape),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(shape: type[msgspec.Struct]) -> Iterator[str]:
+    """A row for each setting of one in a list."""
+    described = get_type_hints(shape, include_extras=True)
+    for field in msgspec.structs.fields(shape):
         doc = next(
             item.description for item in get_args(described[field.name]) if isinstance(item, msgspec.Meta)
         )
         default = "required" if field.required else _shown(field.default)
-        lines.append(f"| `{field.name}` | {default} | {doc} |")
-    return "\n".join(lines) + "\n"
+        yield f"| `{field.name}` | {default} | {doc} |"
 
 
 def errors() -> str:
@@ -80,21 +95,117 @@ def errors() -> str:
     return "\n".join(lines) + "\n"
 
 
+STANDINGS = (
+    "A field is supported, accepted and ignored (the header `x-antiphon-ignored` then names it), or",
+    "refused with status 400 and its name. A field that is not listed is refused too, unless the",
+    'operator set `unknown_fields = "report"`: then the header names it. null means absent.',
+)
+
+
 def api() -> str:
-    """What becomes of each field of the requests."""
-    lines = ["# API: request fields", "", NOTE]
+    """What becomes of each field of the requests at /v1 and beside it."""
+    lines = ["# API: request fields", "", NOTE, *STANDINGS]
     lines += [
-        "A field is supported, accepted and ignored (the header `x-antiphon-ignored` then names it), or",
-        "refused with status 400 and its name. A field that is not listed is refused too, unless the",
-        'operator set `unknown_fields = "report"`: then the header names it. null means absent.',
+        "",
+        "The fields of the other products' endpoints, and what their pages say of each, are in",
+        "[parameters.md](parameters.md).",
+        *_needs(),
     ]
     for place in Place:
-        lines += ["", f"## `{place}`", "", "| field | | |", "|---|---|---|"]
-        rows = [field for field in FIELDS if place in field.places]
-        lines += [
-            f"| `{row.name}` | {row.standing} | {_said(row)} |" for row in sorted(rows, key=_by_standing)
-        ]
+        lines += ["", f"## `{place}`", "", *_fields(field for field in FIELDS if place in field.places)]
     return "\n".join(lines) + "\n"
+
+
+def parameters() -> str:
+    """Every parameter of the products' pages, beside what becomes of it here."""
+    lines = ["# Parameters of the products' pages", "", NOTE]
+    lines += [
+        "Antiphon speaks the dialects of other products, so that their clients need nothing but another",
+        "address. For each parameter of each product's page: what the page says of it, what becomes of it",
+        "here, and what differs and why. Ranges are inclusive, since the pages' own defaults lie on their",
+        "bounds. Fields of messages, tools and tool calls are those of /v1, in [api.md](api.md).",
+        "",
+        *STANDINGS,
+        *_needs(),
+    ]
+    for page in PAGES:
+        lines += ["", f"## {page.product}: `{page.endpoint}`", "", *_page(page)]
+    paged = {page.place for page in PAGES}
+    for dialect in dict.fromkeys(page.dialect for page in PAGES if page.dialect is not None):
+        for place, table in import_module(f"antiphon.dialects.{dialect}.fields").BOOK.tables.items():
+            if place not in paged:
+                lines += ["", f"## `{place}`", "", "Of the same product; not a page of its own.", ""]
+                lines += _fields(table.values())
+    return "\n".join(lines) + "\n"
+
+
+def _fields(fields: Iterable[Field]) -> list[str]:
+    """A row for each field of one place."""
+    rows = sorted(fields, key=_by_standing)
+    return [
+        "| field | standing | needs | meaning |",
+        "|---|---|---|---|",
+        *(f"| `{row.name}` | {row.standing} | {_need(row)} | {_said(row)} |" for row in rows),
+    ]
+
+
+def _page(page: Page) -> list[str]:
+    if page.dialect is None:
+        return _unbuilt(page)
+    table = import_module(f"antiphon.dialects.{page.dialect}.fields").BOOK.tables[page.place]
+    lines = [f"Served at `POST {page.place}`.", ""]
+    lines += [
+        "| parameter | the page | standing | needs | meaning here | differs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in page.rows:
+        field = table[row.name]
+        lines.append(
+            f"| `{row.name}` | {_paged(row)} | {field.standing} | {_need(field)} | {_said(field)} "
+            f"| {row.differs} |"
+        )
+    named = {row.name for row in page.rows}
+    further = [field for name, field in table.items() if name not in named]
+    return [*lines, "", "Not on the page:", "", *_fields(further)]
+
+
+def _unbuilt(page: Page) -> list[str]:
+    """A page without a dialect, beside the nearest place of /v1."""
+    table = TABLES[Place(page.place)]
+    lines = [
+        "**Not built yet.** Its path answers 404. The last column says what a field of the same name is at",
+        f"`{page.place}`, whose defaults and errors are OpenAI's.",
+        "",
+        "| parameter | the page | here | at /v1 |",
+        "|---|---|---|---|",
+    ]
+    for row in page.rows:
+        there = table[row.name].standing.value if row.name in table else "unknown, so refused"
+        lines.append(f"| `{row.name}` | {_paged(row)} | not built | {there} |")
+    return lines
+
+
+def _paged(row: Row) -> str:
+    """What the page says: type, default, range."""
+    said = [row.type.replace("|", "or")]
+    if row.required:
+        said.append("required")
+    if row.default is not UNSAID:
+        said.append(f"default `{json.dumps(row.default)}`")
+    if row.low is not None or row.high is not None:
+        said.append(f"at least {row.low}" if row.high is None else f"{row.low} to {row.high}")
+    return ", ".join(said)
+
+
+def _needs() -> list[str]:
+    """What the words of the column mean."""
+    lines = ["", "What a field needs to act; where it is missing the field is refused by name:", ""]
+    return [*lines, *(f"- {need}: {need.explained}" for need in Need if need is not Need.NOTHING)]
+
+
+def _need(row: Field) -> str:
+    """Empty where every engine will do."""
+    return "" if row.needs is Need.NOTHING or row.standing is not Standing.SUPPORTED else row.needs
 
 
 def metrics() -> str:
@@ -123,24 +234,31 @@ def _by_standing(row: Field) -> int:
 
 def _said(row: Field) -> str:
     harmless = ", ".join(f"`{json.dumps(value)}`" for value in row.harmless)
-    return f"{row.says} (taken: {harmless})" if harmless else row.says
+    says = row.says.replace("|", "\\|")
+    return f"{says} (taken: {harmless})" if harmless else says
 
 
 def _shown(value: object) -> str:
     return "none" if value is None or value == () else f"`{value}`"
 
 
-PAGES = {"configuration.md": configuration, "errors.md": errors, "api.md": api, "metrics.md": metrics}
+MADE = {
+    "configuration.md": configuration,
+    "errors.md": errors,
+    "api.md": api,
+    "metrics.md": metrics,
+    "parameters.md": parameters,
+}
 
 
 def main() -> int:
-    stale = [name for name, page in PAGES.items() if _text(DOCS / name) != page()]
+    stale = [name for name, page in MADE.items() if _text(DOCS / name) != page()]
     if "--check" in sys.argv[1:]:
         for name in stale:
             print(f"docs/{name} is stale; run `make docs`")
         return 1 if stale else 0
     for name in stale:
-        (DOCS / name).write_text(PAGES[name](), "utf-8")
+        (DOCS / name).write_text(MADE[name](), "utf-8")
     return 0
 
 
