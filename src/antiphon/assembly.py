@@ -20,6 +20,7 @@ from typing import NoReturn
 import uvloop
 
 from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock, SystemClock
@@ -42,13 +43,16 @@ from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
 from antiphon.pipeline.adapters import Adapters, Home
+from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings import Settings, decode
+from antiphon.settings_lora import LoraSettings
 from antiphon.telemetry.logs import configure
 from antiphon.telemetry.metrics import Metrics
 from antiphon.weights.adapters import read_kept
+from antiphon.weights.deploying import HubAdapters
 from antiphon.weights.gguf import read_header
 from antiphon.weights.keeping import Keeper
 
@@ -65,10 +69,12 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
     """Everything between the socket and the engines."""
     key = settings.server.api_key
     metrics = Metrics()
+    report = settings.server.unknown_fields == "report"
     return Edge(
         pipeline=Pipeline(models, metrics, settings.engine.restart_patience),
         models=models,
-        dialect=OpenAI(report_unknown=settings.server.unknown_fields == "report"),
+        dialect=OpenAI(report),
+        others=(Empower(report),),
         settings=settings.server,
         verifiers=(ServiceKey(key),) if key else (),
         clock=clock,
@@ -82,7 +88,7 @@ def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Se
     places = [Path(place) for place in lora.directories]
     keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     homes = {}
-    for model in settings.models if lora.directories or settings.adapters else ():
+    for model in settings.models if lends(lora) or settings.adapters else ():
         base = edge.models.get(model.name).engine
         if isinstance(base, Renderer) and _takes_adapters(model.path):
             homes[model.name] = Home(
@@ -94,6 +100,20 @@ def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Se
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     return adapters
+
+
+def lends(lora: LoraSettings) -> bool:
+    """Whether callers may change which adapters there are."""
+    return bool(lora.directories or lora.repositories)
+
+
+def deployments_over(adapters: Adapters, edge: Edge, settings: Settings) -> Deployments:
+    """What deploys adapters from the hub and from the operator's directories."""
+    lora, hub = settings.lora, settings.hub
+    fetching = HubAdapters(
+        lora.repositories, Path(lora.registry or ""), lora.max_bytes, hub.endpoint, hub.offline
+    )
+    return Deployments(edge.models, adapters, fetching, edge.clock)
 
 
 def _takes_adapters(path: str) -> bool:
@@ -150,8 +170,9 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             adapters = adapters_over(hosts, edge, settings)
         except StartupError as refused:
             _refuse(status, refused)
-        if settings.lora.directories:
-            edge = replace(edge, adapters=adapters)
+        if lends(settings.lora):
+            deployments = deployments_over(adapters, edge, settings)
+            edge = replace(edge, adapters=adapters, deployments=deployments)
 
         def told(line: bytes) -> None:
             loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from antiphon.errors import AntiphonError, ErrorReport
@@ -30,6 +31,8 @@ INTERPRETER_VARIABLES = frozenset(
     "PYTHONPATH PYTHONHOME PYTHONUTF8 PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX".split()
 )
 """What a Python needs of the environment to start; no credential is among it."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A helper may start no other: numpy would try to as it is imported."""
@@ -82,13 +85,19 @@ class JobStopped(Exception):
         self.stop = stop
 
 
-async def run_job(target: str, payload: Mapping[str, object], limits: Limits = Limits()) -> object:
-    """What the function `module:name` returns for the payload, both of JSON's types.
+async def run_job(
+    target: str,
+    payload: Mapping[str, object],
+    limits: Limits = Limits(),
+    variables: Mapping[str, str] = NOTHING,
+) -> object:
+    """What the function `module:name` returns for the payload, both of JSON's types. `variables`: what its
+    environment holds besides what an interpreter needs.
 
     Raises the AntiphonError that the function raised, or JobStopped. The process ends with this call,
     also when it is cancelled.
     """
-    process = await _start(limits)
+    process = await _start(limits, variables)
     try:
         answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
@@ -106,7 +115,7 @@ def kill(process: "Process", number: int = 9) -> None:
             os.kill(process.pid, number)
 
 
-async def _start(limits: Limits) -> "Process":
+async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
     import asyncio
     import os
 
@@ -115,7 +124,8 @@ async def _start(limits: Limits) -> "Process":
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
+        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES}
+        | dict(variables),
     )
 
 

@@ -12,6 +12,9 @@ from antiphon.errors import SettingsError
 from antiphon.settings_meta import GIB, KIB, said
 from antiphon.settings_model import ModelSettings
 
+REPOSITORY = r"^(\*|[A-Za-z0-9_.-]{1,96}/(\*|[A-Za-z0-9_.-]{1,96}))$"
+"""A repository, all of an owner's, or all."""
+
 
 class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """LoRA adapters (adapters.md): where they come from and where they are kept."""
@@ -22,6 +25,14 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "ANTIPHON_LORA_DIRECTORIES",
             "Directories that callers may load adapters from while the server runs; without one nobody may "
             "load or unload any.",
+        ),
+    ] = ()
+    repositories: Annotated[
+        tuple[Annotated[str, Meta(pattern=REPOSITORY)], ...],
+        said(
+            "ANTIPHON_LORA_REPOSITORIES",
+            "Repositories of the hub that callers may deploy adapters from while the server runs: "
+            "OWNER/REPO, OWNER/*, or * for all; none by default.",
         ),
     ] = ()
     registry: Annotated[

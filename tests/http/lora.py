@@ -15,16 +15,19 @@ from safetensors.numpy import save_file
 
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, Models
 from antiphon.http.edge import Edge
 from antiphon.pipeline.adapters import Adapters, Home
+from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+from antiphon.weights.deploying import HubAdapters
 from antiphon.weights.gguf import read_header
 from antiphon.weights.keeping import Keeper
 from tests.http.harness import Reply, Served, serving_edge
@@ -93,8 +96,10 @@ async def lending(
     key: str | None = None,
     tokens: ScriptedTokenEngine | None = None,
     models: tuple[str, ...] = ("m",),
+    hub: str | None = None,
+    repositories: tuple[str, ...] = ("*",),
 ) -> AsyncIterator[Lora]:
-    """The server, while the context lasts."""
+    """The server, while the context lasts; `hub`: the address of one that callers may deploy from."""
     shelf, registry = tmp_path / "shelf", tmp_path / "registry"
     shelf.mkdir(exist_ok=True)
     made = tokens or ScriptedTokenEngine()
@@ -107,9 +112,11 @@ async def lending(
         for name, renderer in renderers.items()
     }
     adapters = Adapters(served, homes, clock, metrics)
+    fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(served, metrics, restart_patience=0.0)
     edge = Edge(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
-    edge = replace(edge, adapters=adapters)
+    deployments = Deployments(served, adapters, fetching, clock)
+    edge = replace(edge, adapters=adapters, deployments=deployments, others=(Empower(),))
     async with serving_edge(edge) as (port, connections):
         yield Lora(port, ScriptedEngine(), edge, connections, made, base, shelf, registry, key)

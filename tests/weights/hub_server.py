@@ -196,12 +196,24 @@ class _HubHandler(_Handler):
     def do_GET(self) -> None:
         if listing := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^?]+)(\?.*)?", self.path):
             self._note(self.server.state.asked)
-            self._tree(listing[1])
+            self._tree(listing[1], unquote(listing[2]))
         else:
             self._resolve()
 
-    def _tree(self, name: str) -> None:
-        repository = self.server.state.repositories[name]
+    def _tree(self, name: str, revision: str) -> None:
+        """Of a gated repository too, as on the public hub: only its files are guarded."""
+        state = self.server.state
+        repository = state.repositories.get(name)
+        said = self.headers.get("Authorization")
+        if state.faults.status:
+            self._answer(state.faults.status, {})
+            return
+        if repository is None or said not in (None, f"Bearer {TOKEN}"):
+            self._refuse(repository)
+            return
+        if revision not in (*repository.revisions, repository.commit):
+            self._answer(404, {"X-Error-Code": "RevisionNotFound"})
+            return
         rows = [
             {"type": "file", "path": path, "size": len(data), "oid": "0" * 40}
             for path, data in repository.files.items()

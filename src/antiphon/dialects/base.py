@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Generation
-from antiphon.domain.deployment import Deployed, DeployedBase, Wanted
+from antiphon.domain.deployment import Deployed, DeployedBase, Deployment
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.profile import Profile
@@ -161,7 +161,7 @@ class LoraOperations(Protocol):
     bases_path: str
     """The list of base models; each lies below it, under its name."""
 
-    def decode_deploy(self, body: bytes) -> Wanted:
+    def decode_deploy(self, body: bytes) -> Deployment:
         """Raises a RequestError that names the field at fault."""
 
     def deployed(self, lora: Deployed) -> bytes:

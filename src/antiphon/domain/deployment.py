@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from antiphon.domain.identity import Actor
 
@@ -16,7 +17,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Deployment:
     """An adapter that a caller wants deployed."""
 
     name: str
@@ -30,6 +31,19 @@ class Wanted:
     """Of the hub; sent to it, and kept nowhere."""
     base: str | None = None
     """The base model's name; None is the only one, or the one that the adapter itself names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """An adapter that has arrived from the hub."""
+
+    path: str
+    """Below the directory."""
+    directory: Path
+    """Holds nothing else; gone when the adapter has been kept."""
+    commit: str
+    base: str | None = None
+    """What the adapter itself calls its base model; None where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

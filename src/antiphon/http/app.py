@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from antiphon.dialects.base import Dialect, OwnDialect
+from antiphon.dialects.base import Dialect, LoraDialect, LoraOperations, OwnDialect
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
 from antiphon.http.embed import Embed
 from antiphon.http.generate import Generate
+from antiphon.http.loras import LoraRoutes
 from antiphon.http.middleware import Border, Gate, Guard, Stamp
 
 EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored", "x-antiphon-relaxed")
@@ -57,6 +58,20 @@ def _spoken(edge: Edge, dialect: Dialect) -> Iterator[Route]:
         models = routes.ModelRoutes(dialect.models)
         yield Route(dialect.models.path, models.listed)
         yield Route(f"{dialect.models.path}/{{model:path}}", models.shown)
+    if isinstance(dialect, LoraDialect):
+        yield from _deploying(edge, dialect.loras)
+
+
+def _deploying(edge: Edge, operations: LoraOperations) -> Iterator[Route]:
+    """The paths of a dialect in which callers deploy adapters, whose names hold slashes."""
+    loras, bases = operations.loras_path, operations.bases_path
+    handlers = LoraRoutes(operations)
+    yield _posted(edge, loras, handlers.deploy)
+    yield Route(loras, handlers.listed)
+    yield Route(f"{loras}/{{name:path}}", handlers.shown)
+    yield Route(f"{loras}/{{name:path}}", handlers.remove, methods=["DELETE"])
+    yield Route(bases, handlers.bases)
+    yield Route(f"{bases}/{{name:path}}", handlers.base)
 
 
 def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:

@@ -19,6 +19,7 @@ from antiphon.engines.registry import Models
 from antiphon.http.bodies import Bodies
 from antiphon.http.work import Ongoing
 from antiphon.pipeline.adapters import Adapters
+from antiphon.pipeline.deployments import Deployments
 from antiphon.settings import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 
@@ -58,6 +59,8 @@ class Edge:
     """What all request bodies together hold."""
     adapters: Adapters | None = None
     """What loads and unloads them; None, where the operator does not let callers do so."""
+    deployments: Deployments | None = None
+    """What deploys adapters by the names of repositories; None, where callers may not."""
     others: tuple[Dialect, ...] = ()
     """The dialects that lie under a prefix."""
 

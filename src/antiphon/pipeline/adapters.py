@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.context import Clock
@@ -31,9 +32,10 @@ from antiphon.telemetry.metrics import Metrics
 MOST_ADAPTERS = 2048
 """Names at once: each is a line of /v1/models and a handful of series of /metrics."""
 
-Keep = Callable[[str], Awaitable[Adapter]]
-"""Takes an adapter's path as a caller wrote it, checks the files, and keeps them under their digest. Raises
-InvalidValue, which names `lora_path`."""
+Keep = Callable[[str, Path | None], Awaitable[Adapter]]
+"""Takes an adapter's path as a caller wrote it, checks the files, and keeps them under their digest. The
+second is the one directory that it lies in; None are the operator's. Raises InvalidValue, which names
+`lora_path`, and PermissionDenied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Wanted:
     """The base model's name; None is the only one there is."""
     in_place: bool = False
     """Whether it may take the place of one of the same name."""
+    among: Path | None = None
+    """The one directory that the path lies in; None are the operator's."""
 
 
 class Adapters:
@@ -71,6 +75,11 @@ class Adapters:
         """Held while files are read, which takes long and memory: one adapter at a time."""
         self._changing = asyncio.Lock()
         """Held while names and engines change: what follows sees what was before."""
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """Names of the models that take adapters."""
+        return tuple(self._homes)
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
         """Names an adapter of the settings, before its engine has it: until then requests wait for it.
@@ -101,7 +110,7 @@ class Adapters:
         base, home = self._home(wanted.base)
         self._require_free(wanted)
         async with self._reading:
-            adapter = await home.keep(wanted.path)
+            adapter = await home.keep(wanted.path, wanted.among)
         async with self._changing:
             self._require_free(wanted)
             before = self._models.get(wanted.name) if wanted.name in self._models else None

@@ -34,6 +34,9 @@ PAUSES = (1.0, 3.0, 10.0)
 
 PARTIAL_CONTENT = 206
 
+DISK = "disk"
+"""What an error names that the operator can mend, not who asked."""
+
 MOST_NAMES = 40
 """Names in the sentence about a file that is not there."""
 
@@ -73,6 +76,16 @@ class Facts:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A caller of the server that something is fetched for."""
+
+    token: str | None
+    """The caller's own; the operator's is not used."""
+    most: int
+    """Bytes of one file that it may have."""
+
+
 class Hub:
     """The hub, and the cache that its files are kept in."""
 
@@ -83,8 +96,11 @@ class Hub:
         endpoint: str | None = None,
         offline: bool = False,
         pauses: Sequence[float] = PAUSES,
+        guest: Guest | None = None,
     ) -> None:
+        """`guest`: for whom it is fetched, where that is not the operator."""
         self._cache = cache
+        self._guest = guest
         self._said_endpoint = endpoint
         self._offline = offline
         self._pauses = pauses
@@ -102,6 +118,7 @@ class Hub:
             )
         with self._refusals(reference):
             facts = self._facts(reference)
+            self._require_small(reference, facts)
             with self._cache.lock(reference, facts.digest):
                 place = self._cache.place(reference, facts.digest)
                 if place.exists():
@@ -112,6 +129,19 @@ class Hub:
                     self._check(partial, reference, facts, tell)
                     _move(partial, place)
                 return self._cache.keep(reference, facts.commit, facts.digest)
+
+    def names(self, repository: str, revision: str) -> list[str]:
+        """The files of a repository. Raises ModelFetchError with the remedy."""
+        from huggingface_hub import HfApi
+
+        with self._refusals(Reference(repository, "", revision)):
+            api = HfApi(endpoint=self._endpoint, token=self._token)
+            return api.list_repo_files(repository, revision=revision)
+
+    @property
+    def _token(self) -> str | bool | None:
+        """None is that of the operator's environment, False is none."""
+        return None if self._guest is None else self._guest.token or False
 
     @property
     def _endpoint(self) -> str:
@@ -126,7 +156,7 @@ class Hub:
         import httpx2
         from huggingface_hub import close_session
 
-        from antiphon.weights.hub_errors import Attempt, refusal
+        from antiphon.weights.hub_errors import Attempt, at_fault, refusal
 
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings show signed addresses
         has_token = "authorization" in self._headers()
@@ -135,8 +165,9 @@ class Hub:
             yield
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as problem:
             is_here = self._cache.find(reference) is not None
-            attempt = Attempt(reference, self._endpoint, self._cache.root, has_token, is_here)
-            raise ModelFetchError(refusal(problem, attempt)) from None
+            is_guest = self._guest is not None
+            attempt = Attempt(reference, self._endpoint, self._cache.root, has_token, is_here, is_guest)
+            raise ModelFetchError(refusal(problem, attempt), param=at_fault(problem, has_token)) from None
         finally:
             close_session()
 
@@ -144,7 +175,9 @@ class Hub:
         """Who asks, and the token where there is one."""
         from huggingface_hub.utils import build_hf_headers
 
-        return build_hf_headers(library_name="antiphon", library_version=antiphon.__version__)
+        return build_hf_headers(
+            token=self._token, library_name="antiphon", library_version=antiphon.__version__
+        )
 
     def _refuse_open_token(self, has_token: bool) -> None:
         parts = urlsplit(self._endpoint)
@@ -162,7 +195,9 @@ class Hub:
             reference.repository, reference.file, revision=reference.revision, endpoint=self._endpoint
         )
         try:
-            found = get_hf_file_metadata(url, endpoint=self._endpoint, headers=self._headers())
+            found = get_hf_file_metadata(
+                url, token=self._token, endpoint=self._endpoint, headers=self._headers()
+            )
         except RemoteEntryNotFoundError:
             raise ModelFetchError(self._missing(reference)) from None
         commit, digest, size = found.commit_hash or "", found.etag or "", found.size
@@ -173,11 +208,19 @@ class Hub:
             )
         return Facts(commit, digest, size)
 
+    def _require_small(self, reference: Reference, facts: Facts) -> None:
+        """A caller has bounds, an operator has a disk."""
+        if self._guest is not None and facts.size > self._guest.most:
+            raise ModelFetchError(
+                f"{reference} has {facts.size:,} bytes, and {self._guest.most:,} are taken at most; the "
+                "operator may raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES)"
+            )
+
     def _missing(self, reference: Reference) -> str:
         """What to say of a file that is not in the repository: which ones are."""
         from huggingface_hub import HfApi
 
-        found = HfApi(endpoint=self._endpoint).list_repo_files(
+        found = HfApi(endpoint=self._endpoint, token=self._token).list_repo_files(
             reference.repository, revision=reference.revision
         )
         names = sorted(name for name in found if name.lower().endswith(ENDING))
@@ -245,6 +288,8 @@ class Hub:
 
     def _check_room(self, reference: Reference, needed: int) -> None:
         free, root = self._cache.free(), self._cache.root
+        if needed > free and self._guest is not None:
+            raise ModelFetchError(f"the server has no room for {reference}", param=DISK)
         if needed > free:
             raise ModelFetchError(
                 f"{reference} needs {needed / 1e9:.3f} GB more, and {root} has {free / 1e9:.3f} GB free; "

@@ -16,6 +16,7 @@ from antiphon.weights.reference import Reference
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 RESUMES = "what has arrived is kept, and the same command goes on from there"
 MEND = "check ANTIPHON_HUB_ENDPOINT or HF_ENDPOINT"
+NOT_OF_DISK = (hub.HfHubHTTPError, hub.OfflineModeIsEnabled, TransportError)
 UNAUTHORIZED, FORBIDDEN, TOO_MANY, SERVER = 401, 403, 429, 500
 
 
@@ -29,10 +30,31 @@ class Attempt:
     has_token: bool
     is_here: bool
     """Whether the reference was fetched before."""
+    is_guest: bool = False
+    """Whether a caller of the server asked for it, who sees neither its environment nor its disk."""
 
     @property
     def page(self) -> str:
         return f"{self.endpoint}/{self.reference.repository}"
+
+    @property
+    def give(self) -> str:
+        """How a token is given, before the words for it."""
+        return "send in hf_token" if self.is_guest else "set HF_TOKEN to"
+
+    @property
+    def resumes(self) -> str:
+        return "nothing was kept; try again" if self.is_guest else RESUMES
+
+
+def at_fault(problem: Exception, has_token: bool) -> str | None:
+    """What is to be mended: `revision` or `token` of what was asked for, or the `disk`; None is the name."""
+    if isinstance(problem, hub.RevisionNotFoundError):
+        return "revision"
+    if isinstance(problem, OSError) and not isinstance(problem, NOT_OF_DISK):
+        return "disk"
+    status = problem.response.status_code if isinstance(problem, hub.HfHubHTTPError) else 0
+    return "token" if has_token and status in (UNAUTHORIZED, FORBIDDEN) else None
 
 
 def refusal(problem: Exception, attempt: Attempt) -> str:
@@ -66,9 +88,10 @@ def refusal(problem: Exception, attempt: Attempt) -> str:
 
 
 def _unknown(attempt: Attempt) -> str:
-    known = "" if attempt.has_token else " (none is set)"
+    none = " (none was sent)" if attempt.is_guest else " (none is set)"
+    known = "" if attempt.has_token else none
     return (
-        f"there is no repository {attempt.page}, or it is private; check its name, or set HF_TOKEN to a "
+        f"there is no repository {attempt.page}, or it is private; check its name, or {attempt.give} a "
         f"token that may read it{known}"
     )
 
@@ -78,11 +101,11 @@ def _gated(attempt: Attempt) -> str:
     if attempt.has_token:
         return (
             f"{repository} is gated, and the token in use has no access to it; ask for it at {attempt.page} "
-            "with the token's account, or set HF_TOKEN to another token"
+            f"with the token's account, or {attempt.give} another token"
         )
     return (
         f"{repository} is gated; accept its conditions at {attempt.page}, make a token at "
-        f"{attempt.endpoint}/settings/tokens and set HF_TOKEN to it"
+        f"{attempt.endpoint}/settings/tokens and {attempt.give} it"
     )
 
 
@@ -92,17 +115,18 @@ def _answered(status: int, attempt: Attempt) -> str:
         return _unknown(attempt)  # the hub does not tell strangers which private repositories there are
     if status == UNAUTHORIZED:
         return (
-            f"{endpoint} refuses the token; set HF_TOKEN to a valid one ({endpoint}/settings/tokens), "
-            "or unset it for a public repository"
+            f"{endpoint} refuses the token; {attempt.give} a valid one ({endpoint}/settings/tokens), or none "
+            "for a public repository"
         )
     if status == FORBIDDEN:
-        return f"{endpoint} forbids {reference}; set HF_TOKEN to a token that may read {reference.repository}"
+        return f"{endpoint} forbids {reference}; {attempt.give} a token that may read {reference.repository}"
     if status == TOO_MANY:
         return (
-            f"{endpoint} has had too many requests from here; wait some minutes, or set HF_TOKEN; {RESUMES}"
+            f"{endpoint} has had too many requests from here; wait some minutes, or {attempt.give} a token; "
+            f"{attempt.resumes}"
         )
     if status >= SERVER:
-        return f"{endpoint} fails with status {status}; try again later; {RESUMES}"
+        return f"{endpoint} fails with status {status}; try again later; {attempt.resumes}"
     return f"{endpoint} answers {status} for {reference}; {MEND}"
 
 
@@ -115,6 +139,8 @@ def _unreached(problem: TransportError, attempt: Attempt) -> str:
         if isinstance(problem, TimeoutException)
         else "cannot be reached or hangs up"
     )
+    if attempt.is_guest:
+        return f"{endpoint} {how}; {attempt.resumes}"
     if attempt.is_here:
         return f"{endpoint} {how}; the copy of {reference} that was fetched before stays as it is"
     return f"{endpoint} {how}, and {reference} was not fetched before; check the network; {RESUMES}"
@@ -122,6 +148,8 @@ def _unreached(problem: TransportError, attempt: Attempt) -> str:
 
 def _unwritten(problem: OSError, attempt: Attempt) -> str:
     reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
+    if attempt.is_guest:
+        return f"the server cannot keep {attempt.reference}: {reason}"
     if problem.errno in FULL:
         return (
             f"cannot write all of {attempt.reference} below {attempt.cache}: {reason}; make room (`antiphon "

@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.adapter import Adapter
-from antiphon.errors import EngineError, InvalidValue
+from antiphon.errors import EngineError, InvalidValue, PermissionDenied
 from antiphon.sandbox import JobStopped, Limits, run_job
 from antiphon.weights.allowed import shown
+
+REMEDY = (
+    "adapters are loaded by their paths at run time only where the operator names the directories that they "
+    "may come from: set lora.directories (ANTIPHON_LORA_DIRECTORIES) and restart the server, or name the "
+    "adapter at its start with --lora NAME=PATH"
+)
 
 JOB = "antiphon.weights.adapters:keep_job"
 """The sandbox's job; named, not imported, since it needs what a serving process does not."""
@@ -58,13 +64,17 @@ class Keeper:
     shared: bool = False
     """Whether users other than this process's read the registry."""
 
-    async def keep(self, said: str, base: str) -> Adapter:
-        """The adapter at a caller's path, checked for the model at `base` and kept. Raises InvalidValue, and
-        EngineError when the registry cannot be written."""
-        staging = self._begin()
+    async def keep(self, said: str, among: Path | None = None, *, base: str) -> Adapter:
+        """The adapter at a caller's path, checked for the model at `base` and kept. `among`: the one
+        directory that it comes from, instead of the operator's. Raises InvalidValue, PermissionDenied where
+        there is no directory, and EngineError when the registry cannot be written."""
+        directories = self.directories if among is None else (among,)
+        if not directories:
+            raise PermissionDenied(REMEDY)
+        staging = staged(self.registry)
         payload = {
             "path": said,
-            "directories": [str(directory) for directory in self.directories],
+            "directories": [str(directory) for directory in directories],
             "base": base,
             "into": str(staging),
             "most": self.most,
@@ -76,14 +86,6 @@ class Keeper:
             raise InvalidValue(f"{shown(said)} cannot be taken: {stopped}", param="lora_path") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-
-    def _begin(self) -> Path:
-        """A new directory in the registry, so that what is in it can be moved there as it is."""
-        try:
-            self.registry.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(dir=self.registry, prefix=".loading-"))
-        except OSError as problem:
-            raise unkept(problem) from None
 
     def _limits(self, base: str) -> Limits:
         room = OWN_MEMORY + COPIES * self.most + _mapped(base)
@@ -102,6 +104,16 @@ class Keeper:
         return Adapter(
             found["digest"], str(self.registry / name), found["rank"], found["alpha"], found["size"]
         )
+
+
+def staged(registry: Path) -> Path:
+    """A new directory in the registry, so that what is in it can be moved there as it is. Raises
+    EngineError."""
+    try:
+        registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=registry, prefix=".loading-"))
+    except OSError as problem:
+        raise unkept(problem) from None
 
 
 def unkept(problem: OSError) -> EngineError:

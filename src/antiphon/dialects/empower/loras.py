@@ -12,7 +12,7 @@ from antiphon.dialects.empower.wire import DeployRequest
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.adapter import ADAPTER_NAME, LONGEST_NAME
-from antiphon.domain.deployment import Deployed, DeployedBase, Source, Wanted
+from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.errors import InvalidValue
 
@@ -96,7 +96,7 @@ class EmpowerLoras:
     loras_path = f"{PREFIX}/lora"
     bases_path = f"{PREFIX}/base-model"
 
-    def decode_deploy(self, body: bytes) -> Wanted:
+    def decode_deploy(self, body: bytes) -> Deployment:
         given, _ = sift(read_object(body), Place.DEPLOY)
         wire = shaped(given, DeployRequest)
         source = SOURCES[wire.model_source]
@@ -113,7 +113,9 @@ class EmpowerLoras:
             )
         if wire.hf_token is not None and not HUB_TOKEN.fullmatch(wire.hf_token):
             raise InvalidValue("hf_token must be letters, digits and characters of ._-", param="hf_token")
-        return Wanted(name, wire.model_name, source, wire.hf_revision, wire.hf_token, wire.base_model_name)
+        return Deployment(
+            name, wire.model_name, source, wire.hf_revision, wire.hf_token, wire.base_model_name
+        )
 
     def deployed(self, lora: Deployed) -> bytes:
         return _encode(_lora(lora))

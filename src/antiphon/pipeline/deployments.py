@@ -1,0 +1,212 @@
+"""Adapters that callers deploy, from the hub or from the operator's directories: who deployed what, and when.
+Files are fetched by whoever is handed in; names and engines are the business of `pipeline.adapters`.
+
+What is deployed under a name takes the place of what was deployed there before, and of nothing else: a name
+that the operator gave, or that was loaded by its path, is refused.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.deployment import Delivered, Deployed, DeployedBase, Deployment, Source
+from antiphon.domain.identity import Actor
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
+from antiphon.pipeline.adapters import Adapters, Wanted
+from antiphon.telemetry.logs import record
+
+AT_ONCE = 2
+"""Adapters that arrive at once: each takes a process, and the network of the others."""
+
+MOST_WAITING = 16
+"""Deployments from the hub that wait for their turn."""
+
+NAMES = {"lora_path": "model_name", "lora_name": "name"}
+"""What those who deploy call the fields that loading names."""
+
+REMEDY = (
+    "adapters are deployed only where the operator allows it: set lora.repositories "
+    "(ANTIPHON_LORA_REPOSITORIES) for the hub or lora.directories (ANTIPHON_LORA_DIRECTORIES) for files, and "
+    "restart the server"
+)
+
+
+class Fetching(Protocol):
+    """Where adapters of the hub come from."""
+
+    def require_allowed(self, wanted: Deployment) -> None:
+        """Raises PermissionDenied, or InvalidValue for what is no name."""
+
+    def fetched(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
+        """The adapter, while the context lasts. Raises a RequestError or an EngineError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A deployment, and the model that it made."""
+
+    model: Model
+    deployed: Deployed
+
+
+class Deployments:
+    """The deployed adapters of one server."""
+
+    def __init__(
+        self,
+        models: Models,
+        adapters: Adapters | None = None,
+        fetching: Fetching | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`adapters`: None, where callers may not deploy at all."""
+        self._models = models
+        self._adapters = adapters
+        self._fetching = fetching
+        self._clock = clock or SystemClock()
+        self._records: dict[str, Record] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._waiting = 0
+
+    async def deploy(self, wanted: Deployment, actor: Actor) -> Deployed:
+        """Makes an adapter a model. Raises a RequestError that names the field at fault, or an EngineError;
+        then nothing has changed and nothing is left."""
+        adapters = self._changing()
+        with _named():
+            self._require_free(wanted.name)
+            if wanted.source is Source.LOCAL:
+                await adapters.load(Wanted(wanted.name, _below(wanted), wanted.base, in_place=True))
+                return self._noted(wanted, None, actor)
+            if self._fetching is None:
+                raise PermissionDenied(REMEDY)
+            self._fetching.require_allowed(wanted)
+            async with self._turn(), self._fetching.fetched(wanted) as found:
+                self._require_free(wanted.name)
+                base = wanted.base or self._base(adapters, found)
+                await adapters.load(Wanted(wanted.name, found.path, base, True, found.directory))
+                return self._noted(wanted, found.commit, actor)
+
+    async def remove(self, name: str) -> None:
+        """Takes a name away at once; what runs with it ends. Raises ModelNotFound."""
+        adapters = self._changing()
+        self.find(name)
+        with _named():
+            await adapters.unload(name)
+        self._records.pop(name, None)
+
+    def find(self, name: str) -> Deployed:
+        """The adapter of that name. Raises ModelNotFound."""
+        model = self._models.get(name) if name in self._models else None
+        if model is None or model.parent is None:
+            raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
+        return self._shown(model)
+
+    def listed(self) -> Iterator[Deployed]:
+        """All adapters, those too that nobody deployed."""
+        return map(self._shown, self._models.adapters())
+
+    def base(self, name: str) -> DeployedBase:
+        """The base model of that name. Raises ModelNotFound."""
+        for model in self.bases():
+            if model.name == name:
+                return model
+        raise ModelNotFound(f"the base model {name[:100]!r} does not exist", param="name")
+
+    def bases(self) -> Iterator[DeployedBase]:
+        """All base models."""
+        return (DeployedBase(model.name, model.created) for model in self._models.bases())
+
+    def _changing(self) -> Adapters:
+        if self._adapters is None:
+            raise PermissionDenied(REMEDY)
+        return self._adapters
+
+    def _require_free(self, name: str) -> None:
+        """Raises InvalidValue for a name that is not a deployment's."""
+        if name not in self._models or self._record(self._models.get(name)) is not None:
+            return
+        whose = (
+            "a base model" if self._models.get(name).parent is None else "an adapter that was not deployed"
+        )
+        raise InvalidValue(f"{name!r} is the name of {whose}; choose another", param="name")
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        if self._waiting >= MOST_WAITING:
+            raise Overloaded(f"{MOST_WAITING} deployments wait already; try again later")
+        self._waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    def _base(self, adapters: Adapters, found: Delivered) -> str | None:
+        """The only base model, or the one that the adapter itself names; None where that is neither."""
+        if len(adapters.bases) == 1 or found.base is None:
+            return None
+        said = {found.base.casefold(), found.base.rpartition("/")[2].casefold()}
+        named = [base for base in adapters.bases if base.casefold() in said]
+        return named[0] if len(named) == 1 else None
+
+    def _noted(self, wanted: Deployment, commit: str | None, actor: Actor) -> Deployed:
+        """Remembers who deployed what, and forgets what is no longer served."""
+        model = self._models.get(wanted.name)
+        deployed = Deployed(
+            wanted.name,
+            model.parent or "",
+            wanted.model_name,
+            wanted.source,
+            int(self._clock.wall()),
+            commit,
+            actor,
+        )
+        current = {name: each for name, each in self._records.items() if self._is_current(each)}
+        self._records = current | {wanted.name: Record(model, deployed)}
+        record("lora_deployed", name=wanted.name, source=str(wanted.source), commit=commit, actor=actor.id)
+        return deployed
+
+    def _shown(self, model: Model) -> Deployed:
+        found = self._record(model)
+        if found is not None:
+            return found.deployed
+        content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
+        return Deployed(model.name, model.parent or "", content, Source.LOCAL, model.created)
+
+    def _record(self, model: Model) -> Record | None:
+        found = self._records.get(model.name)
+        return found if found is not None and found.model is model else None
+
+    def _is_current(self, record: Record) -> bool:
+        name = record.model.name
+        return name in self._models and self._models.get(name) is record.model
+
+
+def _below(wanted: Deployment) -> str:
+    """A path below the operator's directories: what is shown of it tells nothing of the server."""
+    if wanted.model_name.startswith("/"):
+        raise InvalidValue(
+            "model_name must be a path below one of the directories that the operator allows, not an absolute "
+            "one",
+            param="model_name",
+        )
+    return wanted.model_name
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors of loading name the fields of a deployment."""
+    try:
+        yield
+    except RequestError as refused:
+        if refused.param not in NAMES:
+            raise
+        renamed = type(refused)(refused.message, param=NAMES[refused.param], retry_after=refused.retry_after)
+        raise renamed from None

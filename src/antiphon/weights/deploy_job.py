@@ -1,0 +1,113 @@
+"""The sandbox's job that fetches an adapter from the hub: PEFT's two files, or one GGUF file, all of one
+commit. Imported by the helper only.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from antiphon.errors import EngineError, InvalidValue, ModelFetchError, SettingsError
+from antiphon.weights.allowed import PEFT_FILES
+from antiphon.weights.cache import Cache
+from antiphon.weights.hub import DISK, Guest, Hub, Progress
+from antiphon.weights.keeping import unkept
+from antiphon.weights.reference import ENDING, PREFIX, Reference, parse
+
+FIELDS = {"revision": "hf_revision", "token": "hf_token"}
+"""What callers call the parts of what they ask for; all else is `model_name`."""
+
+MOST_SHOWN = 8
+LARGEST_CONFIG = 1 << 20
+"""Bytes of a configuration that is read for the name of its model."""
+
+
+def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
+    """Fetches into `into`/arrived. Raises InvalidValue, which names the caller's field, and EngineError when
+    `into` cannot be written."""
+    repository, revision = str(payload["repository"]), str(payload["revision"])
+    token, most, pauses = payload["token"], payload["most"], payload["pauses"]
+    if not isinstance(most, int) or not isinstance(pauses, list):
+        raise TypeError("the job needs a size and pauses")
+    into = Path(str(payload["into"]))
+    endpoint = None if payload["endpoint"] is None else str(payload["endpoint"])
+    guest = Guest(None if token is None else str(token), most)
+    hub = Hub(Cache(into / "fetched"), endpoint=endpoint, pauses=pauses, guest=guest)
+    try:
+        files = chosen(repository, hub.names(repository, revision), str(payload["file"]))
+        return _arrived(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
+    except ModelFetchError as refused:
+        if refused.param == DISK:
+            raise EngineError(refused.message) from None
+        raise InvalidValue(refused.message, param=FIELDS.get(refused.param or "", "model_name")) from None
+    except OSError as problem:
+        raise unkept(problem) from None
+
+
+def chosen(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
+    """The files of the adapter in a repository. Raises InvalidValue where there is none, or no one."""
+    found = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
+    shown = ", ".join(found[:MOST_SHOWN])
+    if file:
+        if file not in found:
+            raise _unfit(f"there is no {file} in {repository}; GGUF files of it: {shown or 'none'}")
+        return (file,)
+    if set(PEFT_FILES) <= set(names):
+        return PEFT_FILES
+    if len(found) > 1:
+        raise _unfit(f"{repository} holds several GGUF files ({shown}); name one as {repository}:FILE.gguf")
+    if found:
+        return (found[0],)
+    if "adapter_model.bin" in names:
+        raise _unfit(
+            f"{repository} holds adapter_model.bin, which is never read since it may hold code; save the "
+            "adapter as adapter_model.safetensors"
+        )
+    raise _unfit(f"{repository} holds no adapter: neither {' and '.join(PEFT_FILES)} nor a GGUF file")
+
+
+def _unfit(message: str) -> InvalidValue:
+    return InvalidValue(message, param="model_name")
+
+
+def _is_file(repository: str, name: str) -> bool:
+    try:
+        parse(f"{PREFIX}{repository}:{name}")
+    except SettingsError:
+        return False
+    return True
+
+
+def _arrived(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, object]:
+    """Every file at the commit of the first, where the keeper looks for them."""
+    first = wanted[0]
+    fetched = hub.pull(first, _untold)
+    name = first.repository.partition("/")[2]
+    place = into / name if len(wanted) > 1 else into
+    place.mkdir(parents=True)
+    os.replace(fetched.path, place / fetched.path.name)
+    for reference in wanted[1:]:
+        other = hub.pull(Reference(reference.repository, reference.file, fetched.commit), _untold)
+        os.replace(other.path, place / other.path.name)
+    is_peft = len(wanted) > 1
+    return {
+        "path": name if is_peft else fetched.path.name,
+        "commit": fetched.commit,
+        "base": _base(place / PEFT_FILES[0]) if is_peft else None,
+    }
+
+
+def _base(config: Path) -> str | None:
+    """What a configuration calls the model that it adapts; whether it is sound is for who converts it."""
+    if config.stat().st_size > LARGEST_CONFIG:
+        return None
+    try:
+        said = json.loads(config.read_bytes())
+    except (ValueError, RecursionError):
+        return None
+    base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
+    return base if isinstance(base, str) else None
+
+
+def _untold(_: Progress) -> None:
+    """Nobody watches."""
