@@ -79,7 +79,7 @@ def chat_answer(head: Head, call: Call, generation: Generation) -> bytes:
     choices = [
         ChatChoice(
             index=choice.index,
-            message=_message(choice),
+            message=message(choice),
             logprobs=None if choice.scores is None else chat_logprobs(choice.scores, spell),
             finish_reason=FINISHES[choice.reason],
             token_ids=list(choice.ids) if ids else UNSET,
@@ -127,7 +127,8 @@ def _scored(generation: Generation) -> list[dict[str, Any]]:
     return [{"prompt_logprobs": prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
-def _message(choice: Choice) -> AssistantMessage:
+def message(choice: Choice) -> AssistantMessage:
+    """What a choice of a chat said."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
     ]
@@ -354,23 +355,23 @@ class OpenAIChunks(Generic[Part]):
         part = self._form.text(choice, "") if opening is None else opening
         told: dict[str, Any] = {"prompt_token_ids": prompts[choice // self._each]}
         if self._form.prompts_apart:
-            return self._chunk([_with(part, **told, token_ids=())])
-        return self._chunk([_with(part, token_ids=())], **(told if choice == 0 else {}))
+            return self._chunk([with_values(part, **told, token_ids=())])
+        return self._chunk([with_values(part, token_ids=())], **(told if choice == 0 else {}))
 
     def _said(self, event: events.Delta | Finished, part: Part) -> bytes:
         if self._counts:
             made = self._so_far.completion_tokens + event.tokens
             self._so_far = replace(self._so_far, completion_tokens=made)
-        return self._chunk([_with(part, token_ids=event.ids) if self._ids else part])
+        return self._chunk([with_values(part, token_ids=event.ids) if self._ids else part])
 
     def _chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
         if self._counts and usage is None:
             usage = usage_shape(self._so_far)
         chunk = self._form.chunk(self._names, choices, usage if self._include_usage else UNSET)
-        return b"data: %b\n\n" % _encode(_with(chunk, **more) if more else chunk)
+        return b"data: %b\n\n" % _encode(with_values(chunk, **more) if more else chunk)
 
 
-def _with(struct: T, **values: object) -> T:
+def with_values(struct: T, **values: object) -> T:
     """The same struct with more in it."""
     return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]
 

@@ -55,10 +55,7 @@ def by_id(token: int, _piece: bytes) -> str:
 
 def chat_logprobs(scores: Scores, spell: Spell = by_text) -> ChatLogprobs:
     """An entry for each token, with its alternatives."""
-    written: dict[str, Any] = {
-        "content": _joined(_encode([_entry(score, spell) for score in block]) for block in _blocks(scores))
-    }
-    return ChatLogprobs(**written)
+    return ChatLogprobs(content=written(scores, lambda score: _entry(score, spell)))
 
 
 def text_logprobs(scores: Scores, alternatives: bool, spell: Spell = by_text) -> TextLogprobs:
@@ -67,16 +64,21 @@ def text_logprobs(scores: Scores, alternatives: bool, spell: Spell = by_text) ->
     columns: tuple[list[bytes], ...] = ([], [], [], [])
     for block in _blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
-        columns[1].append(_encode([_number(score.logprob) for score in block]))
-        columns[2].append(_encode([_ranked(score, spell) for score in block] if alternatives else []))
+        columns[1].append(_encode([number(score.logprob) for score in block]))
+        columns[2].append(_encode([ranked(score, spell) for score in block] if alternatives else []))
         columns[3].append(_encode([score.offset for score in block]))
-    written: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_joined, columns), strict=True))
-    return TextLogprobs(**(written if alternatives else written | {"top_logprobs": None}))
+    made: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_joined, columns), strict=True))
+    return TextLogprobs(**(made if alternatives else made | {"top_logprobs": None}))
 
 
-def prompt_logprobs(scores: Scores) -> msgspec.Raw:
-    """A prompt's tokens by their ids, written: stands where a wire type has PromptLogprobs."""
-    return _joined(_encode([_placed(score) for score in block]) for block in _blocks(scores))
+def prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
+    """A prompt's tokens by their ids: stands where a wire type has PromptLogprobs."""
+    return written(scores, _placed)
+
+
+def written(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
+    """What is made of every token, as a list that is written already and stands where a wire type has one."""
+    return _joined(_encode(list(map(make, block))) for block in _blocks(scores))
 
 
 def _placed(score: TokenScore) -> dict[str, RankedToken] | None:
@@ -106,7 +108,7 @@ def _entry(score: TokenScore, spell: Spell) -> TokenLogprob:
     return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=best)
 
 
-def _ranked(score: TokenScore, spell: Spell) -> dict[str, float] | None:
+def ranked(score: TokenScore, spell: Spell = by_text) -> dict[str, float] | None:
     """The alternatives by their spelling, best first; of two that are spelt alike the likelier."""
     if score.logprob is None:
         return None
@@ -116,7 +118,8 @@ def _ranked(score: TokenScore, spell: Spell) -> dict[str, float] | None:
     return found
 
 
-def _number(value: float | None) -> float | None:
+def number(value: float | None) -> float | None:
+    """A log-probability as JSON can say it."""
     return None if value is None else max(value, UNLIKELY)
 
 
