@@ -50,7 +50,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             description="Seconds of one step that prompts may take while others wait for their next token, "
-            "at least 64 prompt tokens: less is smoother streams, more is sooner first tokens.",
+            "twice as many while several prompts come in; however slow the machine is, a step computes at "
+            "least 1280 prompt tokens for each of these seconds. Less is smoother streams, more is sooner "
+            "first tokens and more tokens a second.",
             gt=0,
             le=60,
         ),

@@ -22,7 +22,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama.adapters import Native, Shelf
-from antiphon.engines.llama.decoding import SMALLEST_BUDGET, DecodeLoop, Delivery
+from antiphon.engines.llama.decoding import DecodeLoop, Delivery
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.sampling import Drawing, Sampler
@@ -412,30 +412,46 @@ def test_stopping_ends_every_sequence():
         assert [type(made.error(stream)) for stream in streams] == [EngineDied] * 4 + [EngineUnavailable] * 2
 
 
-def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens():
+@pytest.mark.parametrize(
+    ("readers", "step_latency", "most"),
+    [(1, 0.1, 128), (2, 0.1, 256), (3, 0.1, 256), (1, 0.05, 64), (1, 1.0, 500)],
+)
+def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, step_latency, most):
     """A clock that jumps with every call makes each prompt token look slow."""
     made = Bench(exact=False)
     times = iter(range(10**6))
     made.loop = DecodeLoop(
         made.context,
-        Scheduler(policy(False, budget=512)),
+        Scheduler(policy(False, budget=500, step_latency=step_latency)),
         Sampler(VOCABULARY),
         frozenset(),
         made._post,
         lambda: next(times),
     )
+    talks, come = threading.Event(), threading.Event()
+
+    def hold(context: FakeContext) -> int:
+        if len(context.calls) == 2:  # the talker's first token is out
+            talks.set()
+            assert come.wait(PATIENCE)
+        return Decoded.DONE
+
+    made.context.answer = hold
     made.thread = threading.Thread(target=made.loop.run, daemon=True)
     made.thread.start()
     talker = made.submit(30, max_tokens=900)
-    wait(lambda: made.loop.load().decoded_tokens > 0)
-    reader = made.submit(300, max_tokens=1)
-    made.all_of(reader)
-    sizes = [len(rows) for rows in made.context.calls if len(rows) > 1]
+    assert talks.wait(PATIENCE)
+    coming = [made.submit(600, max_tokens=1) for _ in range(readers)]
+    come.set()
+    for reader in coming:
+        made.all_of(reader)
+    seat = made.context.calls[0][0][0]
+    parts = [sum(slot != seat for slot, *_ in rows) for rows in made.context.calls]
     made.loop.close(talker)
     made.loop.stop()
     made.thread.join(PATIENCE)
-    assert sizes[0] == 30
-    assert max(sizes[1:]) <= 1 + SMALLEST_BUDGET < 100 and len(sizes) >= 5
+    assert max(parts) == most
+    assert all(seat in {slot for slot, *_ in rows} for rows in made.context.calls), "no step leaves it out"
 
 
 def test_who_finds_the_queue_full_is_told_and_leaves_nothing_behind():

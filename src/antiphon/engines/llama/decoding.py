@@ -39,9 +39,11 @@ log = logging.getLogger(__name__)
 
 Delivery = tuple[Stream, TokenEvent | Ended]
 
-SMALLEST_BUDGET = 64
-"""Prompt tokens that a step computes however slow the machine is: fewer cost more each (of 0.5 B parameters
-on two cores a row of 32 took 19 ms of processor time, of 64 or more 15)."""
+LEAST_PACE = 1280
+"""Prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads all weights
+once more for those that generate, which costs as much as five prompt tokens: 4 % of parts of 128."""
+MOST_PATIENCE = 2
+"""How many times longer a step's prompts may take while several come in."""
 MEASURABLE = 16
 """Rows from which a call's time says something about the speed of prefill."""
 MEMORY = 0.8
@@ -198,9 +200,9 @@ class DecodeLoop:
         policy = self._scheduler.policy
         if not self._scheduler.decoding():
             return policy.budget
-        if not self._pace:
-            return min(policy.budget, SMALLEST_BUDGET)
-        return min(policy.budget, max(SMALLEST_BUDGET, int(policy.step_latency / self._pace)))
+        pace = max(LEAST_PACE, 1 / self._pace) if self._pace else LEAST_PACE
+        patience = max(1, min(MOST_PATIENCE, self._scheduler.prefilling()))
+        return max(1, min(policy.budget, int(policy.step_latency * pace * patience)))
 
     def _should_look_up(self, began: float) -> bool:
         """Whether the rest of a plan is left for the next one, now that one prompt was worked on."""

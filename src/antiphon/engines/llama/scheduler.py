@@ -156,6 +156,11 @@ class Scheduler:
         """Whether any sequence waits for nothing but its next token."""
         return any(one.computed == len(one.tokens) - 1 for one in self._running)
 
+    def prefilling(self) -> int:
+        """How many have more to compute than their last token, those included for whom there is a place."""
+        coming = min(len(self.waiting), self.policy.sequences - self.running)
+        return coming + sum(one.computed < len(one.tokens) - 1 for one in self._running)
+
     def take_changes(self) -> list[Change]:
         """Changes of the cache that nobody was told of yet."""
         changes, self.cells.changes = self.cells.changes, []
