@@ -193,8 +193,8 @@ def _below(wanted: Deployment) -> str:
     """A path below the operator's directories: what is shown of it tells nothing of the server."""
     if wanted.model_name.startswith("/"):
         raise InvalidValue(
-            "model_name must be a path below one of the directories that the operator allows, not an absolute "
-            "one",
+            "model_name must be a path below one of the directories that the operator allows, not an "
+            "absolute one",
             param="model_name",
         )
     return wanted.model_name
