@@ -39,7 +39,7 @@ def the_same_seed_draws_the_same(one: Answer, other: Answer, again: Answer) -> N
     assert one.texts == again.texts != other.texts
 
 
-LONG = {"n": 4, "max_tokens": 50, "temperature": 1, "seed": 3, "ignore_eos": True}
+LONG = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
 
 
 def repeated(answer: Answer) -> float:
@@ -52,7 +52,7 @@ def repeated(answer: Answer) -> float:
 @case(GENERATING, "frequency_penalty", LONG, 2, -2)
 @case(GENERATING, "repetition_penalty", LONG, 2, 0.2)
 def punished_tokens_repeat_less(punished: Answer, courted: Answer) -> None:
-    assert repeated(punished) < repeated(courted) - 0.02
+    assert repeated(punished) < repeated(courted) - 0.05
 
 
 def biased(weight: int) -> Any:
