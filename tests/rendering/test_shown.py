@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.domain.events import FinishReason, TextDelta
+from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.request import Overflow, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.errors import ContextLengthExceeded
@@ -129,3 +129,28 @@ async def test_more_tokens_than_fit_are_asked_for_and_shortened_where_that_is_th
     with pytest.raises(ContextLengthExceeded):
         await answer(engine, asking(full, max_tokens=50, overflow=Overflow.SHORTEN, sampling=GREEDY))
     assert len(tokens.requests) == asked
+
+
+@pytest.mark.parametrize("logprobs", [None, 1])
+async def test_the_ids_of_all_counted_tokens_are_told_when_they_shall(logprobs):
+    """Those that a stop text cuts off among them, and those that end the choice."""
+    engine, tokens = renderer(lambda request: Script(text=("Hello END world", " the cat")[request.choice]))
+    asked = {"choices": 2, "stop": ("END",), "logprobs": logprobs}
+    found = await answer(engine, asking(RawPrompt("Hello"), RawPrompt(" cat"), token_ids=True, **asked))
+    first, second = ids_of(tokens, "Hello END"), (*ids_of(tokens, " the cat"), tokens.table.eos_id)
+    assert [choice.ids for choice in found.choices] == [first, second] * 2
+    assert sum(len(choice.ids) for choice in found.choices) == found.usage.completion_tokens
+    bos = tokens.table.bos_id
+    assert found.prompts == ((bos, *ids_of(tokens, "Hello")), (bos, *ids_of(tokens, " cat")))
+    plain = await answer(engine, asking(**asked))
+    assert plain.prompts == () and {choice.ids for choice in plain.choices} == {()}
+
+
+async def test_each_event_tells_the_ids_of_the_tokens_that_it_counts():
+    engine, tokens = renderer(Script(text="a😀b"))
+    events = await events_of(engine, asking(token_ids=True, echo=True))
+    told = [event for event in events if isinstance(event, TextDelta | Finished)]
+    assert all(len(event.ids) == event.tokens for event in told)
+    assert [event.tokens for event in told] == [0, 1, 2, 1, 1]
+    joined = tuple(token for event in told for token in event.ids)
+    assert joined == (*ids_of(tokens, "a😀b"), tokens.table.eos_id)

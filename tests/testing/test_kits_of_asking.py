@@ -1,6 +1,7 @@
 """The kits see an engine that does not do what it is asked: sampling, scored prompts, the queue, echo."""
 
 import re
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,15 @@ class Flat(Altered):
         if not isinstance(event, PromptScores):
             return event
         return replace(event, alternative_logprobs=bytes(len(event.alternative_logprobs)))
+
+
+class Ranking(Altered):
+    """Counts a token itself among those that are likelier."""
+
+    def alter(self, event):
+        if not isinstance(event, PromptScores):
+            return event
+        return replace(event, ranks=array("i", [rank + 1 for rank in array("i", event.ranks)]).tobytes())
 
 
 class Estimating(Altered):
@@ -116,6 +126,7 @@ BROKEN = {
     "partial": (Partial, "cover the prompt"),
     "shifted": (Shifted, "cover the prompt"),
     "flat": (Flat, "add up|among the alternatives|likeliest"),
+    "ranking": (Ranking, "rank is 1 and as many"),
     "estimating": (Estimating, "scored as a prompt"),
     "unasked": (Unasked, "only when they are asked for"),
     "mistaken": (Mistaken, "ends with LENGTH"),

@@ -239,6 +239,8 @@ class PromptScores:
     """int32, little-endian: as many for each token as were asked for, best first."""
     alternative_logprobs: bytes = b""
     """float32, little-endian, of these."""
+    ranks: bytes = b""
+    """int32, little-endian, one for each token: 1 and as many as are likelier at its place."""
 
 
 @dataclass(frozen=True, slots=True)

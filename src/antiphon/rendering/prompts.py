@@ -12,6 +12,7 @@ from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.recital import Recital, lay_out
+from antiphon.rendering.sheet import Sheet
 from antiphon.rendering.spoken import size_of, texts_of
 
 MOST_SCORES = 1 << 23
@@ -30,6 +31,8 @@ class Fitted:
     """Completion tokens of each choice."""
     recital: Recital | None = None
     """What its choices begin with, with `echo`."""
+    sheet: Sheet | None = None
+    """Its scores, where some are wanted."""
 
 
 async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, clock: Clock) -> list[Fitted]:
@@ -39,8 +42,10 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
     found = []
     for prompt in request.prompts:
         tokens = await encode(engine, facts, prompt, clock)
-        found.append(await _echoed(prompt, fit(prompt, tokens, request.output, facts), request, facts))
-    _require_writable(request.output, found)
+        fits = fit(prompt, tokens, request.output, facts)
+        fits = _scored(len(found), fits, request.output, facts)
+        found.append(await _echoed(prompt, fits, request, facts))
+    _require_writable(request, found)
     least = request.sampling.min_tokens or 0
     for prompt, fits in zip(request.prompts, found, strict=True):
         if least > fits.max_tokens:
@@ -62,18 +67,22 @@ def require_generating(facts: Facts, model: str) -> None:
         )
 
 
-def _require_writable(output: Output, found: Sequence[Fitted]) -> None:
+def _require_writable(request: GenerationRequest, found: Sequence[Fitted]) -> None:
     """Refuses scores that would fill the memory, before any of them is made."""
-    if output.logprobs is None:
-        return
-    made = 0 if output.max_tokens is None else 1
-    each = (len(fits.tokens) * output.echo + fits.max_tokens * made for fits in found)
-    numbers = sum(each) * (output.best_of or output.choices) * (1 + output.logprobs)
+    output, numbers = request.output, 0
+    prompts = sum(len(fits.tokens) for fits in found)
+    if output.logprobs is not None:
+        made = 0 if output.max_tokens is None else sum(fits.max_tokens for fits in found)
+        candidates = output.best_of or output.choices
+        numbers += (prompts * output.echo + made) * candidates * (1 + output.logprobs)
+    if output.prompt_logprobs is not None:
+        shown = 1 if isinstance(request.prompts[0], Conversation) else output.choices
+        numbers += prompts * shown * (1 + output.prompt_logprobs)
     if numbers > MOST_SCORES:
         raise InvalidValue(
             f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
             "ask for fewer alternatives, choices or tokens, or send fewer prompts at once",
-            param="logprobs",
+            param="prompt_logprobs" if output.logprobs is None else "logprobs",
         )
 
 
@@ -85,13 +94,24 @@ def _require_tokens(request: GenerationRequest, facts: Facts) -> None:
     require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
 
 
+def _scored(prompt: int, fits: Fitted, output: Output, facts: Facts) -> Fitted:
+    """With a sheet for its scores, wide enough for all who read it."""
+    wanted = (output.logprobs if output.echo else None, output.prompt_logprobs)
+    widths = [width for width in wanted if width is not None]
+    if not widths:
+        return fits
+    sheet = Sheet(prompt, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
+    return replace(fits, sheet=sheet)
+
+
 async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: Facts) -> Fitted:
     if not request.output.echo:
         return fits
     if not isinstance(prompt, RawPrompt):
         raise UnsupportedParameter("a conversation is not repeated: leave out echo", param="echo")
     layout = await lay_out(prompt, fits.tokens, facts)
-    return replace(fits, recital=Recital(layout, fits.tokens, facts, request.output.logprobs))
+    logprobs = request.output.logprobs
+    return replace(fits, recital=Recital(layout, None if logprobs is None else fits.sheet, logprobs or 0))
 
 
 async def encode(

@@ -1,12 +1,11 @@
 """The prompt said again at the beginning of its choices (`echo`), with its tokens' scores when they are asked
 for.
 
-The engine scores a prompt once, for the first of its choices; the others wait for that. Scores stay packed,
-however long the prompt is.
+The engine scores a prompt once, for the first of its choices; the others wait for that. What it says is in
+`sheet`.
 """
 
 import asyncio
-import sys
 from array import array
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -15,18 +14,11 @@ from itertools import pairwise
 
 from antiphon.domain.events import Event, Finished, Started, TextDelta
 from antiphon.domain.request import RawPrompt
-from antiphon.domain.scores import PackedScores, Scores, joined
-from antiphon.engines.base import (
-    Counts,
-    PromptScores,
-    SequenceFinished,
-    Steps,
-    StopCause,
-    TokenEvent,
-)
-from antiphon.errors import EngineError
+from antiphon.domain.scores import Scores, joined
+from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.sheet import Sheet
 from antiphon.rendering.voice import Voice
 
 PART = 256
@@ -81,53 +73,24 @@ def _walked(tokens: Sequence[int], pieces: Pieces) -> Layout:
 class Recital:
     """One prompt, recited by each of its choices."""
 
-    def __init__(self, layout: Layout, tokens: tuple[int, ...], facts: Facts, wanted: int | None) -> None:
-        """`wanted`: alternatives of each token; None scores nothing."""
+    def __init__(self, layout: Layout, sheet: Sheet | None = None, width: int = 0) -> None:
+        """`sheet`: the scores that are recited too; None recites none. `width`: alternatives of each
+        token."""
         self.layout = layout
-        self._tokens = tokens
-        self._pieces = facts.spelt.bytes
-        self.wanted = wanted
-        self._logprobs = array("f", [float("nan")])
-        self._ids = array("i", [0] * (wanted or 0))
-        self._values = array("f", [0.0] * (wanted or 0))
-        self._whole = asyncio.Event()
-        if wanted is None:
-            self._whole.set()
+        self._sheet = sheet
+        self._width = width
 
     def speak(self, voice: Voice, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
         """The events of a choice, with the prompt before its text."""
         voice.go_on(self.layout.held)
         return self._recited(voice.choice, voice.speak(sequence))
 
-    async def overheard(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[TokenEvent, None]:
-        """The sequence that scores the prompt, as it is. Raises EngineError when it does not."""
-        async with aclosing(sequence) as events:
-            async for event in events:
-                if isinstance(event, PromptScores):
-                    self._add(event)
-                elif isinstance(event, Steps | SequenceFinished) and not self._whole.is_set():
-                    self._complete()
-                yield event
-
-    def _add(self, scores: PromptScores) -> None:
-        if scores.start != len(self._logprobs):
-            raise EngineError("the engine's scores of the prompt do not follow on each other")
-        _unpack(self._logprobs, scores.logprobs)
-        _unpack(self._ids, scores.alternative_ids)
-        _unpack(self._values, scores.alternative_logprobs)
-
-    def _complete(self) -> None:
-        expected = len(self._tokens)
-        if len(self._logprobs) != expected or len(self._ids) != expected * (self.wanted or 0):
-            raise EngineError("the engine did not score the whole prompt")
-        self._whole.set()
-
     async def _recited(self, choice: int, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
         carried: list[Scores] = []
         async with aclosing(events):
             async for event in events:
-                if isinstance(event, Started):
-                    await self._whole.wait()
+                if isinstance(event, Started) and self._sheet is not None:
+                    await self._sheet.whole()
                 for told in self._told(event, choice, carried):
                     yield told
                     await _let_others_work(told is not event)
@@ -149,18 +112,18 @@ class Recital:
 
     def _parts(self) -> Iterator[tuple[str, Scores]]:
         """The prompt's text with its scores; at the end, perhaps, scores of tokens that show none."""
-        if self.wanted is None:
+        if self._sheet is None:
             yield self.layout.text, ()
             return
         text, offsets = self.layout.text, self.layout.offsets
         for begin, end in pairwise(self._cuts()):
-            until = len(text) if end == len(self._tokens) else offsets[end]
+            until = len(text) if end == len(offsets) else offsets[end]
             yield text[offsets[begin] if begin else 0 : until], self._packed(begin, end)
 
     def _cuts(self) -> Iterator[int]:
         """Tokens that parts begin with: the first to stand in their character, so that no part is without
         text but the last."""
-        count, offsets = len(self._tokens), self.layout.offsets
+        count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
         for place in range(PART, count, PART):
@@ -169,18 +132,10 @@ class Recital:
                 yield (begin := cut)
         yield count
 
-    def _packed(self, begin: int, end: int) -> PackedScores:
-        width = self.wanted or 0
-        wide = slice(begin * width, end * width)
-        return PackedScores(
-            self._tokens[begin:end],
-            self.layout.offsets[begin:end],
-            self._logprobs[begin:end],
-            self._pieces,
-            width,
-            self._ids[wide],
-            self._values[wide],
-        )
+    def _packed(self, begin: int, end: int) -> Scores:
+        if self._sheet is None:
+            return ()
+        return self._sheet.packed(begin, end, self.layout.offsets[begin:end], self._width)
 
 
 async def silence(tokens: int) -> AsyncGenerator[TokenEvent, None]:
@@ -191,12 +146,3 @@ async def silence(tokens: int) -> AsyncGenerator[TokenEvent, None]:
 async def _let_others_work(now: bool) -> None:
     if now:
         await asyncio.sleep(0)
-
-
-def _unpack(held: "array[int] | array[float]", chunk: bytes) -> None:
-    """Appends packed numbers, which are little-endian on every machine."""
-    if sys.byteorder == "big":
-        swapped = array(held.typecode, chunk)
-        swapped.byteswap()
-        chunk = swapped.tobytes()
-    held.frombytes(chunk)

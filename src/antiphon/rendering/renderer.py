@@ -129,7 +129,8 @@ class Renderer:
             heard(request, facts, voice.choice, self._speech(voice, *each), context.clock)
             for voice, each in zip(cast.voices, asked, strict=True)
         ]
-        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices)
+        ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
+        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
         started = False
         async with truthful(cast.voices), aclosing(cast.chosen(timely(merged(spoken), context))) as events:
             async for event in events:
@@ -185,14 +186,16 @@ class Renderer:
         self, voice: Voice, prompt: prompts.Fitted, asked: TokenRequest
     ) -> AsyncGenerator[Event, None]:
         """The events of one choice."""
-        if prompt.recital is None:
-            return voice.speak(self._engine.generate(asked))
-        if asked.prompt_logprobs is not None:
-            return prompt.recital.speak(voice, prompt.recital.overheard(self._engine.generate(asked)))
-        generates = asked.max_tokens > 0
-        return prompt.recital.speak(
-            voice, self._engine.generate(asked) if generates else silence(len(prompt.tokens))
-        )
+        sheet = prompt.sheet if asked.prompt_logprobs is not None else None
+        works = sheet is not None or asked.max_tokens > 0
+        sequence = self._engine.generate(asked) if works else silence(len(prompt.tokens))
+        if sheet is not None:
+            sequence = sheet.overheard(sequence)
+        if prompt.recital is not None:
+            events = prompt.recital.speak(voice, sequence)
+        else:
+            events = voice.speak(sequence)
+        return events if sheet is None else sheet.told(events)
 
     def _salt(self, request: GenerationRequest, context: Context) -> str:
         """Whose prefixes a request may share: its project's under its own salt; everybody's, where that is
@@ -222,7 +225,7 @@ def asked_of(
         # The caller may have chosen the request's id, so it cannot name the group.
         group = clock.unique() if candidates > 1 else None
         segments = (TokenSegment(prompt.tokens),)
-        scored = prompt.recital.wanted if prompt.recital is not None else None
+        scored = prompt.sheet.width if prompt.sheet is not None else None
         for choice in range(candidates):
             yield (
                 prompt,
@@ -289,9 +292,11 @@ class Tally:
     """Tokens of each prompt."""
     voices: Sequence[Voice]
     """Of the choices, those of the first prompt first."""
+    ids: tuple[tuple[int, ...], ...] = ()
+    """Of each prompt, when they are told."""
 
     def started(self) -> Started:
-        return Started(sum(self.prompts), self._cached())
+        return Started(sum(self.prompts), self._cached(), self.ids)
 
     def usage(self) -> Usage:
         made = sum(voice.completion_tokens for voice in self.voices)

@@ -356,6 +356,7 @@ class ScriptedTokenEngine:
                 array("f", [row[prompt[place]] for row, place in zip(rows, places, strict=True)]).tobytes(),
                 array("i", [token for token, _ in best]).tobytes(),
                 array("f", [value for _, value in best]).tobytes(),
+                array("i", [_rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]).tobytes(),
             )
 
     def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
@@ -392,6 +393,10 @@ class ScriptedTokenEngine:
             self._counters,
             **{name: getattr(self._counters, name) + change for name, change in changes.items()},
         )
+
+
+def _rank(row: tuple[float, ...], token: int) -> int:
+    return 1 + sum(value > row[token] for value in row)
 
 
 def _best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:

@@ -23,6 +23,7 @@ class Scored:
     logprobs: "array[float]"
     ids: "array[int]"
     values: "array[float]"
+    ranks: "array[int]"
 
     @staticmethod
     def of(parts: tuple[PromptScores, ...]) -> "Scored":
@@ -30,6 +31,7 @@ class Scored:
             array("f", b"".join(part.logprobs for part in parts)),
             array("i", b"".join(part.alternative_ids for part in parts)),
             array("f", b"".join(part.alternative_logprobs for part in parts)),
+            array("i", b"".join(part.ranks for part in parts)),
         )
 
 
@@ -49,9 +51,11 @@ async def prompts_are_scored_whole_and_in_order(probe: Probe) -> None:
             "prompt_logprobs=k gives the k likeliest alternatives of each prompt token, packed as int32 and "
             "float32",
         )
+        require(len(found.ranks) == len(prompt) - 1, "each token of a scored prompt has its rank, int32")
         for place, token in enumerate(prompt[1:]):
             wide = slice(place * WIDTH, (place + 1) * WIDTH)
             _require_row(token, found.logprobs[place], found.ids[wide], found.values[wide])
+            _require_rank(found.ranks[place], found.logprobs[place], found.values[wide])
     silent = await probe.run(probe.request(max_tokens=2))
     require(not silent.scores, "PromptScores come only when they are asked for")
     bare = Scored.of((await probe.run(_scoring(probe, probe.prompts[0], width=0))).scores)
@@ -83,6 +87,13 @@ def _require_row(token: int, value: float, ids: "array[int]", values: "array[flo
         require(same, "a prompt token's log-probability is the same among the alternatives")
     else:
         require(value <= values[-1] + ROUNDING, "the alternatives are the likeliest tokens")
+
+
+def _require_rank(rank: int, value: float, values: "array[float]") -> None:
+    likelier = sum(other > value + ROUNDING for other in values)
+    as_likely = sum(other >= value - ROUNDING for other in values)
+    most = rank if as_likely == len(values) else max(as_likely, 1)
+    require(likelier < rank <= most, "a prompt token's rank is 1 and as many as are likelier at its place")
 
 
 async def scoring_agrees_with_generating(probe: Probe) -> None:

@@ -37,9 +37,10 @@ def listed(block: Block, best: NDArray[np.float64], count: int) -> list[tuple[tu
 
 def prompt_scores(
     logits: Floats, tokens: Sequence[int] | NDArray[np.int32], k: int
-) -> tuple[bytes, bytes, bytes]:
-    """Log-probabilities of the tokens that followed each row, and of the k likeliest: (float32, int32 ids,
-    float32), little-endian, row by row. Raises EngineError when logits are no numbers.
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """Log-probabilities of the tokens that followed each row, those of the k likeliest, and the rank of each
+    token: (float32, int32 ids, float32, int32), little-endian, row by row. Raises EngineError when logits are
+    no numbers.
 
     `logits`: (rows, vocabulary), only read.
     """
@@ -50,26 +51,30 @@ def prompt_scores(
         _scored(logits[at : at + size], wanted[at : at + size], k, room) for at in range(0, len(logits), size)
     ]
     if not parts:
-        return b"", b"", b""
-    said, ids, values = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return said.astype("<f4").tobytes(), ids.astype("<i4").tobytes(), values.astype("<f4").tobytes()
+        return b"", b"", b"", b""
+    joined = (np.concatenate(each) for each in zip(*parts, strict=True))
+    said, ids, values, ranks = (
+        each.astype(kind).tobytes() for each, kind in zip(joined, ("<f4", "<i4", "<f4", "<i4"), strict=True)
+    )
+    return said, ids, values, ranks
 
 
 def _scored(
     rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
-) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         block = Block.of(rows)
         if not np.isfinite(block.tops).all():
             raise EngineError(NO_NUMBER)
         best, tops = top_chances(rows, block.tops, room), block.tops.astype(np.float64)
-        said = rows[np.arange(len(rows)), tokens] - tops + best
+        chosen = rows[np.arange(len(rows)), tokens]
+        said, ranks = chosen - tops + best, 1 + np.count_nonzero(rows > chosen[:, None], axis=1)
         if k == 0:
-            return said, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0))
+            return said, np.empty((len(rows), 0), dtype=np.intp), np.empty((len(rows), 0)), ranks
         head = block.head(k)
         for row in np.flatnonzero(head.found < head.ids.shape[1]):
             complete(head, int(row), rows.shape[1])
-        return said, head.ids, head.values - tops[:, None] + best[:, None]
+        return said, head.ids, head.values - tops[:, None] + best[:, None], ranks
 
 
 def complete(head: Head, row: int, vocabulary: int) -> None:
