@@ -21,6 +21,7 @@ import uvloop
 
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock, SystemClock
@@ -74,7 +75,7 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
         pipeline=Pipeline(models, metrics, settings.engine.restart_patience),
         models=models,
         dialect=OpenAI(report),
-        others=(Empower(report),),
+        others=(Fireworks(report), Empower(report)),
         settings=settings.server,
         verifiers=(ServiceKey(key),) if key else (),
         clock=clock,
@@ -143,7 +144,7 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
             Model(name, _rendered(host, projects_share, calls.get(name, "auto")), created)
             for name, host in hosts.items()
         ),
-        Aliases({alias.name: alias.model for alias in settings.aliases}),
+        Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
     )
 
 

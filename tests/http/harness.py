@@ -14,7 +14,10 @@ import msgspec
 
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
@@ -179,11 +182,13 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """A server with one model `m`, ended at once when the test is done."""
     made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or Answer())
-    models = Models((Model("m", made, 1_700_000_000),))
+    models = Models((Model("m", made, 1_700_000_000),), Aliases(Fireworks.aliases))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = Edge(pipeline, models, OpenAI(chosen.unknown_fields == "report"), chosen, verifiers)
+    report = chosen.unknown_fields == "report"
+    others = (Fireworks(report), Empower(report))
+    edge = Edge(pipeline, models, OpenAI(report), chosen, verifiers, others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
 

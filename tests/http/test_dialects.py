@@ -9,7 +9,7 @@ from antiphon.dialects.base import Description
 from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import EngineDied
-from antiphon.http.app import route_table
+from antiphon.http.app import create_app, route_table
 from antiphon.http.edge import Edge, lies_under
 from antiphon.http.metrics import Count
 from antiphon.http.openapi import document
@@ -128,7 +128,7 @@ async def test_the_document_has_each_dialects_paths_with_its_own_errors():
 
 def test_metrics_know_the_routes_of_all():
     edge = edge_with()
-    count = Count(lambda *_: None, edge, route_table(edge))
+    count = Count(create_app(edge), edge, route_table(edge))
     assert [count.route(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
 
 

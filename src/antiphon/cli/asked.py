@@ -61,7 +61,8 @@ class Asked:
             settings = with_models(settings, [model(DEMO_MODEL)])
         served = [model.name for model in settings.models]
         served += [adapter.name for adapter in settings.adapters]
-        require_aliases(settings.aliases, served, fixed=not settings.lora.directories)
+        may_come = settings.lora.directories or settings.lora.repositories
+        require_aliases(settings.aliases, served, fixed=not may_come)
         return with_homes(with_models(settings, map(self._shared_over, settings.models)), embedding=None)
 
     def said_adapters(self) -> list[str]:

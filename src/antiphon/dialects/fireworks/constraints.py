@@ -1,0 +1,40 @@
+"""`response_format` as a constraint."""
+
+from typing import Any
+
+from antiphon.dialects.fireworks.wire import ResponseFormat
+from antiphon.dialects.openai.constraints import formatted, grammar_of
+from antiphon.dialects.openai.wire import NamedSchema
+from antiphon.dialects.openai.wire import ResponseFormat as SupersetFormat
+from antiphon.dialects.strict_json import read_object
+from antiphon.domain.constraint import Constraint
+from antiphon.errors import InvalidValue, MalformedBody, MissingParameter
+
+WHERE = "response_format"
+
+
+def asked_constraint(asked: ResponseFormat | None) -> Constraint | None:
+    """What each choice must look like. Raises a RequestError."""
+    if asked is None:
+        return None
+    for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
+        if getattr(asked, field) is not None and asked.type != kind:
+            raise InvalidValue(f"{WHERE}.{field} is taken only with type {kind}", param=f"{WHERE}.{field}")
+    if asked.type == "grammar":
+        if asked.grammar is None:
+            raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
+        return grammar_of(asked.grammar, f"{WHERE}.grammar")
+    schema, named = asked.schema, asked.json_schema
+    if isinstance(schema, str):
+        schema = _read(schema, f"{WHERE}.schema")
+    if isinstance(named, str):
+        named = NamedSchema(_read(named, f"{WHERE}.json_schema"))
+    return next(formatted(SupersetFormat(asked.type, named, schema)), None)
+
+
+def _read(text: str, where: str) -> dict[str, Any]:
+    """The schema that a text is."""
+    try:
+        return read_object(text.encode())
+    except MalformedBody:
+        raise InvalidValue(f"{where} must be a JSON Schema, as an object or as a text", param=where) from None

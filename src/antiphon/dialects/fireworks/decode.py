@@ -1,0 +1,149 @@
+"""From a body of Fireworks' endpoints to a generation request, with the page's defaults and rules. What means
+the same as in the superset of `/v1` is asked for in its words."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from antiphon.dialects.base import Call
+from antiphon.dialects.fireworks.constraints import asked_constraint
+from antiphon.dialects.fireworks.fields import Place, sift
+from antiphon.dialects.fireworks.images import require_images
+from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
+from antiphon.dialects.openai import wire as superset
+from antiphon.dialects.openai.decode import chat_call, sift_messages, text_call
+from antiphon.dialects.openai.shape import shaped
+from antiphon.dialects.openai.tools import sift_tools
+from antiphon.dialects.strict_json import read_object
+from antiphon.dialects.table import named
+from antiphon.domain.request import Overflow
+from antiphon.errors import InvalidValue, MissingParameter
+
+CHAT_MAX_TOKENS = 200
+"""What a choice of a chat makes when nothing is said."""
+
+LEAST_REPETITION = 1e-6
+"""What a repetition penalty of 0 is taken as: what it divides by cannot be 0, and this favours what is there
+already as much as a logit can."""
+
+DEFAULTS: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""The page's, which a model's own defaults do not change."""
+
+ALIKE = (
+    "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
+    "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
+    "seed",
+)  # fmt: skip
+"""Fields that the superset calls so too."""
+
+
+@dataclass(frozen=True, slots=True)
+class FireworksCall(Call):
+    """A call, and the shape of its log-probabilities."""
+
+    entries: bool = False
+    """Whether they are entries, one for each token, and not arrays."""
+
+
+def decode_text(body: bytes, report: bool = False) -> Call:
+    """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
+    ignored and named."""
+    unknown: list[str] | None = [] if report else None
+    given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
+    wire = shaped(given, CompletionRequest)
+    require_images(wire)
+    asked = superset.CompletionRequest(
+        prompt=wire.prompt,
+        max_tokens=_limit(wire, wire.max_tokens),
+        echo=wire.echo,
+        logprobs=_alternatives(wire),
+        **_alike(wire),
+    )
+    return _settled(text_call(asked, ignored + named(unknown)), wire)
+
+
+def decode_chat(body: bytes, report: bool = False) -> Call:
+    """A body of POST chat/completions. Raises a RequestError; `report` as in `decode_text`."""
+    unknown: list[str] | None = [] if report else None
+    given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
+    wire = shaped(sift_tools(sift_messages(given, unknown), unknown), ChatCompletionRequest)
+    limit, alternatives = _limit(wire, wire.max_tokens), _alternatives(wire)
+    asked = superset.ChatCompletionRequest(
+        messages=wire.messages,
+        max_tokens=CHAT_MAX_TOKENS if limit is None else limit,
+        tools=wire.tools,
+        tool_choice=_tool_choice(wire.tool_choice),
+        parallel_tool_calls=wire.parallel_tool_calls,
+        logprobs=alternatives is not None,
+        top_logprobs=alternatives,
+        **_alike(wire),
+    )
+    return _settled(chat_call(asked, ignored + named(unknown)), wire)
+
+
+def _alike(wire: Common) -> dict[str, Any]:
+    said = {name: value for name in ALIKE if (value := getattr(wire, name)) is not None}
+    if said.get("repetition_penalty") == 0:
+        said["repetition_penalty"] = LEAST_REPETITION
+    return DEFAULTS | said | {"cache_salt": wire.prompt_cache_isolation_key}
+
+
+def _limit(wire: Common, max_tokens: int | None) -> int | None:
+    """The page's max_tokens, by either name."""
+    newer = wire.max_completion_tokens
+    if None is not newer != max_tokens is not None:
+        raise InvalidValue(
+            "max_tokens and max_completion_tokens differ; send one of them", param="max_completion_tokens"
+        )
+    return newer if max_tokens is None else max_tokens
+
+
+def _alternatives(wire: Common) -> int | None:
+    """How many of the likeliest tokens are asked for; None where no log-probability is."""
+    if wire.logprobs is None or wire.logprobs is False:
+        if wire.top_logprobs:
+            raise InvalidValue("top_logprobs is taken only together with logprobs", param="top_logprobs")
+        return None
+    if wire.top_logprobs is not None:
+        return wire.top_logprobs
+    return 0 if wire.logprobs is True else wire.logprobs
+
+
+def _tool_choice(
+    asked: str | ChosenTool | None,
+) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
+    if not isinstance(asked, ChosenTool):
+        return "required" if asked == "any" else asked
+    if (asked.name is None) == (asked.function is None):
+        if asked.name is None:
+            raise MissingParameter("tool_choice.function is missing", param="tool_choice.function")
+        raise InvalidValue(
+            "send tool_choice.name or tool_choice.function, not both", param="tool_choice.name"
+        )
+    return superset.ToolChoiceShape(
+        "function", asked.function if asked.name is None else superset.NamedFunction(asked.name)
+    )
+
+
+def _settled(call: Call, wire: Common) -> FireworksCall:
+    """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
+    tokens, and usage in every stream."""
+    output = replace(
+        call.request.output,
+        constraint=asked_constraint(wire.response_format),
+        include_stop=True,
+        overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
+    )
+    return FireworksCall(
+        replace(call.request, output=output),
+        call.stream,
+        include_usage=True,
+        ignored=call.ignored,
+        relaxed=call.relaxed,
+        entries=wire.logprobs is True,
+    )

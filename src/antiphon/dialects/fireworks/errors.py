@@ -1,0 +1,44 @@
+"""The error tree in Fireworks' envelope, with its words and statuses."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from antiphon.dialects.fireworks.answers import ErrorBody, ErrorEnvelope
+from antiphon.errors import AntiphonError
+
+STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
+"""Statuses that Fireworks' table does not have, and what it says instead."""
+
+CODES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHORIZED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
+    413: "PAYLOAD_TOO_LARGE",
+    429: "RATE_LIMIT_EXCEEDED",
+    503: "SERVICE_UNAVAILABLE",
+}
+INTERNAL = "INTERNAL_SERVER_ERROR"
+
+SENTENCES: Mapping[str, str] = {
+    "model_not_found": "Model not found, inaccessible, and/or not deployed",
+    "invalid_api_key": "The API key you provided is invalid",
+}
+"""How Fireworks begins to tell of an error; ours says the rest."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def status(error: AntiphonError) -> int:
+    """The status of Fireworks' table."""
+    return STATUSES.get(error.status, error.status)
+
+
+def encode_error(error: AntiphonError) -> bytes:
+    """`{"error": {"message", "param", "code"}}`; the code is one of Fireworks' words."""
+    sentence = SENTENCES.get(error.code)
+    message = f"{sentence}: {error.message}" if sentence else error.message
+    return _encode(ErrorEnvelope(ErrorBody(message, error.param, CODES.get(status(error), INTERNAL))))

@@ -1,0 +1,113 @@
+"""Every request field of Fireworks' page and of its later documentation, and what Antiphon does with it. A
+field of the page has the page's default and range."""
+
+from enum import StrEnum
+
+from antiphon.dialects.table import Book, Field, ignored, refused, supported
+
+PREFIX = "/fireworks/inference/v1"
+
+
+class Place(StrEnum):
+    """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
+
+    CHAT = f"{PREFIX}/chat/completions"
+    TEXT = f"{PREFIX}/completions"
+
+
+CHAT = frozenset({Place.CHAT})
+TEXT = frozenset({Place.TEXT})
+BOTH = CHAT | TEXT
+
+GUESS = "guesses of the answer are not used to make it faster; leave it out"
+LEGACY = "tools took its place; send tools"
+
+FIELDS: tuple[Field, ...] = (
+    *supported(
+        TEXT,
+        prompt="A text, a list of texts, token ids, or a list of lists of them; several prompts give several "
+        "choices, in order. May hold control tokens.",
+        echo="Whether the text begins with the prompt; with logprobs its tokens are scored too. False by "
+        "default.",
+        images="Images for the places of <image> in the prompt, as many as there are; refused, as no model "
+        "here sees. An empty list is taken.",
+    ),
+    *supported(
+        CHAT,
+        messages="The conversation so far.",
+        tools="Functions that the model may call, at most 128.",
+        tool_choice="Whether it calls: auto, none, required or any (it must call one), or one tool by its "
+        "name.",
+        parallel_tool_calls="Whether one turn may make several calls; true by default.",
+    ),
+    *supported(
+        BOTH,
+        model="Name of a model, also as accounts/fireworks/models/NAME, or an alias of the settings.",
+        context_length_exceeded_behavior="What becomes of max_tokens that do not fit the context beside the "
+        "prompt: truncate lowers them, error is a 400. truncate by default. The prompt is never shortened.",
+        frequency_penalty="Taken from a token's logit for each time it is in the output; -2 to 2, 0 by "
+        "default.",
+        ignore_eos="Whether generation goes on past the model's end tokens until max_tokens; false by "
+        "default.",
+        logprobs="A number of 0 to 5 gives each token's log-probability and so many of the likeliest tokens "
+        "at its place, in arrays; true gives one entry for each token, as OpenAI's chats do, with so many of "
+        "the likeliest as top_logprobs says. All in the model's raw distribution: before bias, penalties, "
+        "temperature and cuts.",
+        max_tokens="Most tokens of one choice; 16 by default, for a chat 200. 0 is taken with echo.",
+        mirostat_lr="How fast Mirostat follows; 0.1 when only mirostat_target is sent.",
+        mirostat_target="Surprise in bits that each token is steered to (Mirostat, version 2); 1.5 when only "
+        "mirostat_lr is sent. Without either Mirostat is off.",
+        n="Choices of each prompt, 1 to 128; 1 by default. Prompts times n are at most 256.",
+        presence_penalty="Taken from the logit of each token that is in the output; -2 to 2, 0 by default.",
+        repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
+        "0 to 2, 1 by default, which does nothing; 0 is taken as a millionth.",
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
+        "grammar, a text of `grammar` in llama.cpp's notation (GBNF) or Lark's.",
+        stop="Texts that end a choice, at most four; the text holds the one that did.",
+        stream="Whether the answer comes as server-sent events, the usage with each choice's last; false by "
+        "default.",
+        temperature="0 is greedy; 0 to 2, 1 by default.",
+        top_k="The k likeliest tokens, 1 to 128; all by default.",
+        top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
+    ),
+    ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
+    *supported(
+        BOTH,
+        max_completion_tokens="The newer name of max_tokens; both are taken only where they are equal.",
+        top_logprobs="How many of the likeliest tokens are given at each place, 0 to 5; only together with "
+        "logprobs, in whose number's place it stands.",
+        logit_bias="Added to the logits of tokens: an object of token ids, as texts, to numbers of -100 to "
+        "100.",
+        min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
+        typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
+        seed="The same seed gives the same draws.",
+        prompt_cache_isolation_key="What is kept of a prompt is shared only with requests of the same "
+        "project and key.",
+    ),
+    ignored(
+        "prompt_cache_key",
+        BOTH,
+        "a hint where a kept prefix may be; every request finds the longest one here by itself",
+    ),
+    refused("stream_options", BOTH, "usage always comes; leave it out", {}, {"include_usage": True}),
+    refused("echo", CHAT, "a conversation is not repeated; leave it out", False),
+    refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),
+    refused("raw_output", BOTH, "/tokenize shows what a model reads; leave it out", False),
+    refused("perf_metrics_in_response", BOTH, "/metrics has the server's times; leave it out", False),
+    refused("return_token_ids", BOTH, "send logprobs, which come with token ids", False),
+    refused("prediction", BOTH, GUESS),
+    refused("speculation", BOTH, GUESS),
+    refused("reasoning_effort", BOTH, "reasoning models are not built yet; leave it out", "none", False),
+    refused("thinking", BOTH, "reasoning models are not built yet; leave it out", {"type": "disabled"}),
+    refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
+    refused("service_tier", BOTH, "there is one tier; leave it out", "auto", "default"),
+    refused("metadata", BOTH, "nothing is stored here; leave it out", {}),
+    refused("prompt_truncate_len", CHAT, "messages are never left out unasked; shorten the conversation"),
+    refused("safe_tokenization", CHAT, "no text in a message is ever a control token; leave it out", True),
+    refused("functions", CHAT, LEGACY, []),
+    refused("function_call", CHAT, LEGACY, "none", "auto"),
+)
+
+BOOK = Book(FIELDS, tuple(Place), endpoints=tuple(Place))
+TABLES = BOOK.tables
+sift = BOOK.sift
