@@ -48,6 +48,7 @@ from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.settings import Settings, decode
 from antiphon.settings_lora import LoraSettings
 from antiphon.telemetry.logs import configure
@@ -138,24 +139,31 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
     projects_share = settings.engine.prefix_sharing == "server"
-    calls = {model.name: model.tool_calls for model in settings.models}
+    families = {
+        model.name: Families(_said(model.tool_calls), _said(model.reasoning)) for model in settings.models
+    }
     return Models(
         tuple(
-            Model(name, _rendered(host, projects_share, calls.get(name, "auto")), created)
+            Model(name, _rendered(host, projects_share, families.get(name, BY_TEMPLATE)), created)
             for name, host in hosts.items()
         ),
         Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
     )
 
 
-def _rendered(host: HostTokenEngine, projects_share: bool, calls: str) -> Renderer:
+def _rendered(host: HostTokenEngine, projects_share: bool, families: Families) -> Renderer:
     return Renderer(
         host,
         state=host.state,
         generation=lambda: host.generation,
         projects_share=projects_share,
-        tool_calls=None if calls == "auto" else calls,
+        families=families,
     )
+
+
+def _said(family: str) -> str | None:
+    """What a setting says of a notation; None: it is told by the template."""
+    return None if family == "auto" else family
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:

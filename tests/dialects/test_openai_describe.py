@@ -16,7 +16,9 @@ def test_every_operation_is_described():
     dialect = OpenAI()
     paths = {operation.path for operation in dialect.operations}
     paths |= {dialect.models.path, f"{dialect.models.path}/{{model}}"}
-    paths |= {dialect.tokens.tokenize_path, dialect.tokens.detokenize_path, dialect.embeddings.path}
+    tokens = dialect.tokens
+    paths |= {*tokens.tokenize_paths, *tokens.detokenize_paths, *tokens.apply_paths}
+    paths |= {dialect.embeddings.path}
     paths |= {dialect.adapters.load_path, dialect.adapters.unload_path}
     assert DESCRIBED.paths.keys() == paths
 

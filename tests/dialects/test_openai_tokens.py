@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.dialects.base import DetokenizeCall, ModelEntry, TokenizeCall
+from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, TokenizeCall
 from antiphon.dialects.openai.decode import decode_text
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
@@ -17,6 +17,9 @@ from antiphon.testing.engine import SCRIPTED_PROFILE
 TOKENS = VLLMTokens()
 MESSAGES = [{"role": "user", "content": "hi"}]
 TURNS = (Message(Role.USER, "hi"),)
+TOOL = {"type": "function", "function": {"name": "f"}}
+OPEN = [*MESSAGES, {"role": "assistant", "content": "Well"}]
+LEFT_OPEN = (*TURNS, Message(Role.ASSISTANT, "Well"))
 
 
 def tokenize(**body):
@@ -30,25 +33,34 @@ def detokenize(**body):
 @pytest.mark.parametrize(
     ("body", "call"),
     [
-        ({"prompt": "a"}, TokenizeCall(None, RawPrompt("a"), True)),
-        ({"prompt": ""}, TokenizeCall(None, RawPrompt(""), True)),
+        ({"prompt": "a"}, TokenizeCall(None, RawPrompt("a"))),
+        ({"prompt": ""}, TokenizeCall(None, RawPrompt(""))),
         (
             {"model": "m", "prompt": "a", "add_special_tokens": False},
-            TokenizeCall("m", RawPrompt("a"), False),
+            TokenizeCall("m", RawPrompt("a", add_special=False)),
         ),
-        ({"messages": MESSAGES}, TokenizeCall(None, Conversation(TURNS), True)),
+        ({"messages": MESSAGES}, TokenizeCall(None, Conversation(TURNS))),
         (
             {"messages": MESSAGES, "add_generation_prompt": False, "add_special_tokens": False},
-            TokenizeCall(None, Conversation(TURNS, generation_prompt=False), True),
+            TokenizeCall(None, Conversation(TURNS, generation_prompt=False, add_special=False)),
         ),
         (
-            {"prompt": "a", "return_token_strs": False, "tools": None},
-            TokenizeCall(None, RawPrompt("a"), True),
+            {"messages": MESSAGES, "add_special_tokens": True},
+            TokenizeCall(None, Conversation(TURNS, add_special=True)),
         ),
-        ({"prompt": "a", "return_token_strs": True}, TokenizeCall(None, RawPrompt("a"), True, texts=True)),
+        ({"prompt": "a", "return_token_strs": False, "tools": None}, TokenizeCall(None, RawPrompt("a"))),
+        ({"prompt": "a", "return_token_strs": True}, TokenizeCall(None, RawPrompt("a"), texts=True)),
         (
             {"messages": MESSAGES, "return_token_strs": True},
-            TokenizeCall(None, Conversation(TURNS), True, True),
+            TokenizeCall(None, Conversation(TURNS), texts=True),
+        ),
+        (
+            {"messages": MESSAGES, "chat_template": "{{ x }}", "chat_template_kwargs": {"x": 1}},
+            TokenizeCall(None, Conversation(TURNS, template="{{ x }}", template_values={"x": 1})),
+        ),
+        (
+            {"messages": OPEN, "continue_final_message": True},
+            TokenizeCall(None, Conversation(LEFT_OPEN, generation_prompt=False, continues=True)),
         ),
     ],
 )
@@ -65,9 +77,13 @@ def test_what_shall_be_tokenized(body, call):
         ({"messages": []}, "invalid_value", "messages"),
         ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
         ({"prompt": "a", "return_token_strs": 1}, "invalid_value", "return_token_strs"),
-        ({"messages": MESSAGES, "chat_template": "{{x}}"}, "unsupported_parameter", "chat_template"),
-        ({"messages": MESSAGES, "add_special_tokens": True}, "unsupported_parameter", "add_special_tokens"),
+        ({"messages": MESSAGES, "chat_template": ""}, "invalid_value", "chat_template"),
+        ({"messages": MESSAGES, "continue_final_message": True}, "invalid_value", "continue_final_message"),
         ({"prompt": "a", "add_generation_prompt": True}, "invalid_value", "add_generation_prompt"),
+        ({"prompt": "a", "continue_final_message": True}, "invalid_value", "continue_final_message"),
+        ({"prompt": "a", "chat_template": "{{x}}"}, "invalid_value", "chat_template"),
+        ({"prompt": "a", "chat_template_kwargs": {}}, "invalid_value", "chat_template_kwargs"),
+        ({"prompt": "a", "documents": []}, "invalid_value", "documents"),
         ({"prompt": "a", "temperature": 1}, "unknown_parameter", "temperature"),
     ],
 )
@@ -75,6 +91,26 @@ def test_what_cannot_be_tokenized_is_refused_by_name(body, code, param):
     with pytest.raises(AntiphonError) as caught:
         tokenize(**body)
     assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_a_template_is_applied_to_a_conversation_as_it_would_be_generated_from():
+    def apply(**body):
+        return TOKENS.decode_apply(json.dumps(body).encode())
+
+    assert apply(messages=MESSAGES) == ApplyCall(None, Conversation(TURNS))
+    assert apply(model="m", messages=OPEN, continue_final_message=True) == ApplyCall(
+        "m", Conversation(LEFT_OPEN, generation_prompt=False, continues=True)
+    )
+    assert apply(messages=MESSAGES, tools=[TOOL]).conversation.tools.tools[0].name == "f"
+    for body, code, param in (
+        ({}, "missing_required_parameter", "messages"),
+        ({"messages": MESSAGES, "prompt": "a"}, "unknown_parameter", "prompt"),
+        ({"messages": MESSAGES, "temperature": 1}, "unknown_parameter", "temperature"),
+    ):
+        with pytest.raises(AntiphonError) as caught:
+            apply(**body)
+        assert (caught.value.code, caught.value.param) == (code, param)
+    assert json.loads(TOKENS.applied("<s>hi")) == {"prompt": "<s>hi"}
 
 
 def test_token_ids_are_whole_and_not_negative():

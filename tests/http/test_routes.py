@@ -131,7 +131,7 @@ async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
     ended = asyncio.Event()
 
     class Slow(ScriptedEngine):
-        async def encode(self, prompt, add_special=True):
+        async def encode(self, prompt):
             try:
                 await asyncio.sleep(3600)
             finally:
@@ -147,7 +147,7 @@ async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
 
 async def test_engine_errors_of_a_tokenizer_keep_their_status():
     class Away(ScriptedEngine):
-        async def encode(self, prompt, add_special=True):
+        async def encode(self, prompt):
             raise EngineUnavailable("m is restarting")
 
     async with serving(Away()) as server:

@@ -63,7 +63,7 @@ async def test_tokens_are_shown_as_they_are_embedded() -> None:
     shown = await Renderer(engine).encode(RawPrompt("hello"))
     await embed(engine, RawPrompt("hello"))
     assert engine.asked[0].texts == (shown,)
-    assert await Renderer(engine).encode(RawPrompt("hello"), add_special=False) == shown[1:-1]
+    assert await Renderer(engine).encode(RawPrompt("hello", add_special=False)) == shown[1:-1]
 
 
 async def test_a_conversation_is_refused_and_not_sent_elsewhere() -> None:

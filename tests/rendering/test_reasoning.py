@@ -1,4 +1,5 @@
-"""Reasoning in the notations of the families: read from texts in their published formats, however they are cut."""
+"""Reasoning in the notations of the families: read from texts in their published formats, however they are
+cut."""
 
 from itertools import pairwise
 from typing import get_args

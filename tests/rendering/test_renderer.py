@@ -102,7 +102,7 @@ async def test_a_raw_prompt_gets_one_bos_and_may_hold_control_tokens():
     assert (await engine.encode(RawPrompt("Hello")))[0] == table["<s>"]
     assert await engine.encode(RawPrompt("<s>Hello")) == await engine.encode(RawPrompt("Hello"))
     assert (await engine.encode(RawPrompt("a<|im_end|>")))[-1] == table["<|im_end|>"]
-    assert table["<s>"] not in await engine.encode(RawPrompt("Hello"), add_special=False)
+    assert table["<s>"] not in await engine.encode(RawPrompt("Hello", add_special=False))
 
 
 async def test_a_raw_prompt_gets_no_bos_where_the_model_wants_none():
@@ -116,6 +116,53 @@ async def test_a_conversation_begins_with_exactly_one_bos(name):
     ids = await engine.encode(talk("Hello <s>"))
     assert ids[0] == tokens.table.bos_id
     assert ids.count(tokens.table.bos_id) == 1
+
+
+async def test_a_conversation_has_the_bos_that_is_asked_for():
+    """Left out, it is there where the model wants one; no template gets a second."""
+
+    async def begins(conversation, source, **changes):
+        changes = {"info": scripted_info(chat_template=FAMILIES[source])} | changes
+        engine, tokens = renderer(**changes)
+        ids = await engine.encode(conversation)
+        return ids.count(tokens.table.bos_id), ids[0] == tokens.table.bos_id
+
+    wanted, unwanted = replace(talk("Hello"), add_special=True), replace(talk("Hello"), add_special=False)
+    plain = {"vocabulary": build_vocabulary(add_bos=False)}
+    assert await begins(talk("Hello"), "chatml") == await begins(wanted, "chatml") == (1, True)
+    assert await begins(unwanted, "chatml") == await begins(talk("Hello"), "chatml", **plain) == (0, False)
+    assert await begins(wanted, "chatml", **plain) == await begins(wanted, "llama") == (1, True)
+    assert await begins(unwanted, "llama") == (1, True)
+
+
+async def test_what_the_template_writes_is_shown_as_it_stands():
+    engine, _ = renderer(info=scripted_info(chat_template=LLAMA))
+    assert await engine.apply(talk("Hello <s>")) == (
+        "<s><|start_header_id|>user<|end_header_id|>\n\nHello <s><|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+
+
+async def test_a_message_left_open_is_gone_on_with_and_not_repeated():
+    engine, tokens = renderer(Script(text=" blue."))
+    asked = replace(talk("What is the sky?", "The sky is"), generation_prompt=False, continues=True)
+    said = await answer(engine, asking(asked))
+    assert said.choices[0].text == " blue."
+    sent = tokens.requests[0].segments[0].tokens
+    assert (await engine.decode(sent)).endswith("assistant\nThe sky is")
+
+
+async def test_values_that_a_template_may_walk_far_with_run_beside_the_event_loop():
+    source = "{% for i in range(n) %}{% endfor %}{{ messages[0].content }}"
+    engine, _ = renderer(info=scripted_info(chat_template="{% set n = n or 1 %}" + source))
+    long = replace(talk("Hello"), template_values={"n": 99_999})
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(engine.apply(long))
+        ticks = 0
+        while not job.done():
+            await asyncio.sleep(0)
+            ticks += 1
+    assert job.result() == "Hello" and ticks > 3
 
 
 async def test_a_user_who_writes_the_bos_first_does_not_replace_it():

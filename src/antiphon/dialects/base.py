@@ -15,7 +15,7 @@ from antiphon.domain.deployment import Deployed, DeployedBase, Deployment
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.profile import Profile
-from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.errors import AntiphonError
 
 
@@ -86,10 +86,17 @@ class TokenizeCall:
     model: str | None
     """None is the only model there is."""
     prompt: Prompt
-    add_special: bool
-    """Whether the prompt begins as it would when generating from it."""
     texts: bool = False
     """Whether each token's text is asked for too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyCall:
+    """A conversation whose prompt is asked for as text."""
+
+    model: str | None
+    """None is the only model there is."""
+    conversation: Conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +108,20 @@ class DetokenizeCall:
 
 
 class TokenOperations(Protocol):
-    """The two endpoints that show token ids."""
+    """The endpoints that show what a prompt becomes: token ids, and the template's text. Each lies at several
+    paths."""
 
-    tokenize_path: str
-    detokenize_path: str
+    tokenize_paths: tuple[str, ...]
+    detokenize_paths: tuple[str, ...]
+    apply_paths: tuple[str, ...]
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
         """Raises a RequestError that names the field at fault."""
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
+        """Raises a RequestError that names the field at fault."""
+
+    def decode_apply(self, body: bytes) -> ApplyCall:
         """Raises a RequestError that names the field at fault."""
 
     def tokenized(
@@ -119,6 +131,9 @@ class TokenOperations(Protocol):
 
     def detokenized(self, text: str) -> bytes:
         """The answer to detokenize."""
+
+    def applied(self, text: str) -> bytes:
+        """The answer to apply-template."""
 
 
 @dataclass(frozen=True, slots=True)

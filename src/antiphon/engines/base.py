@@ -33,7 +33,7 @@ from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddin
 from antiphon.domain.events import Event
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
-from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.sampling import AskedSampling, Sampling
 
 
@@ -69,8 +69,11 @@ class Engine(Protocol):
 class Tokenizing(Protocol):
     """An engine that can show its token ids; what /tokenize and /detokenize stand on."""
 
-    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """The token ids that generating from this prompt would start with."""
+
+    async def apply(self, conversation: Conversation) -> str:
+        """What the chat template writes of a conversation."""
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, without the space that the tokenizer's prefix added."""
@@ -105,6 +108,15 @@ class KVLayout(StrEnum):
     """One pool: prefixes are shared without copying, and long prompts run beside short ones."""
     STREAMS = "streams"
     """A part of its own for each sequence: faster with many short sequences; a shared prefix is copied."""
+
+
+class Weights(StrEnum):
+    """Where weights lie while they are used."""
+
+    FILE = "file"
+    """Mapped from the file: the memory is shared with whoever else maps it, and can be had back at need."""
+    MEMORY = "memory"
+    """Copied into memory of the engine's own, in large pages where the system has them: read faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +156,8 @@ class LoadSpec:
     """Steps that the sequences of one adapter get at least before those of another have their turn."""
     adapter_memory: int = 1 << 30
     """Bytes of adapters that stay in memory; others are read again when their turn comes."""
+    weights: Weights = Weights.FILE
+    """Where the weights lie; a library may put some of them into memory in either case."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
 

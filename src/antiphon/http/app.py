@@ -77,8 +77,10 @@ def _deploying(edge: Edge, operations: LoraOperations) -> Iterator[Route]:
 def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
     """The paths of what only the server's own dialect has."""
     yield _posted(edge, dialect.embeddings.path, Embed(edge, dialect.embeddings))
-    yield _posted(edge, dialect.tokens.tokenize_path, routes.tokenize)
-    yield _posted(edge, dialect.tokens.detokenize_path, routes.detokenize)
+    tokens = dialect.tokens
+    yield from (_posted(edge, path, routes.tokenize) for path in tokens.tokenize_paths)
+    yield from (_posted(edge, path, routes.detokenize) for path in tokens.detokenize_paths)
+    yield from (_posted(edge, path, routes.apply_template) for path in tokens.apply_paths)
     yield _posted(edge, dialect.adapters.load_path, adapters.load)
     yield _posted(edge, dialect.adapters.unload_path, adapters.unload)
 

@@ -56,10 +56,18 @@ async def tokenize(request: Request) -> Response:
     call = await decoded(edge.dialect.tokens.decode_tokenize, exchange_of(request.scope))
     model = _chosen(edge, call.model)
     engine = _tokenizing(model)
-    tokens = await awaited(request, engine.encode(call.prompt, call.add_special))
+    tokens = await awaited(request, engine.encode(call.prompt))
     pieces = await awaited(request, engine.spell(tokens)) if call.texts else None
     profile = await awaited(request, model.engine.profile())
     return _json(edge.dialect.tokens.tokenized(tokens, profile.context_length, pieces))
+
+
+async def apply_template(request: Request) -> Response:
+    """What the chat template writes of a conversation."""
+    edge = edge_of(request)
+    call = await decoded(edge.dialect.tokens.decode_apply, exchange_of(request.scope))
+    text = await awaited(request, _tokenizing(_chosen(edge, call.model)).apply(call.conversation))
+    return _json(edge.dialect.tokens.applied(text))
 
 
 async def detokenize(request: Request) -> Response:

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.profile import Profile
-from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.engines.base import EngineState
 from antiphon.errors import AntiphonError, EngineUnavailable, InvalidValue, ModelNotFound
 from antiphon.rendering.renderer import Renderer
@@ -55,9 +55,13 @@ class AdaptedRenderer:
         """What runs goes on; a request that its engine does not know yet is told that the model is gone."""
         self._closed = True
 
-    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
         """As the base model."""
-        return await self._base.encode(prompt, add_special)
+        return await self._base.encode(prompt)
+
+    async def apply(self, conversation: Conversation) -> str:
+        """As the base model."""
+        return await self._base.apply(conversation)
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """As the base model."""

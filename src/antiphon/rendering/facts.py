@@ -3,15 +3,19 @@ template."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
-from antiphon.engines.base import EngineInfo, TokenEngine, Vocabulary
+from antiphon.domain.request import Conversation, Prompt
+from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused
+from antiphon.rendering.apart import FIELD, Helper, OwnTemplate
 from antiphon.rendering.detokenizer import Pieces
-from antiphon.rendering.templates import ChatTemplate, Special, proof_of
+from antiphon.rendering.reasoning import families as thinking
+from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, Families, Special, proof_of
+from antiphon.rendering.toolcalls import families as calling
 from antiphon.sandbox import JobStopped, run_job
 from antiphon.telemetry.logs import record
 
@@ -43,13 +47,39 @@ class Facts:
     longest_piece: int
     """Bytes of the longest token, for telling quickly what cannot fit."""
     profile: Profile
-    template: ChatTemplate | None
+    special: Special
+    """What of the vocabulary templates deal with."""
+    families: Families
+    """What is said of the model's notations."""
+    template: ChatTemplate | OwnTemplate | None
     refusal: str
     """Why there is no template."""
     controls: Mapping[str, int]
     """Ids of control tokens by name."""
-    heard: Pieces
-    """Pieces with those control tokens as their names that stand around calls."""
+    named: dict[frozenset[str], Pieces] = field(default_factory=dict)
+    """Pieces with some control tokens as their names, as they were asked for."""
+    whole: dict[str, int | None] = field(default_factory=dict)
+    """Tokens of texts, as they were asked for."""
+
+    def hearing(self, marks: Iterable[str]) -> Pieces:
+        """Pieces with those of the marks as their names that are control tokens."""
+        seen = frozenset(mark for mark in marks if mark in self.controls)
+        if not seen:
+            return self.pieces
+        if seen not in self.named:
+            self.named[seen] = self.pieces.named({self.controls[mark]: mark for mark in seen})
+        return self.named[seen]
+
+    def wholes(self, texts: Iterable[str]) -> dict[str, int]:
+        """Those of the texts that are one token each, which is no control token."""
+        return {text: token for text in texts if (token := self._token(text)) is not None}
+
+    def _token(self, text: str) -> int | None:
+        if text not in self.whole:
+            piece, kinds = text.encode(), self.vocabulary.kinds
+            found = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
+            self.whole[text] = next((at for at in found if kinds[at] is TokenKind.NORMAL), None)
+        return self.whole[text]
 
 
 async def prove_apart(payload: Mapping[str, object]) -> None:
@@ -63,19 +93,20 @@ async def prove_apart(payload: Mapping[str, object]) -> None:
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 
-async def learn(engine: TokenEngine, prove: Prove, before: Facts | None, family: str | None = None) -> Facts:
-    """Asks the engine. What was known before still holds when the engine says the same of itself. `family`:
-    whose notation the model has for calls; None is what its template says."""
+async def learn(
+    engine: TokenEngine, prove: Prove, before: Facts | None, families: Families = BY_TEMPLATE
+) -> Facts:
+    """Asks the engine. What was known before still holds when the engine says the same of itself."""
     info = replace(await engine.info(), load=Load())
     if before is not None and info == before.info:
         return before
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
-    template, refusal = await _template(info.chat_template, vocabulary, prove, family)
+    special = _special(vocabulary)
+    template, refusal = await _template(info.chat_template, special, prove, families)
     if template is None and info.embedding is not None:
         refusal = NO_CONVERSATIONS
     controls = {name: token for token, name in vocabulary.names.items()}
-    marks = {} if template is None else template.layout.shown(controls)
     return Facts(
         info=info,
         vocabulary=vocabulary,
@@ -84,27 +115,53 @@ async def learn(engine: TokenEngine, prove: Prove, before: Facts | None, family:
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
         profile=_profile(info, template is not None),
+        special=special,
+        families=families,
         template=template,
         refusal=refusal,
         controls=controls,
-        heard=await asyncio.to_thread(pieces.named, marks) if marks else pieces,
     )
 
 
-async def _template(
-    source: str | None, vocabulary: Vocabulary, prove: Prove, family: str | None
-) -> tuple[ChatTemplate | None, str]:
-    """The model's template once it was proved, or the sentence that says why there is none."""
-    if source is None:
-        return None, "this model has no chat template; send its prompt to /v1/completions"
+def seen(facts: Facts, prompt: Prompt, helper: Helper) -> Facts:
+    """The model as a request sees it: with the template that the request brings, if it does. Raises
+    TemplateRefused where there is no use for one."""
+    if not isinstance(prompt, Conversation) or prompt.template is None:
+        return facts
+    if facts.info.embedding is not None:
+        raise TemplateRefused(NO_CONVERSATIONS, param=FIELD)
+    source, known = prompt.template, facts.template
+    layout = calling.layout_of(source, facts.families.calls)
+    silent = facts.families.calls is None and not any(sign in source for sign, _ in calling.SIGNS)
+    if silent and known is not None:
+        layout = known.layout  # the weights know no other
+    notation = thinking.notation_of(source, facts.families.reasoning)
+    if notation is None and known is not None:
+        notation = known.notation
+    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper)
+    return replace(facts, template=own)
+
+
+def _special(vocabulary: Vocabulary) -> Special:
     names = vocabulary.names
     bos, eos = (
         names.get(-1 if index is None else index, "") for index in (vocabulary.bos_id, vocabulary.eos_id)
     )
-    special = Special(tuple(names.values()), bos, eos)
+    return Special(tuple(names.values()), bos, eos)
+
+
+async def _template(
+    source: str | None, special: Special, prove: Prove, families: Families
+) -> tuple[ChatTemplate | None, str]:
+    """The model's template once it was proved, or the sentence that says why there is none."""
+    if source is None:
+        return (
+            None,
+            "this model has no chat template; send one as chat_template, or its prompt to /v1/completions",
+        )
     try:
         await prove(proof_of(source, special))
-        return await asyncio.to_thread(ChatTemplate, source, special, family), ""
+        return await asyncio.to_thread(ChatTemplate, source, special, families), ""
     except TemplateRefused as refused:
         record("chat_template_refused", logging.WARNING, reason=refused.message)
         reason = refused.message.rstrip(".")

@@ -5,12 +5,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, Prompt, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
+from antiphon.rendering.apart import OwnTemplate
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.recital import Recital, lay_out
 from antiphon.rendering.sheet import Sheet
 from antiphon.rendering.spoken import size_of, texts_of
@@ -31,6 +34,10 @@ class Fitted:
     """Completion tokens of each choice."""
     recital: Recital | None = None
     """What its choices begin with, with `echo`."""
+    begin: Begin | None = None
+    """Where its choices begin, of a model that reasons."""
+    constraint: Constraint | None = None
+    """What they are held to."""
     sheet: Sheet | None = None
     """Its scores, where some are wanted."""
 
@@ -41,6 +48,7 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
     _require_tokens(request, facts)
     found = []
     for prompt in request.prompts:
+        _require_continuable(prompt, facts)
         tokens = await encode(engine, facts, prompt, clock)
         fits = fit(prompt, tokens, request.output, facts)
         fits = _scored(len(found), fits, request.output, facts)
@@ -55,6 +63,19 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
                 param=_field(prompt),
             )
     return found
+
+
+def _require_continuable(prompt: Prompt, facts: Facts) -> None:
+    """Raises UnsupportedParameter where a message is left open in a model's last channel, and calls would be
+    made in another."""
+    if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
+        return
+    if facts.template is not None and facts.template.layout.frames:
+        raise UnsupportedParameter(
+            "continue_final_message is not supported with tools on this model: it calls in a channel of its "
+            "own, and the message that is left open is in another; leave one of them out",
+            param="continue_final_message",
+        )
 
 
 def require_generating(facts: Facts, model: str) -> None:
@@ -114,21 +135,32 @@ async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, fact
     return replace(fits, recital=Recital(layout, None if logprobs is None else fits.sheet, logprobs or 0))
 
 
-async def encode(
-    engine: TokenEngine, facts: Facts, prompt: Prompt, clock: Clock, special: bool = True
-) -> tuple[int, ...]:
-    """The token ids of a prompt. `special`: whether a BOS is put where the model wants one and none stands
-    yet."""
+async def encode(engine: TokenEngine, facts: Facts, prompt: Prompt, clock: Clock) -> tuple[int, ...]:
+    """The token ids of a prompt."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
         require_known(prompt.tokens[: facts.info.context_length], facts, "prompt")  # more do not fit anyway
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
-        return await whole(engine, facts, prompt.text or "", special)
-    pieces = await _pieces(facts, prompt, clock)
+        return await whole(engine, facts, prompt.text or "", prompt.add_special)
+    wanted = _begins(prompt, facts)
+    pieces = await pieces_of(facts, prompt, clock)
     _require_possible(pieces, facts, prompt)
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
-    return await engine.tokenize(pieces, special and facts.vocabulary.add_bos and not stands)
+    return await engine.tokenize(pieces, wanted and not stands)
+
+
+def _begins(prompt: Prompt, facts: Facts) -> bool:
+    """Whether a prompt begins with the model's begin token: a text where the model wants one, unless the
+    caller does not; a conversation also where only the caller wants one."""
+    if prompt.add_special is None or isinstance(prompt, RawPrompt):
+        return facts.vocabulary.add_bos and prompt.add_special is not False
+    if prompt.add_special and facts.vocabulary.bos_id is None:
+        raise UnsupportedParameter(
+            "add_special_tokens is not supported: this model has no begin token; leave it out",
+            param="add_special_tokens",
+        )
+    return prompt.add_special
 
 
 async def whole(engine: TokenEngine, facts: Facts, text: str, special: bool = True) -> tuple[int, ...]:
@@ -138,15 +170,24 @@ async def whole(engine: TokenEngine, facts: Facts, text: str, special: bool = Tr
     return (*before, *await engine.tokenize([TextPiece(text)], False), *after)
 
 
-async def _pieces(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+async def pieces_of(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+    """A prompt's text, with what of it are control tokens. Raises a RequestError."""
     _require_characters(prompt)
     if isinstance(prompt, RawPrompt):
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
     if facts.template is None:
         raise TemplateRefused(facts.refusal, param="messages")
-    if size_of(prompt) > LARGE_CONVERSATION:
+    if isinstance(facts.template, OwnTemplate):
+        return await facts.template.render(prompt, clock)
+    if size_of(prompt) > LARGE_CONVERSATION or not _is_plain(prompt):
         return await asyncio.to_thread(facts.template.render, prompt, clock)
     return facts.template.render(prompt, clock)
+
+
+def _is_plain(prompt: Conversation) -> bool:
+    """Whether no value could have a template count or walk far: its trial was with none."""
+    values = prompt.template_values.values()
+    return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
 
 
 def require_known(tokens: Sequence[int], facts: Facts, field: str) -> None:

@@ -12,23 +12,27 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TypeVar
 
+from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event, Started
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
-from antiphon.domain.request import GenerationRequest, Prompt
+from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest, TokenSegment
 from antiphon.errors import EngineDied, EngineUnavailable, UnsupportedParameter
 from antiphon.rendering import prompts
+from antiphon.rendering.apart import Helper
 from antiphon.rendering.candidates import best
 from antiphon.rendering.embedding import embedded
-from antiphon.rendering.facts import Facts, Prove, learn, prove_apart
+from antiphon.rendering.facts import Facts, Prove, learn, prove_apart, seen
+from antiphon.rendering.reasoning.before import held
 from antiphon.rendering.recital import silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.streams import late, merged, timely
-from antiphon.rendering.toolcalls.calling import calling, heard, listening
+from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.rendering.toolcalls.calling import Listener, calling
 from antiphon.rendering.voice import Voice, manner_of
 
 T = TypeVar("T")
@@ -48,18 +52,18 @@ class Renderer:
         generation: Callable[[], int] = lambda: 0,
         prove: Prove = prove_apart,
         projects_share: bool = False,
-        tool_calls: str | None = None,
+        families: Families = BY_TEMPLATE,
     ) -> None:
         """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
         other weights. `projects_share`: whether a prefix that one project computed serves another, unless a
-        request has a salt. `tool_calls`: the family whose notation the model has for calls; None is what its
-        template says."""
+        request has a salt. `families`: whose notations the model has."""
         self._engine = engine
+        self._helper = Helper()
         self._state = state
         self._generation = generation
         self._prove = prove
         self._projects_share = projects_share
-        self._tool_calls = tool_calls
+        self._families = families
         self._facts: Facts | None = None
         self._learnt = 0
         """The generation that the facts are of."""
@@ -101,8 +105,14 @@ class Renderer:
 
     # --- Tokenizing ---
 
-    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
-        return await prompts.encode(self._engine, await self._known(), prompt, SystemClock(), add_special)
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+        facts = seen(await self._known(), prompt, self._helper)
+        return await prompts.encode(self._engine, facts, prompt, SystemClock())
+
+    async def apply(self, conversation: Conversation) -> str:
+        facts = seen(await self._known(), conversation, self._helper)
+        pieces = await prompts.pieces_of(facts, conversation, SystemClock())
+        return "".join(piece.text for piece in pieces)
 
     async def decode(self, tokens: Sequence[int]) -> str:
         facts = await self._known()
@@ -120,13 +130,15 @@ class Renderer:
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> AsyncGenerator[Event, None]:
         facts = await self._in_time(self._known(), context)
+        facts = seen(facts, request.prompts[0], self._helper)
         request = calling(request, facts)
         fitted = await self._in_time(self._fitted(request, facts, context), context)
-        cast = casting(request, listening(request, facts), fitted)
+        listener = Listener(request, facts, context.clock)
+        cast = casting(request, listener.facts, fitted)
         one = self._one(request, context, facts, adapter)
         asked = asked_of(request, one, fitted, context.clock)
         spoken = [
-            heard(request, facts, voice.choice, self._speech(voice, *each), context.clock)
+            listener.heard(voice, each[0].begin, self._speech(voice, *each))
             for voice, each in zip(cast.voices, asked, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
@@ -152,15 +164,17 @@ class Renderer:
     async def _fitted(
         self, request: GenerationRequest, facts: Facts, context: Context
     ) -> list[prompts.Fitted]:
-        """Every prompt as token ids that fit, before any of them makes a token."""
-        await self._require_constrainable(request)
-        return await prompts.fitted(self._engine, facts, request, context.clock)
+        """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
+        token."""
+        fitted = await prompts.fitted(self._engine, facts, request, context.clock)
+        pairs = zip(request.prompts, fitted, strict=True)
+        fitted = [held(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
+        for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
+            await self._require_constrainable(constraint)
+        return fitted
 
-    async def _require_constrainable(self, request: GenerationRequest) -> None:
+    async def _require_constrainable(self, constraint: Constraint) -> None:
         """Raises the RequestError that says why the constraint cannot be kept."""
-        constraint = request.output.constraint
-        if constraint is None:
-            return
         if not isinstance(self._engine, Constrainable):
             raise UnsupportedParameter("this model's engine takes no constraints", param=constraint.field)
         await self._engine.check(constraint)
@@ -178,7 +192,6 @@ class Renderer:
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
             cache_salt=self._salt(request, context),
             adapter=adapter,
-            constraint=output.constraint,
             actor=context.actor.id,
         )
 
@@ -211,7 +224,7 @@ class Renderer:
         if self._facts is None or self._learnt != generation:
             async with self._learning:
                 if self._facts is None or self._learnt != generation:
-                    self._facts = await learn(self._engine, self._prove, self._facts, self._tool_calls)
+                    self._facts = await learn(self._engine, self._prove, self._facts, self._families)
                     self._learnt = generation
         return self._facts
 
@@ -233,6 +246,7 @@ def asked_of(
                     one,
                     segments=segments,
                     max_tokens=prompt.max_tokens,
+                    constraint=prompt.constraint,
                     group=group,
                     choice=choice,
                     prompt_logprobs=scored if choice == 0 else None,
@@ -300,7 +314,8 @@ class Tally:
 
     def usage(self) -> Usage:
         made = sum(voice.completion_tokens for voice in self.voices)
-        return Usage(sum(self.prompts), made, self._cached())
+        thought = sum(voice.thoughts.tokens for voice in self.voices if voice.thoughts is not None)
+        return Usage(sum(self.prompts), made, self._cached(), thought)
 
     def _cached(self) -> int:
         """A prompt counts once, so its tokens are cached if none of its choices had to compute them."""

@@ -21,6 +21,9 @@ from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.environment import BoundedEnvironment
+from antiphon.rendering.reasoning import effort
+from antiphon.rendering.reasoning.families import notation_of
+from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.roles import Roles, roles_of
 from antiphon.rendering.shield import Cover, Shield, Written, covering
 from antiphon.rendering.spoken import Hide, hidden, in_system, size_of, spoken, texts_of, tools_shown
@@ -111,15 +114,33 @@ class Special:
     eos: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Families:
+    """Whose notations a model has; None is what its template says."""
+
+    calls: str | None = None
+    reasoning: str | None = None
+
+
+BY_TEMPLATE = Families()
+
+
 class ChatTemplate:
     """A compiled template. Raises TemplateRefused, when it is made and when it renders; safe to use from
     threads."""
 
-    def __init__(self, source: str, special: Special, family: str | None = None) -> None:
-        """`family`: whose notation the model has for calls; None is what the template says."""
+    def __init__(
+        self,
+        source: str,
+        special: Special,
+        families: Families = BY_TEMPLATE,
+        like: Conversation = SAMPLES[0],
+    ) -> None:
+        """`like`: has the values and documents without which the template may not work at all."""
         if len(source) > LONGEST_SOURCE:
             raise TemplateRefused(f"the chat template has more than {LONGEST_SOURCE} characters")
         self._special = special
+        self._like = like
         environment = BoundedEnvironment()
         try:
             with allow(len(source)):
@@ -134,8 +155,10 @@ class ChatTemplate:
             raise _refusal("cannot be compiled", error) from None
         self._support = AS_IT_IS
         self._roles = Roles(developer="developer" in source)
-        self.layout: Layout = layout_of(source, family)
+        self.layout: Layout = layout_of(source, families.calls)
         """How the model writes calls."""
+        self.notation: Notation | None = notation_of(source, families.reasoning)
+        """How it writes what it thinks; None: it does not."""
         self._roles = roles_of(source, self._shows)
         self._support = self._found()
 
@@ -197,7 +220,19 @@ class ChatTemplate:
             "strftime_now": _strftime_now(clock),
             "tools": tools,
             "documents": None if documents is None else hidden(list(documents), cover.hide_value),
-        } | {name: hidden(value, cover.hide_value) for name, value in conversation.template_values.items()}
+        } | {name: hidden(value, cover.hide_value) for name, value in self._values(conversation).items()}
+
+    def _values(self, conversation: Conversation) -> Mapping[str, object]:
+        """What the request gives the template to read: of reasoning, and by name. Raises a RequestError."""
+        given, asked = conversation.template_values, conversation.reasoning
+        told = effort.values(asked, self.reads, self.notation)
+        for name in told.keys() & given.keys():
+            if told[name] != given[name]:
+                raise InvalidValue(
+                    f"{asked.field} and chat_template_kwargs.{name} say different things; send one of them",
+                    param=asked.field,
+                )
+        return {**told, **given}
 
     def _found(self) -> Support:
         """What the template shows of tools, found by trying; few templates know any, and say so nowhere."""
@@ -214,6 +249,9 @@ class ChatTemplate:
         )
 
     def _shows(self, conversation: Conversation, text: str) -> bool:
+        given = {name: value for name, value in self._like.template_values.items() if name in self.reads}
+        documents = self._like.documents if "documents" in self.reads else None
+        conversation = replace(conversation, template_values=given, documents=documents)
         try:
             pieces = self.render(conversation, SystemClock())
         except TemplateRefused:

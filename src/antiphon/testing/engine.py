@@ -135,9 +135,13 @@ class ScriptedEngine:
         self.closed = True
         self.standing = EngineState.FAILED
 
-    async def encode(self, prompt: Prompt, add_special: bool = True) -> tuple[int, ...]:
+    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
         self._require_ready()
         return _tokens(prompt)
+
+    async def apply(self, conversation: Conversation) -> str:
+        self._require_ready()
+        return bytes(_tokens(conversation)).decode()
 
     async def decode(self, tokens: Sequence[int]) -> str:
         self._require_ready()

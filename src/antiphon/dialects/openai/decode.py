@@ -3,12 +3,16 @@ applied."""
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict
 
 from antiphon.dialects.base import Call
 from antiphon.dialects.openai.constraints import asked_constraint
+from antiphon.dialects.openai.conversations import rendered
 from antiphon.dialects.openai.fields import sift
+from antiphon.dialects.openai.fields_messages import MEDIA
 from antiphon.dialects.openai.places import Place
+from antiphon.dialects.openai.reasoning import asked_reasoning, thought
 from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import (
@@ -37,6 +41,9 @@ MOST_NAMED = 32
 """Unknown fields that an answer names; with names of 64 characters two kilobytes of a header."""
 
 INDEX = re.compile(r"\[\d+\]")
+
+MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
+"""Types of parts that are known and that no model here takes."""
 
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
@@ -70,7 +77,8 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
         **_shown(wire),
     )
     tools, relaxed = asked_tools(wire)
-    prompt = replace(conversation(wire.messages), tools=tools)
+    prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens)
+    prompt = replace(prompt, reasoning=asked_reasoning(wire))
     call = _call(wire, (prompt,), output, ignored)
     return replace(call, relaxed=relaxed) if relaxed else call
 
@@ -102,7 +110,7 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
         logprobs=wire.logprobs,
         **_shown(wire),
     )
-    return _call(wire, _raw_prompts(wire.prompt), output, ignored)
+    return _call(wire, _raw_prompts(wire.prompt, wire.add_special_tokens is not False), output, ignored)
 
 
 def _named(unknown: list[str] | None) -> tuple[str, ...]:
@@ -155,17 +163,22 @@ def sift_messages(given: dict[str, Any], report: list[str] | None = None) -> dic
     }
 
 
-def conversation(messages: list[ChatMessage], generation_prompt: bool = True) -> Conversation:
-    """The conversation that wire messages say. Raises a RequestError."""
+def turns(messages: list[ChatMessage]) -> tuple[Message, ...]:
+    """What wire messages say. Raises a RequestError."""
     require_answered(messages)
-    return Conversation(tuple(map(_message, messages)), generation_prompt)
+    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(messages))
 
 
-def _message(message: ChatMessage) -> Message:
+def conversation(messages: list[ChatMessage]) -> Conversation:
+    """The conversation that wire messages say. Raises a RequestError."""
+    return Conversation(turns(messages))
+
+
+def _message(message: ChatMessage, where: str) -> Message:
     content = message.content or ""
     text = content if isinstance(content, str) else "".join(part.text for part in content)
-    calls = made_calls(message)
-    return Message(Role(message.role), text, message.name, calls, message.tool_call_id)
+    calls, said = made_calls(message), thought(message, where)
+    return Message(Role(message.role), text, message.name, calls, message.tool_call_id, said)
 
 
 def _sift_message(message: object, where: str, report: list[str] | None) -> object:
@@ -191,6 +204,10 @@ def _sift_part(part: object, where: str, report: list[str] | None) -> object:
     if not isinstance(part, dict):
         return part
     kept, _ = sift(part, Place.PART, f"{where}.", report)
+    if kept.get("type") in MEDIA_PARTS:
+        raise UnsupportedParameter(
+            f"{where}.type {kept['type']} is not supported: {MEDIA}", param=f"{where}.type"
+        )
     if kept.get("type", "text") != "text":
         raise InvalidValue(f"{where}.type must be text; got {kind(kept['type'])}", param=f"{where}.type")
     return kept
@@ -221,10 +238,10 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
     return Call(request, bool(wire.stream), include_usage, ignored)
 
 
-def _raw_prompts(prompt: str | list[Any]) -> tuple[RawPrompt, ...]:
+def _raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:
     """One prompt for a text or a list of ids; one for each item of a list of texts or of lists of ids."""
     if isinstance(prompt, str):
-        return (_text_prompt(prompt, "prompt"),)
+        return (_text_prompt(prompt, "prompt", special),)
     kinds = set(map(type, prompt))
     if len(kinds) > 1:
         raise InvalidValue(
@@ -236,14 +253,14 @@ def _raw_prompts(prompt: str | list[Any]) -> tuple[RawPrompt, ...]:
         raise InvalidValue(
             f"prompt must hold at most {MAX_SEQUENCES} prompts; got {len(prompt)}", param="prompt"
         )
-    make = _text_prompt if str in kinds else _token_prompt
+    make = partial(_text_prompt, special=special) if str in kinds else _token_prompt
     return tuple(make(item, f"prompt[{index}]") for index, item in enumerate(prompt))
 
 
-def _text_prompt(text: str, where: str) -> RawPrompt:
+def _text_prompt(text: str, where: str, special: bool) -> RawPrompt:
     if not text:
         raise InvalidValue(f"{where} is empty; send at least one character", param=where)
-    return RawPrompt(text=text)
+    return RawPrompt(text=text, add_special=special)
 
 
 def _token_prompt(tokens: list[int], where: str) -> RawPrompt:

@@ -1,7 +1,7 @@
 """OpenAI's dialect as part of the OpenAPI document: made from the wire types, with the table of fields in the
 margin."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from antiphon.dialects.describing import generation, json_answer, operation, sch
 from antiphon.dialects.openai import adapters, answers, embeddings, models, tokens, wire
 from antiphon.dialects.openai.fields import TABLES
 from antiphon.dialects.openai.places import Place
+from antiphon.dialects.openai.tokens import VLLMTokens
 
 SHAPES: tuple[type[msgspec.Struct], ...] = (
     wire.ChatCompletionRequest,
@@ -27,6 +28,8 @@ SHAPES: tuple[type[msgspec.Struct], ...] = (
     tokens.TokenizeAnswer,
     tokens.DetokenizeRequest,
     tokens.DetokenizeAnswer,
+    tokens.ApplyRequest,
+    tokens.ApplyAnswer,
     adapters.LoadAdapterRequest,
     adapters.UnloadAdapterRequest,
 )
@@ -44,6 +47,7 @@ REQUESTS: Mapping[str, Place] = {
     "EmbeddingsRequest": Place.EMBEDDINGS,
     "TokenizeRequest": Place.TOKENIZE,
     "DetokenizeRequest": Place.DETOKENIZE,
+    "ApplyRequest": Place.APPLY,
     "LoadAdapterRequest": Place.LOAD,
     "UnloadAdapterRequest": Place.UNLOAD,
 }
@@ -55,6 +59,7 @@ EXAMPLES: Mapping[str, object] = {
     "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
     "TokenizeRequest": {"prompt": "Hello!"},
     "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "ApplyRequest": {"messages": [{"role": "user", "content": "Hello!"}]},
     "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
     "UnloadAdapterRequest": {"lora_name": "pirate"},
 }
@@ -87,21 +92,28 @@ def _paths() -> dict[str, Any]:
         },
         "/v1/models": {"get": listed},
         "/v1/models/{model}": {"get": shown | {"parameters": [name]}},
-        "/tokenize": {
-            "post": operation(
-                "Show the token ids of a prompt", "tokens", "TokenizeRequest", json_answer("TokenizeAnswer")
-            )
-        },
-        "/detokenize": {
-            "post": operation(
-                "Show the text of token ids", "tokens", "DetokenizeRequest", json_answer("DetokenizeAnswer")
-            )
-        },
+        **_shown(
+            VLLMTokens.tokenize_paths, "Show the token ids of a prompt", "TokenizeRequest", "TokenizeAnswer"
+        ),
+        **_shown(
+            VLLMTokens.detokenize_paths, "Show the text of token ids", "DetokenizeRequest", "DetokenizeAnswer"
+        ),
+        **_shown(
+            VLLMTokens.apply_paths,
+            "Show the prompt that the chat template makes of a conversation",
+            "ApplyRequest",
+            "ApplyAnswer",
+        ),
         "/v1/load_lora_adapter": {"post": _change("Make a LoRA adapter a model", "LoadAdapterRequest")},
         "/v1/unload_lora_adapter": {
             "post": _change("Take a LoRA adapter's name away", "UnloadAdapterRequest")
         },
     }
+
+
+def _shown(paths: Iterable[str], summary: str, body: str, answer: str) -> dict[str, Any]:
+    """One operation at all of its paths."""
+    return {path: {"post": operation(summary, "tokens", body, json_answer(answer))} for path in paths}
 
 
 def _change(summary: str, body: str) -> dict[str, Any]:

@@ -4,10 +4,11 @@ does with it. The rows stand in `fields_generating`, `fields_messages` and `fiel
 from antiphon.dialects.openai.fields_generating import GENERATING
 from antiphon.dialects.openai.fields_messages import MESSAGES
 from antiphon.dialects.openai.fields_others import OTHERS
+from antiphon.dialects.openai.fields_reasoning import REASONING
 from antiphon.dialects.openai.places import Place
 from antiphon.dialects.table import Book, Field
 
-FIELDS: tuple[Field, ...] = (*GENERATING, *MESSAGES, *OTHERS)
+FIELDS: tuple[Field, ...] = (*GENERATING, *MESSAGES, *REASONING, *OTHERS)
 
 BOOK = Book(FIELDS, tuple(Place), endpoints=(Place.CHAT, Place.TEXT))
 TABLES = BOOK.tables

@@ -1,5 +1,6 @@
 """Fields of the two generating endpoints."""
 
+from antiphon.dialects.openai.fields_templates import RENDERED
 from antiphon.dialects.openai.places import BOTH, CHAT, STREAM, TEXT
 from antiphon.dialects.table import Field, ignored, refused, supported
 
@@ -7,7 +8,6 @@ LEGACY = "OpenAI took its place by tools; send tools"
 MEDIA = "only text is taken in and given out"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
-TEMPLATE = "the model's own template is used as it is; leave it out"
 
 GENERATING: tuple[Field, ...] = (
     *supported(
@@ -19,6 +19,9 @@ GENERATING: tuple[Field, ...] = (
         tools="Functions that the model may call, at most 128.",
         tool_choice="Whether it calls: auto, none, required, one tool by its name, or allowed_tools.",
         parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        **RENDERED,
+        add_special_tokens="Whether the model's begin token stands before what the template writes, unless "
+        "that begins with it. Left out: where the model wants one.",
         top_logprobs="How many of the likeliest tokens are given at each place, at most 20; only together "
         "with logprobs.",
     ),
@@ -27,6 +30,8 @@ GENERATING: tuple[Field, ...] = (
         prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens.",
         logprobs="Gives each token's log-probability in the model's raw distribution (before bias, "
         "penalties, temperature and cuts), and so many of the likeliest tokens at its place, at most 20.",
+        add_special_tokens="Whether a text gets the begin token that the model wants; true by default. Token "
+        "ids stay as they are.",
         echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
         "too, and with max_tokens 0 nothing else is done.",
         best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
@@ -90,7 +95,6 @@ GENERATING: tuple[Field, ...] = (
     refused("modalities", CHAT, MEDIA, ["text"]),
     refused("audio", CHAT, MEDIA),
     refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
-    refused("reasoning_effort", CHAT, "reasoning models are not built yet; leave it out", "none"),
     refused("verbosity", CHAT, "say in a message how long the answer shall be", "medium"),
     refused("store", CHAT, STORE, False),
     refused("metadata", CHAT, STORE, {}),
@@ -118,11 +122,4 @@ GENERATING: tuple[Field, ...] = (
     refused("priority", BOTH, "requests are served in order; leave it out", 0),
     refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
     refused("best_of", CHAT, "/v1/completions has best_of; leave it out", 1),
-    refused("add_generation_prompt", CHAT, TEMPLATE, True),
-    refused("continue_final_message", CHAT, TEMPLATE, False),
-    refused("add_special_tokens", CHAT, TEMPLATE, False),
-    refused("add_special_tokens", TEXT, "a raw prompt gets the model's begin token; leave it out", True),
-    refused("chat_template", CHAT, TEMPLATE),
-    refused("chat_template_kwargs", CHAT, TEMPLATE, {}),
-    refused("documents", CHAT, "write them into a message", []),
 )

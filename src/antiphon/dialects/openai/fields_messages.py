@@ -3,7 +3,7 @@
 from antiphon.dialects.openai.places import CALL, CALLED, FUNCTION, MESSAGE, PART, TOOL
 from antiphon.dialects.table import Field, refused, supported
 
-MEDIA = "only text is taken in and given out"
+MEDIA = "the models here take only text (modalities in /v1/models/{model}); leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
 
 MESSAGES: tuple[Field, ...] = (
@@ -40,6 +40,7 @@ MESSAGES: tuple[Field, ...] = (
     refused("image_url", PART, MEDIA),
     refused("input_audio", PART, MEDIA),
     refused("file", PART, MEDIA),
+    refused("video_url", PART, MEDIA),
     refused("refusal", PART, "say it as text"),
     refused("prompt_cache_breakpoint", PART, HOSTED),
     refused("custom", TOOL, "only functions are called; send type function"),

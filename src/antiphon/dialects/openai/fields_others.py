@@ -1,18 +1,24 @@
 """Fields of the endpoints beside generation: embeddings, token ids, adapters."""
 
-from antiphon.dialects.openai.places import DETOKENIZE, EMBEDDINGS, LOAD, TOKENIZE, UNLOAD
+from antiphon.dialects.openai.fields_templates import RENDERED
+from antiphon.dialects.openai.places import APPLY, DETOKENIZE, EMBEDDINGS, LOAD, TOKENIZE, UNLOAD
 from antiphon.dialects.table import Field, ignored, refused, supported
-
-TEMPLATE = "the model's own template is used as it is; leave it out"
 
 OTHERS: tuple[Field, ...] = (
     *supported(
         TOKENIZE,
         prompt="A text as /v1/completions takes it.",
         messages="A conversation, instead of a prompt.",
-        add_special_tokens="Whether the prompt gets the model's begin token; true by default.",
+        add_special_tokens="Whether the prompt gets the model's begin token: a text by default, a "
+        "conversation by default where the model wants one and the template writes none.",
         tools="What the model is shown as tools; only with messages.",
-        add_generation_prompt="Whether the assistant's turn is opened after the messages; true by default.",
+        **RENDERED,
+    ),
+    *supported(
+        APPLY,
+        messages="The conversation.",
+        tools="What the model is shown as tools.",
+        **RENDERED,
     ),
     *supported(
         EMBEDDINGS,
@@ -25,7 +31,9 @@ OTHERS: tuple[Field, ...] = (
     ),
     *supported(TOKENIZE, return_token_strs="Whether the text of each token is given too."),
     *supported(DETOKENIZE, tokens="The token ids."),
-    *supported(TOKENIZE | DETOKENIZE, model="Name of a model; may be left out when there is only one."),
+    *supported(
+        TOKENIZE | APPLY | DETOKENIZE, model="Name of a model; may be left out when there is only one."
+    ),
     *supported(
         LOAD,
         lora_path="A GGUF adapter, or a directory as PEFT saves it, on the server: in one of the directories "
@@ -40,9 +48,6 @@ OTHERS: tuple[Field, ...] = (
     refused("add_special_tokens", EMBEDDINGS, "send token ids to have them read as they are", True),
     refused("normalize", EMBEDDINGS, "vectors always have the length 1; leave it out", True),
     refused("priority", EMBEDDINGS, "requests are served in turn; leave it out", 0),
-    refused("continue_final_message", TOKENIZE, TEMPLATE, False),
-    refused("chat_template", TOKENIZE, TEMPLATE),
-    refused("chat_template_kwargs", TOKENIZE, TEMPLATE, {}),
     refused("is_3d_lora_weight", LOAD, "experts are not adapted here; leave it out", False),
     refused("lora_int_id", UNLOAD, "adapters are known by their names; leave it out"),
 )

@@ -18,6 +18,7 @@ class Place(StrEnum):
     EMBEDDINGS = "/v1/embeddings"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
+    APPLY = "/v1/apply-template"
     LOAD = "/v1/load_lora_adapter"
     UNLOAD = "/v1/unload_lora_adapter"
 
@@ -35,5 +36,6 @@ STREAM = frozenset({Place.STREAM})
 EMBEDDINGS = frozenset({Place.EMBEDDINGS})
 TOKENIZE = frozenset({Place.TOKENIZE})
 DETOKENIZE = frozenset({Place.DETOKENIZE})
+APPLY = frozenset({Place.APPLY})
 LOAD = frozenset({Place.LOAD})
 UNLOAD = frozenset({Place.UNLOAD})

@@ -1,13 +1,14 @@
-"""vLLM's endpoints that show token ids: /tokenize and /detokenize."""
+"""The endpoints that show what a request becomes: vLLM's /tokenize and /detokenize, and llama.cpp's
+/apply-template."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.dialects.base import DetokenizeCall, TokenizeCall
-from antiphon.dialects.openai.decode import conversation, sift_messages
+from antiphon.dialects.base import ApplyCall, DetokenizeCall, TokenizeCall
+from antiphon.dialects.openai.conversations import rendered
+from antiphon.dialects.openai.decode import sift_messages, turns
 from antiphon.dialects.openai.fields import sift
 from antiphon.dialects.openai.logprobs import spelt
 from antiphon.dialects.openai.places import Place
@@ -18,29 +19,60 @@ from antiphon.dialects.openai.wire import (
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatMessage,
+    Documents,
     Name,
+    TemplateSource,
+    TemplateValues,
     TokenId,
     ToolShape,
 )
 from antiphon.dialects.strict_json import read_object
-from antiphon.domain.request import RawPrompt
+from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.domain.tools import Tools
-from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
+from antiphon.errors import InvalidValue, MissingParameter
+
+ONLY_MESSAGES = (
+    "add_generation_prompt continue_final_message chat_template chat_template_kwargs documents tools".split()
+)
+"""What says nothing of a raw prompt."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class TokenizeRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Body of POST /tokenize: a prompt or messages."""
+Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class Shown(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is said of a conversation that is only shown."""
 
     model: Name | None = None
-    prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
-    add_special_tokens: bool | None = None
-    """Whether a raw prompt gets the model's begin token; a conversation has what its template writes."""
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: TemplateSource | None = None
+    chat_template_kwargs: TemplateValues | None = None
+    documents: Documents | None = None
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
+
+
+class TokenizeRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /tokenize: a prompt or messages."""
+
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+
+
+class ApplyRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/apply-template."""
+
+    messages: Messages
+
+
+class ApplyAnswer(Struct, frozen=True):
+    """The text that the template writes, names of control tokens included."""
+
+    prompt: str
 
 
 class TokenizeAnswer(Struct, frozen=True):
@@ -70,8 +102,9 @@ class DetokenizeAnswer(Struct, frozen=True):
 class VLLMTokens:
     """`TokenOperations` of the dialect."""
 
-    tokenize_path = "/tokenize"
-    detokenize_path = "/detokenize"
+    tokenize_paths: tuple[str, ...] = ("/tokenize", "/v1/tokenize")
+    detokenize_paths: tuple[str, ...] = ("/detokenize", "/v1/detokenize")
+    apply_paths: tuple[str, ...] = ("/apply-template", "/v1/apply-template")
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
         given, _ = sift(read_object(body), Place.TOKENIZE)
@@ -81,21 +114,18 @@ class VLLMTokens:
                 raise MissingParameter("send prompt or messages", param="prompt")
             raise InvalidValue("send prompt or messages, not both", param="messages")
         texts = bool(wire.return_token_strs)
-        if wire.messages is None:
-            for name in ("add_generation_prompt", "tools"):
-                if getattr(wire, name) is not None:
-                    raise InvalidValue(f"{name} is taken only with messages", param=name)
-            special = wire.add_special_tokens is not False
-            return TokenizeCall(wire.model, RawPrompt(text=wire.prompt), special, texts)
-        if wire.add_special_tokens:
-            raise UnsupportedParameter(
-                "add_special_tokens is not supported with messages: the template writes them; leave it out",
-                param="add_special_tokens",
-            )
-        prompt = conversation(wire.messages, wire.add_generation_prompt is not False)
-        tools, _ = listed_tools(wire.tools or ())
-        shown = replace(prompt, tools=Tools(tools)) if tools else prompt
-        return TokenizeCall(wire.model, shown, True, texts)
+        if wire.messages is not None:
+            return TokenizeCall(wire.model, _shown(wire, wire.messages, wire.add_special_tokens), texts)
+        for name in ONLY_MESSAGES:
+            if getattr(wire, name) is not None:
+                raise InvalidValue(f"{name} is taken only with messages", param=name)
+        special = wire.add_special_tokens is not False
+        return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
+
+    def decode_apply(self, body: bytes) -> ApplyCall:
+        given, _ = sift(read_object(body), Place.APPLY)
+        wire = shaped(sift_tools(sift_messages(given), None), ApplyRequest)
+        return ApplyCall(wire.model, _shown(wire, wire.messages))
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
         given, _ = sift(read_object(body), Place.DETOKENIZE)
@@ -110,3 +140,12 @@ class VLLMTokens:
 
     def detokenized(self, text: str) -> bytes:
         return _encode(DetokenizeAnswer(text))
+
+    def applied(self, text: str) -> bytes:
+        return _encode(ApplyAnswer(text))
+
+
+def _shown(wire: Shown, messages: list[ChatMessage], special: bool | None = None) -> Conversation:
+    """The conversation with its tools, as it would be generated from. Raises a RequestError."""
+    tools, _ = listed_tools(wire.tools or ())
+    return rendered(wire, turns(messages), Tools(tools) if tools else None, special)

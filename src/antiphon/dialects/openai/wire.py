@@ -59,6 +59,15 @@ FUNCTION_NAME = "^[a-zA-Z0-9_-]{1,64}$"
 MAX_CALLS = 128
 """Calls of one message."""
 
+MAX_TEMPLATE = 100_000
+"""Characters of a request's chat template; the longest of the known models has 30,000."""
+
+MAX_VALUES = 64
+"""Values that a request gives a chat template."""
+
+MAX_DOCUMENTS = 1024
+"""Documents of one conversation: more than fit most contexts with a paragraph in each."""
+
 INT32_MAX = 2**31 - 1
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -75,6 +84,7 @@ Repetition = Annotated[float, Meta(gt=0, le=2)]
 Surprise = Annotated[float, Meta(gt=0, le=100)]
 Rate = Annotated[float, Meta(ge=0, le=1)]
 LeastTokens = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Bias = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]
 Allowed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
 Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
@@ -84,6 +94,9 @@ TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 Stop = StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)]
+TemplateSource = Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE)]
+TemplateValues = Annotated[dict[str, Any], Meta(max_length=MAX_VALUES)]
+Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)]
 StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 
 
@@ -119,6 +132,10 @@ class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name | None = None
     tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: Name | None = None
+    reasoning_content: str | None = None
+    """What the assistant thought before its content."""
+    reasoning: str | None = None
+    """The same by its newer name."""
 
 
 class Function(Struct, frozen=True, forbid_unknown_fields=True):
@@ -244,11 +261,20 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Count | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: TemplateSource | None = None
+    chat_template_kwargs: TemplateValues | None = None
+    documents: Documents | None = None
+    add_special_tokens: bool | None = None
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
+    reasoning_effort: Effort | None = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: LeastTokens | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -261,4 +287,5 @@ class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only
     """0 only together with `echo`."""
     logprobs: Alternatives | None = None
     echo: bool | None = None
+    add_special_tokens: bool | None = None
     best_of: Candidates | None = None

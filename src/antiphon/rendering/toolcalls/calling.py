@@ -1,4 +1,5 @@
-"""What tools make of a request: the constraint that its choices follow, and who listens for calls."""
+"""What tools and reasoning make of a request: the constraint that its choices follow, and who reads what they
+say."""
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
@@ -6,12 +7,18 @@ from dataclasses import replace
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.context import Clock
 from antiphon.domain.events import Event
-from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
 from antiphon.domain.tools import ToolChoice, Tools
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.reasoning.counting import Thoughts
+from antiphon.rendering.reasoning.effort import require_able
+from antiphon.rendering.reasoning.notation import Begin
+from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.spoken import short_id
 from antiphon.rendering.toolcalls.hearing import Hearing
+from antiphon.rendering.toolcalls.reading import PlainReader, Reader
+from antiphon.rendering.voice import Voice
 
 ID_PREFIX = "call_"
 
@@ -19,6 +26,8 @@ ID_PREFIX = "call_"
 def calling(request: GenerationRequest, facts: Facts) -> GenerationRequest:
     """The same request, with its choices constrained as its tools want it. Raises UnsupportedParameter."""
     tools, constraint = _tools(request), request.output.constraint
+    if facts.template is not None:
+        require_able(_reasoning(request), facts.template.notation)
     if tools is None or facts.template is None:
         return request
     if constraint is not None:
@@ -33,27 +42,63 @@ def calling(request: GenerationRequest, facts: Facts) -> GenerationRequest:
     return replace(request, output=replace(request.output, constraint=constraint))
 
 
-def heard(
-    request: GenerationRequest,
-    facts: Facts,
-    choice: int,
-    events: AsyncGenerator[Event, None],
-    clock: Clock,
-) -> AsyncGenerator[Event, None]:
-    """The events of one choice, with calls told apart from text where the model may call."""
-    tools = _tools(request)
-    if tools is None or facts.template is None or not _is_read(request, facts):
-        return events
-    layout, required = facts.template.layout, tools.choice is ToolChoice.REQUIRED
-    return Hearing(choice, layout.reader(), _ids(clock, layout.short_ids), required).told(events)
+class Listener:
+    """Reads what the choices of one request say."""
+
+    def __init__(self, request: GenerationRequest, facts: Facts, clock: Clock) -> None:
+        self._request = request
+        self._facts = facts
+        self._tools = _tools(request)
+        self._clock = clock
+        self._calls = _calls_are_read(request, facts)
+
+    @property
+    def facts(self) -> Facts:
+        """The model as its text is read: control tokens that the readers have to see are seen."""
+        template = self._facts.template
+        if template is None:
+            return self._facts
+        marks = template.layout.marks if self._calls or self._in_channels else ()
+        if template.notation is not None and _is_chat(self._request):
+            marks += template.notation.marks
+        return replace(self._facts, pieces=self._facts.hearing(marks))
+
+    def heard(
+        self, voice: Voice, begin: Begin | None, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one choice, with calls and reasoning told apart from text. `begin`: where it begins;
+        None where no reasoning is looked for."""
+        reader = self._reader(begin)
+        if reader is None or self._facts.template is None:
+            return events
+        if begin is not None:
+            voice.thoughts = Thoughts(reader.spans)
+        required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
+        ids = _ids(self._clock, self._facts.template.layout.short_ids)
+        shown = _reasoning(self._request).shown
+        return Hearing(voice.choice, reader, ids, required, shown).told(events)
+
+    def _reader(self, begin: Begin | None) -> Reader | None:
+        template = self._facts.template
+        if template is None:
+            return None
+        inner = template.layout.reader() if self._calls or self._in_channels else PlainReader()
+        if begin is None or template.notation is None or begin is Begin.AFTER or self._in_channels:
+            return inner if self._calls or self._in_channels else None
+        return ThinkingReader(
+            template.notation, begin, inner, kept=self._request.output.constraint is not None
+        )
+
+    @property
+    def _in_channels(self) -> bool:
+        """Whether the model says everything in channels, which have to be read whatever is asked for."""
+        template = self._facts.template
+        if template is None or template.notation is None or not _is_chat(self._request):
+            return False
+        return template.notation.channels
 
 
-def listening(request: GenerationRequest, facts: Facts) -> Facts:
-    """The model as its text is read where calls are told apart: the control tokens around them are seen."""
-    return replace(facts, pieces=facts.heard) if _is_read(request, facts) else facts
-
-
-def _is_read(request: GenerationRequest, facts: Facts) -> bool:
+def _calls_are_read(request: GenerationRequest, facts: Facts) -> bool:
     """Whether the text is read for calls; of a model with channels also where none may be made."""
     tools, constraint = _tools(request), request.output.constraint
     if tools is None or facts.template is None:
@@ -63,10 +108,19 @@ def _is_read(request: GenerationRequest, facts: Facts) -> bool:
     return tools.choice is not ToolChoice.NONE or bool(facts.template.layout.frames)
 
 
+def _is_chat(request: GenerationRequest) -> bool:
+    return isinstance(request.prompts[0], Conversation)
+
+
 def _tools(request: GenerationRequest) -> Tools | None:
-    """Only a conversation has tools, and a request with one has nothing else."""
+    """All conversations of a request have the same tools."""
     prompt = request.prompts[0]
     return prompt.tools if isinstance(prompt, Conversation) else None
+
+
+def _reasoning(request: GenerationRequest) -> Reasoning:
+    prompt = request.prompts[0]
+    return prompt.reasoning if isinstance(prompt, Conversation) else Reasoning()
 
 
 def _ids(clock: Clock, short: bool) -> Callable[[], str]:

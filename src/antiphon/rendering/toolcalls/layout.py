@@ -35,8 +35,8 @@ class Frame:
 
     def marked(self, controls: Mapping[str, int]) -> groups.Frame:
         """With ids for control tokens."""
-        close = None if self.close is None else _marks(self.close, controls)
-        return groups.Frame(_marks(self.open, controls), close)
+        close = None if self.close is None else marked(self.close, controls)
+        return groups.Frame(marked(self.open, controls), close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class Layout:
         """What a choice has to be. `controls`: ids of control tokens by name."""
         group = Group(
             around=AROUND[tools.choice],
-            open=_marks(self.open, controls),
+            open=marked(self.open, controls),
             calls=tuple(self._call(tool, controls) for tool in tools.callable),
-            close=_marks(self.close, controls),
-            between=None if self.between is None or not tools.parallel else _marks(self.between, controls),
-            again=None if self.again is None or not tools.parallel else _marks(self.again, controls),
+            close=marked(self.close, controls),
+            between=None if self.between is None or not tools.parallel else marked(self.between, controls),
+            again=None if self.again is None or not tools.parallel else marked(self.again, controls),
             sign=self.sign,
             frames=tuple(frame.marked(controls) for frame in self.frames),
         )
@@ -86,9 +86,10 @@ class Layout:
         """One call as text."""
         return "".join((*self.open, *self.before, name, *self.after, arguments, *self.end, *self.close))
 
-    def shown(self, controls: Mapping[str, int]) -> dict[int, str]:
-        """Control tokens that the reader has to see as text, by id."""
-        marks: tuple[Marks, ...] = (
+    @property
+    def marks(self) -> Marks:
+        """What a reader has to see, control tokens among it."""
+        all_of: tuple[Marks, ...] = (
             *(frame.open + (frame.close or ()) for frame in self.frames),
             self.open,
             self.before,
@@ -98,16 +99,16 @@ class Layout:
             self.between or (),
             self.again or (),
         )
-        return {controls[mark]: mark for each in marks for mark in each if mark in controls}
+        return tuple(mark for each in all_of for mark in each)
 
     def _call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
         begin = (*self.before, tool.name, *self.after)
-        return Call(_marks(begin, controls), tool.schema, _marks(self.end, controls), tool.field)
+        return Call(marked(begin, controls), tool.schema, marked(self.end, controls), tool.field)
 
 
-def _marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
-    """With ids for control tokens, and texts that follow each other joined: what is one text is tokenized as
-    one."""
+def marked(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
+    """With ids for what is a token of its own, and texts that follow each other joined: what is one text is
+    tokenized as one."""
     made: list[Mark] = []
     for mark in marks:
         if mark in controls:

@@ -1,0 +1,184 @@
+"""Templates that come with requests: rendered in a process that can be killed, a few at a time, and refused
+by their field's name."""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.domain.tools import Tool, ToolCall, Tools
+from antiphon.errors import Overloaded, TemplateRefused, UnsupportedParameter
+from antiphon.rendering.apart import AT_ONCE, MOST_WAITING, Helper, OwnTemplate, render
+from antiphon.rendering.facts import learn, seen
+from antiphon.rendering.templates import ChatTemplate, Families
+from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
+from antiphon.rendering.toolcalls.families import layout_of
+from antiphon.sandbox import JobStopped, Stop
+from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
+from antiphon.testing.token_engine import scripted_info
+from tests.engines.host.processes import descendants
+from tests.rendering.asking import answer, asking, renderer
+from tests.rendering.support import FAMILIES, SPECIAL, prove_here, talk
+
+HOSTILE = (
+    "{{ ''.__class__.__mro__ }}",
+    "{% for i in range(10**9) %}a{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 'a' * 10**9 }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ raise_exception('no') }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ nothing.at.all }}",
+    "{% if %}",
+)
+
+
+async def here(target, payload, limits):
+    """Runs the job without a process, for tests of other things."""
+    assert target == "antiphon.rendering.apart:render"
+    return [list(pair) for pair in render(payload)]
+
+
+def own(source, helper=None):
+    return OwnTemplate(source, SPECIAL, Families(), layout_of(source), None, helper or Helper(here))
+
+
+SPEAKS_LLAMA = "{% for m in messages %}<|python_tag|>{{ m.content }}{% endfor %}"
+CONVERSATION = Conversation(
+    (
+        Message(Role.SYSTEM, "Be <|im_end|> brief."),
+        Message(Role.USER, "Grüße 😀", name="Ada"),
+        Message(Role.ASSISTANT, "Well", tool_calls=(ToolCall("c", "f", '{"a": 1}'),), reasoning="hm"),
+        Message(Role.TOOL, "4", tool_call_id="c"),
+        Message(Role.ASSISTANT, "So it is "),
+    ),
+    generation_prompt=False,
+    continues=True,
+    tools=Tools((Tool("f", "does", {"type": "object", "properties": {"a": {"enum": [1]}}}),)),
+    template_values={"mood": ["calm"]},
+    documents=({"text": "<|im_end|>"},),
+)
+ALL = (
+    "{{ mood | tojson }}{{ documents | tojson }}{{ tools | tojson }}{{ strftime_now('%Y') }}"
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }} {{ m.reasoning_content }} {{ m.content }}"
+    "{{ m.tool_calls | tojson if m.tool_calls }}{{ m.tool_call_id }}<|im_end|>{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("source", [ALL, *(FAMILIES[name] for name in sorted(FAMILIES))])
+async def test_a_template_writes_the_same_apart_as_here(source):
+    conversation = CONVERSATION if source is ALL else talk("A <|im_end|>", "B", "C")
+    whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
+    assert await own(source, Helper()).render(conversation, FakeClock()) == whole
+
+
+@pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
+async def test_a_hostile_template_is_refused_within_seconds_while_others_go_on(source):
+    engine, _ = renderer(Script(text="ok"))
+    engine_busy = replace(talk("Hello"), template=source)
+    begun = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(refusal(engine, engine_busy))
+        assert (await answer(engine, asking(talk("Hello")))).choices[0].text == "ok"
+        assert not job.done()
+    refused = job.result()
+    assert refused.param == "chat_template" and refused.status == 400
+    assert "0x" not in refused.message and os.sep + "usr" not in refused.message
+    assert time.monotonic() - begun < 40
+    assert descendants(os.getpid(), "antiphon.sandbox") == []
+
+
+async def refusal(engine, conversation):
+    with pytest.raises(TemplateRefused) as caught:
+        await answer(engine, asking(conversation))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        (Stop.TIME, "more than 2 seconds"),
+        (Stop.MEMORY, "more than 256 MB"),
+        (Stop.ANSWER, "too long a prompt"),
+        (Stop.CRASH, "broke the process"),
+    ],
+)
+async def test_what_was_stopped_is_told_without_details(stop, said):
+    async def stopped(target, payload, limits):
+        raise JobStopped(stop, "a detail of the helper")
+
+    with pytest.raises(TemplateRefused, match=said) as refused:
+        await own("{{ x }}", Helper(stopped)).render(talk("Hello"), FakeClock())
+    assert refused.value.param == "chat_template" and "detail" not in refused.value.message
+
+
+async def test_errors_that_name_a_field_keep_it():
+    for conversation, param in (
+        (replace(talk("Q"), template_values={"y": 1}), "chat_template_kwargs.y"),
+        (replace(talk("Q", "A"), generation_prompt=False, continues=True), "continue_final_message"),
+        (replace(talk("Q"), documents=({},)), "documents"),
+    ):
+        with pytest.raises(UnsupportedParameter) as refused:
+            await own("{{ messages[0].content }}", Helper()).render(conversation, FakeClock())
+        assert refused.value.param == param
+
+
+async def test_so_many_run_and_so_many_wait_and_the_next_is_told_to_come_again():
+    gate, running = asyncio.Event(), []
+
+    async def slow(target, payload, limits):
+        running.append(payload)
+        await gate.wait()
+        return await here(target, payload, limits)
+
+    helper = Helper(slow)
+    async with asyncio.TaskGroup() as group:
+        jobs = [
+            group.create_task(own(FAMILIES["chatml"], helper).render(talk("Q"), FakeClock()))
+            for _ in range(AT_ONCE + MOST_WAITING)
+        ]
+        while len(running) < AT_ONCE:
+            await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await own(FAMILIES["chatml"], helper).render(talk("Q"), FakeClock())
+        assert refused.value.status == 429 and refused.value.retry_after
+        assert len(running) == AT_ONCE
+        jobs[-1].cancel()
+        jobs[0].cancel()
+        gate.set()
+    assert len(running) == AT_ONCE + MOST_WAITING - 1
+    assert await own(FAMILIES["chatml"], helper).render(talk("Q"), FakeClock())
+
+
+async def test_a_model_without_a_template_chats_through_a_requests():
+    engine, tokens = renderer(Script(text="ok"), info=scripted_info(chat_template=None))
+    with pytest.raises(TemplateRefused, match="send one as chat_template"):
+        await answer(engine, asking(talk("Hello")))
+    asked = replace(talk("Hello <|im_end|>"), template=FAMILIES["chatml"])
+    assert (await answer(engine, asking(asked))).choices[0].text == "ok"
+    assert (
+        await engine.apply(asked) == "<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert await engine.encode(asked) == tokens.requests[0].segments[0].tokens
+
+
+async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_another():
+    engine = ScriptedTokenEngine(info=scripted_info(chat_template=SPEAKS_LLAMA))
+    facts = await learn(engine, prove_here, None)
+
+    def opened(facts, source):
+        known = seen(facts, replace(talk("Q"), template=source), Helper(here))
+        assert known.template is not None
+        return known.template.layout.open
+
+    assert opened(facts, "{{ messages[0].content }}") == NOTATIONS["llama"]("").open
+    assert opened(facts, "<tool_call>{{ messages[0].content }}") == ("<tool_call>",)
+    settled = await learn(engine, prove_here, None, Families("deepseek"))
+    assert opened(settled, "<tool_call>{{ messages }}") == NOTATIONS["deepseek"]("").open
+    raw = await learn(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
+    assert opened(raw, "{{ messages }}") == ("<tool_call>",)
+    assert seen(raw, talk("Q"), Helper(here)) is raw
