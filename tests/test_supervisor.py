@@ -428,6 +428,7 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "queue_per_actor": 5,
         "step_latency": 0.5,
         "keep_prefixes": False,
+        "weights": "memory",
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
     spec = load_spec(model({"name": "m", **said}), settings)
@@ -436,5 +437,5 @@ def test_every_setting_of_a_model_reaches_its_engine():
     }
     assert (spec.model, spec.library) == ("m.gguf", "lib.so")
     assert spec.adapter_memory == 9
-    above = {"name", "tool_calls"}  # of the model in front of the engine
+    above = {"name", "tool_calls", "reasoning"}  # of the model in front of the engine
     assert {*said} | above == {*ModelSettings.__struct_fields__}

@@ -64,8 +64,16 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reasoning: Annotated[
         Literal["auto", "none", "cohere", "gemma", "granite", "harmony", "mistral", "seed", "think"],
         Meta(
-            description="How the model marks what it thinks before it answers; auto is what its chat template "
-            "says, none leaves it in the text."
+            description="How the model marks what it thinks before it answers; auto is what its chat "
+            "template says, none leaves it in the text."
+        ),
+    ] = "auto"
+    weights: Annotated[
+        Literal["auto", "memory", "file"],
+        Meta(
+            description="Where the weights lie: copied into memory, where they are read faster, or mapped from "
+            "the file, so that servers of one file share its memory. auto copies while the models together "
+            "take at most half of the memory that is free."
         ),
     ] = "auto"
     keep_prefixes: Annotated[

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.asked import Asked
-from antiphon.cli.serve import panel, settled
+from antiphon.cli.serve import panel, placed, settled, sized
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings, model, with_models
+from antiphon.settings import Settings, changed, model, with_models
 from antiphon.supervisor import Serving
 from antiphon.testing import scripted_info
 
@@ -63,6 +63,17 @@ def test_a_flag_for_models_is_checked_like_the_file():
 def test_a_context_beyond_the_weights_is_refused():
     with pytest.raises(SettingsError, match="4096 of cantor is more than the 2048"):
         arrived(context_length=4096)
+
+
+def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
+    models = [sized(model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
+    size = CANTOR.stat().st_size
+    assert [one.weights for one in placed(models, 4 * size)] == ["memory", "memory"]
+    assert [one.weights for one in placed(models, 4 * size - 2)] == ["file", "file"]
+    said = [changed(models[0], weights="file"), models[1], changed(models[1], weights="memory")]
+    assert [one.weights for one in placed(said, 4 * size)] == ["file", "memory", "memory"]
+    assert [one.weights for one in placed(said, size)] == ["file", "file", "memory"], "what is said stands"
+    assert arrived().models[0].weights == "memory"
 
 
 def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch):

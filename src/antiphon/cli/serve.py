@@ -21,7 +21,10 @@ from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.sizing import Asked as CacheAsked
-from antiphon.weights.sizing import fitting, text_length
+from antiphon.weights.sizing import available_memory, fitting, text_length
+
+WEIGHTS_SHARE = 0.5
+"""Part of the free memory that weights are copied into: KV caches and buffers come on top."""
 
 
 def run(asked: Asked) -> int:
@@ -39,8 +42,16 @@ def settled(asked: Asked) -> Settings:
     """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
     StartupError."""
     settings = asked.settings()
-    models = [sized(fetched(model, settings.hub)) for model in settings.models]
+    models = placed([sized(fetched(model, settings.hub)) for model in settings.models], available_memory())
     return kept(with_models(settings, models))
+
+
+def placed(models: list[ModelSettings], free: int) -> list[ModelSettings]:
+    """Sized models with their weights in memory or in the file where the settings leave it open: in memory
+    while all that lie there take at most WEIGHTS_SHARE of the free bytes."""
+    taken = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
+    where = "memory" if taken <= WEIGHTS_SHARE * free else "file"
+    return [changed(model, weights=where) if model.weights == "auto" else model for model in models]
 
 
 def sized(model: ModelSettings) -> ModelSettings:

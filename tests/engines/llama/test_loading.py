@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from antiphon.domain.sampling import AskedSampling
-from antiphon.engines.base import LoadSpec
+from antiphon.engines.base import LoadSpec, Weights
 from antiphon.engines.llama.libllama_context import ContextShape, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
@@ -137,7 +137,7 @@ def test_impossible_lengths_are_refused(models, length):
 TOO_MUCH = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-from antiphon.engines.base import LoadSpec
+from antiphon.engines.base import LoadSpec, Weights
 from antiphon.engines.llama.loading import load_model
 from antiphon.errors import LoadError
 try:
@@ -173,3 +173,13 @@ def test_numbers_of_rows_that_compute_alike_are_found(models, kind, lone):
     assert set(range(2, 7)) <= set(counts)
     context.close()
     model.close()
+
+
+@pytest.mark.parametrize(("weights", "mapped"), [(Weights.FILE, True), (Weights.MEMORY, False)])
+def test_weights_lie_where_the_order_says(models, weights, mapped):
+    path = models / "tiny-q8_0.gguf"
+    loaded = load_model(spec(path, weights=weights))
+    try:
+        assert (str(path) in Path("/proc/self/maps").read_text()) is mapped
+    finally:
+        loaded.close()

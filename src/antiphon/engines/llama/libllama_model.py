@@ -13,6 +13,9 @@ import numpy as np
 from antiphon.engines.llama.libllama import Library
 from antiphon.errors import LoadError
 
+READ = 0
+"""llama_load_mode of weights that are read into memory; by default they are mapped."""
+
 PIECE_BYTES = 256
 """First guess at the length of one piece; longer ones are asked for again."""
 
@@ -20,12 +23,17 @@ PIECE_BYTES = 256
 class NativeModel:
     """A loaded model; owns the native one until `close`."""
 
-    def __init__(self, library: Library, path: Path, check_tensors: bool = False) -> None:
-        """Loads the weights by mapping the file. Raises LoadError with the library's own last words."""
+    def __init__(
+        self, library: Library, path: Path, check_tensors: bool = False, copied: bool = False
+    ) -> None:
+        """Loads the weights by mapping the file, or copies them into memory. Raises LoadError with the
+        library's own last words."""
         self.library = library
         self._call = library.call
         params = self._call.llama_model_default_params()
         params.check_tensors = check_tensors
+        if copied:
+            params.load_mode = READ
         with library.log_captured() as log:
             self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), params)
         if not self.pointer:
