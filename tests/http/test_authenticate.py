@@ -218,5 +218,10 @@ async def test_the_key_is_asked_for_before_the_body_is_read(keyed):
 
 async def test_the_document_says_how_to_send_the_key(keyed, served):
     document = json.loads((await keyed.ask("/openapi.json", headers=bearer())).body)
-    assert document["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+    schemes = document["components"]["securitySchemes"]
+    assert schemes["bearer"] == {"type": "http", "scheme": "bearer"}
+    assert schemes["header"] == {"type": "apiKey", "in": "header", "name": "x-api-key"}
+    assert document["security"] == [{"bearer": []}, {"header": []}]
+    assert "401" in document["paths"]["/v1/models"]["get"]["responses"]
+    assert "401" not in document["paths"]["/health"]["get"]["responses"]
     assert "security" not in (await served.ask("/openapi.json")).json()

@@ -198,8 +198,13 @@ async def test_answers_are_what_the_document_promises(served):
     for path, body in ((CHAT, HELLO), (TEXT, PROMPT)):
         asked = body | {"stream": True, "stream_options": {"include_usage": True}}
         events = (await served.ask(path, asked)).events()
+        content = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
+        told, done = content["itemSchema"]["properties"]["data"]["anyOf"]
+        assert done == {"const": "[DONE]"} == {"const": events[-1]}
+        chunk, error = (each["$ref"].rpartition("/")[2] for each in told["contentSchema"]["anyOf"])
+        assert error == "ErrorEnvelope"
         for event in events[:-1]:
-            check(promised(path, "post", "200", "text/event-stream"), event)
+            check(chunk, event)
 
 
 async def test_the_document_refuses_what_the_server_refuses(served):

@@ -1,30 +1,110 @@
-"""The OpenAPI document: every dialect's paths and schemas with its errors, and the edge's own paths."""
+"""The OpenAPI document: every dialect's paths and schemas, and what the edge adds to all of them: its errors
+in the dialect's shape, its headers, the framing of streams, and its own paths.
+
+It is written in version 3.2, the first that can say what one event of a stream holds.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from antiphon import __version__
 from antiphon.dialects.base import Description, Dialect
-from antiphon.errors import StartupError, classes_by_code
+from antiphon.errors import (
+    AntiphonError,
+    AuthenticationFailed,
+    BodyTooLarge,
+    Conflict,
+    DeadlineExceeded,
+    EngineUnavailable,
+    HeadersTooLarge,
+    InternalError,
+    ModelNotFound,
+    Overloaded,
+    PermissionDenied,
+    RequestError,
+    RequestTimedOut,
+    ServerBusy,
+    UnsupportedMediaType,
+)
+from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.health import HEALTH_SCHEMA
 
-ERRORS: Mapping[str, str] = {
-    "400": "A field, the body or the prompt's length is at fault; `param` names the field",
-    "401": "No valid key",
-    "403": "Refused by origin, host or a setting",
-    "404": "No such model or path",
-    "408": "The request did not arrive in time",
-    "413": "The body is too large",
-    "415": "The body is not JSON",
-    "429": "Too much is waiting; see Retry-After",
-    "500": "A defect; quote the request id",
-    "503": "The engine is not there; see Retry-After",
-    "504": "The answer took too long",
+VERSION = "3.2.0"
+
+ERRORS: Mapping[int, str] = {
+    400: "A field, the body, a header or the prompt's length is at fault; the sentence names it",
+    401: "No valid key",
+    403: "Refused by origin, host or a setting",
+    404: "No such model, adapter or path",
+    408: "The request did not arrive, or its answer was not ready, in time",
+    409: "Something of that name is there already, or is in use",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    429: "Too much is waiting; see Retry-After",
+    431: "The headers are too large",
+    500: "A defect; quote the request id",
+    503: "The engine or the room for the body is not there; see Retry-After",
+    504: "The answer was not ready in time",
 }
 """What an error status means."""
 
+ANYWHERE = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarge, InternalError)
+WITH_BODY = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
+OF_MODELS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
+WAITING = {"completions", "embeddings"}
+"""Tags of what waits for its turn in an engine."""
+CHANGING = {"adapters", "loras"}
+"""Tags of what changes which models there are."""
+
 HEALTH = "Health"
+STREAM = "text/event-stream"
+
+TEXT = {"type": "string"}
+HEADERS: Mapping[str, Mapping[str, Any]] = {
+    "x-request-id": {
+        "description": "Names the request in the server's logs: the caller's own, or one that was made",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"},
+    },
+    "x-antiphon-ignored": {
+        "description": "Fields that were sent, are accepted and do nothing, with commas between them",
+        "schema": TEXT,
+    },
+    "x-antiphon-relaxed": {
+        "description": "Keywords of tools' schemas that are not kept, each with its place",
+        "schema": TEXT,
+    },
+    "retry-after": {
+        "description": "Seconds after which to try again",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "x-should-retry": {
+        "description": "Whether the same request may be sent again without doing anything twice",
+        "required": True,
+        "schema": {"enum": ["true", "false"]},
+    },
+    "www-authenticate": {
+        "description": "The scheme that the key is sent in",
+        "required": True,
+        "schema": TEXT,
+    },
+}
+"""What responses carry besides their body's headers."""
+
+REQUEST_ID: Mapping[str, Any] = {
+    "name": "x-request-id",
+    "in": "header",
+    "description": "What to call the request; anything but 1 to 128 of A-Z a-z 0-9 . _ : - is replaced",
+    "schema": TEXT,
+}
+
+KEYS: Mapping[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+"""The two ways to send a key; either is enough."""
 
 METRICS: Mapping[str, Any] = {
     "get": {
@@ -33,7 +113,7 @@ METRICS: Mapping[str, Any] = {
         "responses": {
             "200": {
                 "description": "The text format, version 0.0.4; docs/metrics.md lists every name",
-                "content": {"text/plain": {"schema": {"type": "string"}}},
+                "content": {"text/plain": {"schema": TEXT}},
             }
         },
     }
@@ -44,50 +124,112 @@ def document(dialects: Sequence[Dialect], keyed: bool) -> bytes:
     """The document of a server that does or does not ask for a key; its own dialect comes first."""
     described = [(dialect, dialect.describe()) for dialect in dialects]
     paths = {
-        path: _completed(item, dialect, description)
+        path: _completed(item, dialect, description, keyed)
         for dialect, description in described
         for path, item in description.paths.items()
     }
     schemas = {name: schema for _, description in described for name, schema in description.schemas.items()}
     own = {
-        "/metrics": _completed(METRICS, *described[0]),
-        "/health": _health("Whether the process lives"),
-        "/health/ready": _health("Whether every engine is ready", 503),
+        "/metrics": _completed(METRICS, *described[0], keyed),
+        "/health": _completed(_health("Whether the process lives"), *described[0], keyed=False),
+        "/health/ready": _completed(
+            _health("Whether every engine is ready", 503), *described[0], keyed=False
+        ),
     }
-    licence = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
     whole: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": "Antiphon", "version": __version__, "license": licence},
+        "openapi": VERSION,
+        "info": {
+            "title": "Antiphon",
+            "version": __version__,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
         "paths": paths | own,
-        "components": {"schemas": schemas | {HEALTH: HEALTH_SCHEMA}},
+        "components": {
+            "schemas": schemas | {HEALTH: HEALTH_SCHEMA},
+            "headers": HEADERS,
+            "parameters": {"RequestId": REQUEST_ID},
+        },
     }
     if keyed:
-        whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        whole["security"] = [{"key": []}]
+        whole["components"]["securitySchemes"] = KEYS
+        whole["security"] = [{name: []} for name in KEYS]
     return json.dumps(whole).encode()
 
 
-def _completed(item: Mapping[str, Any], dialect: Dialect, described: Description) -> dict[str, Any]:
-    """The same path with its error responses."""
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{described.error_schema}"}}}
-    answered = {
-        str(dialect.status(error("")))
-        for error in classes_by_code().values()
-        if not issubclass(error, StartupError)
+def _completed(
+    item: Mapping[str, Any], dialect: Dialect, described: Description, keyed: bool
+) -> dict[str, Any]:
+    """The same path with what the edge adds to each of its operations."""
+    error = {"$ref": f"#/components/schemas/{described.error_schema}"}
+    return {method: _operation(operation, dialect, error, keyed) for method, operation in item.items()}
+
+
+def _operation(
+    operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], keyed: bool
+) -> dict[str, Any]:
+    responses = {
+        status: _response(int(status), response, error, bool("requestBody" in operation))
+        for status, response in operation["responses"].items()
     }
-    errors = {
-        status: {"description": says, "content": content}
-        for status, says in ERRORS.items()
-        if status in answered
+    for status in sorted({dialect.status(kind("")) for kind in _failures(operation, keyed)}):
+        failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
+        responses.setdefault(str(status), _response(status, failed, error, posted=False))
+    parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
+    return {**operation, "parameters": parameters, "responses": responses}
+
+
+def _failures(operation: Mapping[str, Any], keyed: bool) -> Iterator[type[AntiphonError]]:
+    """What an operation may be refused with."""
+    yield from ANYWHERE
+    if keyed:
+        yield AuthenticationFailed
+    if "requestBody" in operation:
+        yield from WITH_BODY
+    if "requestBody" in operation or "parameters" in operation:
+        yield from OF_MODELS
+    tags = set(operation.get("tags", ()))
+    if tags & WAITING:
+        yield Overloaded
+    if tags & CHANGING:
+        yield Conflict
+
+
+def _response(
+    status: int, response: Mapping[str, Any], error: Mapping[str, str], posted: bool
+) -> dict[str, Any]:
+    """A response with its headers, and the events of a stream as they are framed."""
+    content = {
+        media: _events(shape["schema"], error) if media == STREAM else shape
+        for media, shape in response["content"].items()
     }
-    return {
-        method: {**operation, "responses": operation["responses"] | errors}
-        for method, operation in item.items()
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _headers(status, posted)}
+    return {**response, "headers": headers, "content": content}
+
+
+def _headers(status: int, posted: bool) -> Iterator[str]:
+    yield "x-request-id"
+    if status in (TOO_MANY, UNAVAILABLE):
+        yield "retry-after"
+    if status in CLIENTS_RETRY or status >= SERVER:
+        yield "x-should-retry"
+    if status == UNAUTHORIZED:
+        yield "www-authenticate"
+    if posted:
+        yield from ("x-antiphon-ignored", "x-antiphon-relaxed")
+
+
+def _events(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:
+    """A stream of chunks that ends with `[DONE]`, or with an error and without it. Comments keep it alive."""
+    told = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [chunk, error]},
     }
+    data = {"anyOf": [told, {"const": "[DONE]"}]}
+    return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
 
 
 def _health(summary: str, *more: int) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{HEALTH}"}}}
-    statuses = sorted({200, *more})
-    responses = {str(status): {"description": summary, "content": content} for status in statuses}
+    responses = {str(status): {"description": summary, "content": content} for status in (200, *more)}
     return {"get": {"summary": summary, "tags": ["health"], "security": [], "responses": responses}}
