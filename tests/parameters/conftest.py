@@ -18,6 +18,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from tests.e2e.encoder import write_encoder
 from tests.e2e.server import serving
+from tests.e2e.thinker import write_thinker
 from tests.http.harness import serving as serving_scripted
 from tests.parameters.registry import Asker
 from tests.rendering.support import prove_here
@@ -48,6 +49,14 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
     models = ("--model", f"cantor={cantor}", "--model", f"encoder={encoder}", "--exact")
     with serving(*models, env=env) as server, server.client() as client:
         yield Asker(client)
+
+
+@pytest.fixture(scope="session")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    """A real server of cantor as a model that reasons."""
+    model = write_thinker(tmp_path_factory.mktemp("thinker") / "thinker.gguf")
+    with serving("--model", f"thinker={model}", "--exact") as server, server.client() as client:
+        yield Asker(client, model="thinker")
 
 
 class Recorded(ScriptedEngine):

@@ -136,6 +136,12 @@ class Case:
     check: Check
     recorded: bool = False
     after: Callable[[Asker], None] | None = None
+    thinks: bool = False
+
+    @property
+    def server(self) -> str:
+        """The fixture of whom it is asked."""
+        return "recorder" if self.recorded else "thinker" if self.thinks else "cantor"
 
     def bodies(self, spot: Spot, asker: Asker) -> list[dict[str, Any]]:
         """One request for each value, alike but for the field."""
@@ -154,18 +160,20 @@ def case(
     *values: Any,
     recorded: bool = False,
     after: Callable[[Asker], None] | None = None,
+    thinks: bool = False,
 ) -> Callable[[Check], Check]:
     """Registers a case for each of the spots where the field is supported.
 
     `given`: fields of the request's top level that all requests share, over the spot's own body; or a
     function of the Asker that makes them. `values`: at least two, of the field; OUT leaves it out; a function
     of the Asker is called for its value. `recorded`: asked of a scripted token engine, where a script takes
-    cantor's place, and the answers' `asked` holds what reached it. `after` is called after each request.
+    cantor's place, and the answers' `asked` holds what reached it. `thinks`: asked of a real server of cantor
+    as a model that reasons. `after` is called after each request.
     """
 
     def register(check: Check) -> Check:
         assert len(values) > 1, "two values at least"
-        CASES.append(Case(spots, field, given, values, check, recorded, after))
+        CASES.append(Case(spots, field, given, values, check, recorded, after, thinks))
         return check
 
     return register

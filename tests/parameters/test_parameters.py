@@ -22,7 +22,7 @@ IDS = [
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("spot", "each"), RUNS, ids=IDS)
 def test_the_field_makes_its_difference(spot: Spot, each: Case, request: pytest.FixtureRequest) -> None:
-    asker: Asker = request.getfixturevalue("recorder" if each.recorded else "cantor")
+    asker: Asker = request.getfixturevalue(each.server)
     answers = []
     for body in each.bodies(spot, asker):
         answers.append(asker.ask(spot.url, body))

@@ -1,5 +1,5 @@
-"""A renderer over a model that reasons: the events that it makes of it, what it counts, and what it asks of the
-engine."""
+"""A renderer over a model that reasons: the events that it makes of it, what it counts, and what it asks of
+the engine."""
 
 from dataclasses import replace
 
@@ -10,13 +10,14 @@ from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt, Reasoning
-from antiphon.domain.tools import Tool, ToolChoice, Tools
+from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.usage import Usage
+from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.templates import Families
 from antiphon.testing import Script, scripted_info
-from antiphon.testing.vocabulary import WORDS, build_vocabulary
+from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
 from tests.rendering.asking import GREEDY, answer, events_of
 from tests.rendering.support import prove_here, written
 from tests.rendering.test_calling import Constrained
@@ -224,6 +225,45 @@ async def test_channels_are_read_without_tools_too():
     assert generation.usage.reasoning_tokens > 3
 
 
+CONTROL = ("[THINK]", "[/THINK]", "[TOOL_CALLS]")
+MAGISTRAL = "{{ bos_token }}{% for m in messages %}[INST]{{ m.content }}[/INST]{% endfor %}{# [/THINK] #}"
+
+
+def with_controls(said, burst):
+    """A model whose marks are control tokens, and a script of texts and names."""
+    table = build_vocabulary()
+    first = len(table.pieces)
+    ids = {name: first + at for at, name in enumerate(CONTROL)}
+    table = replace(
+        table,
+        pieces=(*table.pieces, *(b"" for _ in CONTROL)),
+        kinds=(*table.kinds, *(TokenKind.CONTROL for _ in CONTROL)),
+        names={**table.names, **{token: name for name, token in ids.items()}},
+    )
+    plain = Tokenizer(table).plain
+    tokens = tuple(token for part in said for token in ([ids[part]] if part in ids else plain(part)))
+    script = Script(tokens=tokens, burst=burst)
+    engine = Constrained(script, info=scripted_info(chat_template=MAGISTRAL), vocabulary=table)
+    return Renderer(engine, prove=prove_here), ids
+
+
+@pytest.mark.parametrize("burst", [1, 500])
+async def test_marks_that_are_control_tokens_are_seen_and_no_others_are_shown(burst):
+    speaker, _ = with_controls(("[THINK]", "Hm. [/THINK", "[/THINK]", "Four.", "[TOOL_CALLS]"), burst)
+    generation = await answer(speaker, asking())
+    assert (generation.choices[0].reasoning, generation.choices[0].text) == ("Hm. [/THINK", "Four.")
+    assert generation.usage.reasoning_tokens == 2 + len("Hm. [/THINK")
+
+
+async def test_a_constraint_names_marks_that_are_control_tokens_by_their_ids():
+    speaker, ids = with_controls(("Four.",), 1)
+    await answer(speaker, asking(Reasoning(budget=3), constraint=Constraint(ConstraintKind.REGEX, "x")))
+    prelude = load_prelude(speaker._engine.constraints[-1].prelude)
+    (frame,) = prelude.frames
+    assert (frame.open, frame.close) == ((ids["[THINK]"],), (ids["[/THINK]"],))
+    assert (prelude.budget, prelude.never) == (3, "[/THINK]")
+
+
 # --- the budget ---------------------------------------------------------------------------------------------
 
 SINGLE = (*WORDS, b"<think>", b"</think>")
@@ -339,9 +379,10 @@ def test_reasoning_is_given_to_templates_by_the_name_that_they_read(name):
 
 
 def test_a_template_that_takes_no_reasoning_beside_text_and_calls_gets_none():
-    source = "{% for m in messages %}{% if m.thinking and m.content %}{{ raise_exception('both') }}{% endif %}{% endfor %}x"
-    from antiphon.domain.tools import ToolCall
-
+    source = (
+        "{% for m in messages %}{% if m.thinking and m.content %}{{ raise_exception('both') }}{% endif %}"
+        "{% endfor %}x"
+    )
     call = Message(Role.ASSISTANT, "I look.", tool_calls=(ToolCall("i", "weather", "{}"),), reasoning="Hm.")
     assert written(source, Conversation((*HELLO, call), tools=None)) == "x"
 

@@ -79,7 +79,7 @@ class Prelude:
     budget: int | None = None
     """Most tokens of the text in a frame, after which it is closed; of one that is closed by one token."""
     never: str = ""
-    """What no text in a frame holds: how the token reads that closes it, where that is no control token."""
+    """What no text in a frame holds: how the token reads that closes it."""
     answer: Marks = ()
     """Before what the choice is held to."""
 

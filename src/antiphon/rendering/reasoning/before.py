@@ -62,7 +62,7 @@ def after_reasoning(
         frames=(_frame(notation, begin, ids),),
         optional=begin is Begin.FREE,
         budget=budget,
-        never="" if notation.close in facts.controls or notation.close not in ids else notation.close,
+        never=notation.close if notation.close in ids else "",
     )
     bare = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=BUDGET)
     return replace(bare, prelude=prelude.dump())
