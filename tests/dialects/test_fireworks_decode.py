@@ -7,7 +7,7 @@ import pytest
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.constraint import ConstraintKind
-from antiphon.domain.request import Overflow, RawPrompt
+from antiphon.domain.request import Overflow, RawPrompt, Reasoning
 from antiphon.domain.sampling import AskedSampling, Mirostat
 from antiphon.domain.tools import ToolChoice
 from antiphon.errors import (
@@ -388,3 +388,46 @@ def test_a_body_that_is_no_object_is_malformed(body):
     for operation in (TEXT, CHAT):
         with pytest.raises(MalformedBody):
             operation.decode(body)
+
+
+# --- reasoning ---
+
+
+@pytest.mark.parametrize(
+    ("said", "reasoning"),
+    [
+        ({}, Reasoning()),
+        ({"reasoning_effort": "high"}, Reasoning("high")),
+        ({"reasoning_effort": True}, Reasoning("medium")),
+        ({"reasoning_effort": False}, Reasoning("none")),
+        ({"reasoning_effort": 1}, Reasoning(budget=1)),
+        ({"thinking": {"type": "enabled"}}, Reasoning("medium")),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, Reasoning(budget=1024)),
+        ({"thinking": {"type": "disabled"}}, Reasoning("none")),
+    ],
+)
+def test_reasoning_is_asked_for_in_either_way(said, reasoning):
+    (prompt,) = decode(CHAT, **said).request.prompts
+    assert prompt.reasoning == reasoning
+    assert prompt.reasoning.field == ("thinking" if "thinking" in said else "reasoning_effort")
+
+
+@pytest.mark.parametrize(
+    ("said", "param"),
+    [
+        ({"reasoning_effort": "much"}, "reasoning_effort"),
+        ({"reasoning_effort": 0}, "reasoning_effort"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1023}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 2000}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled"}, "reasoning_effort": "low"}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget": 2000}}, "thinking.budget"),
+    ],
+)
+def test_reasoning_that_cannot_be_is_named(said, param):
+    assert refusal(CHAT, **said).param == param
+
+
+def test_a_raw_prompt_is_not_read_for_reasoning():
+    for said in ({"reasoning_effort": "low"}, {"thinking": {"type": "enabled"}}):
+        assert isinstance(refusal(TEXT, **said), UnsupportedParameter)
+    assert decode(TEXT, reasoning_effort="none", thinking={"type": "disabled"}) == decode(TEXT)

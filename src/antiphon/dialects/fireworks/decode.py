@@ -8,6 +8,7 @@ from antiphon.dialects.base import Call
 from antiphon.dialects.fireworks.constraints import asked_constraint
 from antiphon.dialects.fireworks.fields import Place, sift
 from antiphon.dialects.fireworks.images import require_images
+from antiphon.dialects.fireworks.reasoning import asked_reasoning
 from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
 from antiphon.dialects.openai import wire as superset
 from antiphon.dialects.openai.decode import chat_call, sift_messages, text_call
@@ -15,7 +16,7 @@ from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import sift_tools
 from antiphon.dialects.strict_json import read_object
 from antiphon.dialects.table import named
-from antiphon.domain.request import Overflow
+from antiphon.domain.request import Conversation, Overflow
 from antiphon.errors import InvalidValue, MissingParameter
 
 CHAT_MAX_TOKENS = 200
@@ -83,7 +84,13 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
         top_logprobs=alternatives,
         **_alike(wire),
     )
-    return _settled(chat_call(asked, ignored + named(unknown)), wire)
+    call = chat_call(asked, ignored + named(unknown))
+    thought = asked_reasoning(wire)
+    prompts = tuple(
+        replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
+        for prompt in call.request.prompts
+    )
+    return _settled(replace(call, request=replace(call.request, prompts=prompts)), wire)
 
 
 def _alike(wire: Common) -> dict[str, Any]:

@@ -19,6 +19,7 @@ CHAT = frozenset({Place.CHAT})
 TEXT = frozenset({Place.TEXT})
 BOTH = CHAT | TEXT
 
+RAW = "what a raw prompt makes is not read for reasoning; send messages to chat/completions"
 GUESS = "guesses of the answer are not used to make it faster; leave it out"
 LEGACY = "tools took its place; send tools"
 
@@ -39,6 +40,10 @@ FIELDS: tuple[Field, ...] = (
         tool_choice="Whether it calls: auto, none, required or any (it must call one), or one tool by its "
         "name.",
         parallel_tool_calls="Whether one turn may make several calls; true by default.",
+        reasoning_effort="How much a model that reasons shall do so: low, medium, high or none; true is "
+        "medium and false none; a number is the most tokens of reasoning. What the model cannot do is refused.",
+        thinking="The same in Anthropic's words: an object of `type`, enabled or disabled, and perhaps "
+        "`budget_tokens`, at least 1024. Not together with reasoning_effort.",
     ),
     *supported(
         BOTH,
@@ -97,8 +102,8 @@ FIELDS: tuple[Field, ...] = (
     refused("return_token_ids", BOTH, "send logprobs, which come with token ids", False),
     refused("prediction", BOTH, GUESS),
     refused("speculation", BOTH, GUESS),
-    refused("reasoning_effort", BOTH, "reasoning models are not built yet; leave it out", "none", False),
-    refused("thinking", BOTH, "reasoning models are not built yet; leave it out", {"type": "disabled"}),
+    refused("reasoning_effort", TEXT, RAW, "none", False),
+    refused("thinking", TEXT, RAW, {"type": "disabled"}),
     refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
     refused("service_tier", BOTH, "there is one tier; leave it out", "auto", "default"),
     refused("metadata", BOTH, "nothing is stored here; leave it out", {}),

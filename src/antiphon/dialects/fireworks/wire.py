@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.dialects.openai.wire import (
+    INT32_MAX,
     MAX_IDS,
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -35,12 +36,17 @@ MOST_ALTERNATIVES = 5
 MOST_CANDIDATES = 128
 """`top_k`; the page's bound."""
 
+LEAST_BUDGET = 1024
+"""Tokens of `thinking.budget_tokens`; Fireworks' bound."""
+
 MAX_IMAGES = 1024
 """Images of one request: more than any prompt has room for."""
 
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
 Candidates = Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)]
 Repetition = Annotated[float, Meta(ge=0, le=2)]
+Limit = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+Budget = Annotated[int, Meta(ge=LEAST_BUDGET, le=INT32_MAX)]
 Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
 
 
@@ -60,6 +66,13 @@ class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["function"]
     name: Name | None = None
     function: NamedFunction | None = None
+
+
+class Thinking(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a model that reasons shall do so, and how many tokens of it there may be."""
+
+    type: Literal["enabled", "disabled"]
+    budget_tokens: Budget | None = None
 
 
 class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,3 +124,5 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required", "any"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "low", "medium", "high"] | bool | Limit | None = None
+    thinking: Thinking | None = None
