@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.asked import named_adapter
-from antiphon.cli.lora import UNLOAD, _whole
+from antiphon.cli.lora import UNLOAD, _deployment, _whole
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin
@@ -51,6 +51,15 @@ def test_an_adapter_that_ships_with_cantor_is_said_by_its_name_alone(tmp_path: P
     assert named_adapter("pirate=x.gguf", tmp_path) == {"name": "pirate", "path": "x.gguf"}
     with pytest.raises(SettingsError, match=r"NAME=PATH, not 'parrot'; .*: pirate"):
         named_adapter("parrot", tmp_path)
+
+
+def test_what_lies_on_the_hub_is_deployed_by_the_server() -> None:
+    asked = {"model_name": "ada/pirate", "model_source": "HF_HUB"}
+    assert _deployment("hf:ada/pirate") == asked
+    assert _deployment("hf:ada/pirate@v2:sub/x.gguf") == asked | {
+        "model_name": "ada/pirate:sub/x.gguf",
+        "hf_revision": "v2",
+    }
 
 
 def test_without_a_server_it_says_so(antiphon: Run) -> None:

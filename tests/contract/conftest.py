@@ -18,6 +18,8 @@ import uvloop
 
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, Models
@@ -93,9 +95,8 @@ def scripted_server(key: str | None = None) -> Iterator[Scripted]:
     models = Models((Model("scripted", engine, 1_700_000_000), Model("org/scripted", engine, 1_700_000_000)))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = Edge(
-        pipeline, models, OpenAI(), ServerSettings(drain_timeout=0, keep_alive_interval=0.5), verifiers
-    )
+    settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
+    edge = Edge(pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower()))
     ready = threading.Event()
     server = make_server(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:

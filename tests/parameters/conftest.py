@@ -22,6 +22,7 @@ from tests.e2e.thinker import write_thinker
 from tests.http.harness import serving as serving_scripted
 from tests.parameters.registry import Asker
 from tests.rendering.support import prove_here
+from tests.weights.hub_server import HubServer, Repository, running
 
 ADAPTERS = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "adapters"
 
@@ -35,19 +36,26 @@ NAMING = (
 
 @pytest.fixture(scope="session")
 def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
-    """A real server: cantor, an embedding model, and a directory that adapters are loaded from."""
+    """A real server: cantor, an embedding model, and a directory and a hub that adapters come from."""
     place = tmp_path_factory.mktemp("parameters")
     shelf = place / "shelf"
     shutil.copytree(ADAPTERS, shelf)
     encoder = write_encoder(place / "encoder.gguf")
     cantor = ADAPTERS.parent / "cantor.gguf"
+    files = {"mood.gguf": (shelf / "mood.gguf").read_bytes()}
+    repositories = {"ada/mood": Repository(files), "ada/gated": Repository(files, is_gated=True)}
     env = {
         "ANTIPHON_LORA_DIRECTORIES": str(shelf),
+        "ANTIPHON_LORA_REPOSITORIES": "ada/*",
         "ANTIPHON_HOME": str(place / "home"),
         "ANTIPHON_ADAPTERS": f"mood={shelf / 'mood.gguf'}",
     }
     models = ("--model", f"cantor={cantor}", "--model", f"encoder={encoder}", "--exact")
-    with serving(*models, env=env) as server, server.client() as client:
+    with (
+        running(HubServer(repositories)) as hub,
+        serving(*models, env=env | {"ANTIPHON_HUB_ENDPOINT": hub.url}) as server,
+        server.client() as client,
+    ):
         yield Asker(client)
 
 

@@ -207,8 +207,8 @@ def _granted(response: HTTPResponse) -> HTTPResponse:
 
 
 def _said(answer: object, status: int, otherwise: str) -> CallFailed:
-    """The error that an OpenAI-shaped body carries."""
-    error = answer.get("error") if isinstance(answer, dict) else None
+    """The error that an OpenAI-shaped body carries, or a flat one is."""
+    error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
         return CallFailed(error, status=status)
     said = error if isinstance(error, dict) else {}

@@ -21,6 +21,9 @@ app = typer.Typer(
 )
 
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+DEPLOY = "/empower/api/v1/lora"
+
+HUB = "hf:"
 
 UNAUTHORIZED = 401
 
@@ -34,7 +37,8 @@ def add(
         str,
         typer.Argument(
             metavar="NAME=PATH",
-            help="PATH of a GGUF adapter or PEFT directory: here, or in the server's directories.",
+            help="PATH of a GGUF adapter or PEFT directory: here, or in the server's directories; or "
+            "hf:OWNER/REPO[@REVISION][:FILE.gguf] on the hub, where the server allows it.",
         ),
     ],
     model: Annotated[
@@ -51,10 +55,13 @@ def add(
         from antiphon.cli.asked import named_adapter
 
         said = named_adapter(adapter)
-        body: dict[str, object] = {"lora_name": said["name"], "lora_path": _whole(str(said["path"]))}
-        body |= {"base_model_name": model} if model else {}
-        body |= {"load_inplace": True} if replace else {}
-        client.said(LOAD, body)
+        base: dict[str, object] = {"base_model_name": model} if model else {}
+        if str(said["path"]).startswith(HUB):
+            client.said(DEPLOY, {"name": said["name"]} | _deployment(str(said["path"])) | base)
+        else:
+            body: dict[str, object] = {"lora_name": said["name"], "lora_path": _whole(str(said["path"]))}
+            body |= {"load_inplace": True} if replace else {}
+            client.said(LOAD, body | base)
         print(f"loaded {said['name']}")
 
     _run(work, url)
@@ -100,6 +107,15 @@ def _run(work: Callable[["Client"], None], url: str | None) -> None:
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _deployment(path: str) -> dict[str, object]:
+    """`hf:OWNER/REPO[@REVISION][:FILE.gguf]` as a deployment asks for it; what is wrong with it is the
+    server's to say."""
+    place, colon, file = path.removeprefix(HUB).partition(":")
+    repository, _, revision = place.partition("@")
+    body: dict[str, object] = {"model_name": repository + colon + file, "model_source": "HF_HUB"}
+    return body | ({"hf_revision": revision} if revision else {})
 
 
 def _whole(path: str) -> str:

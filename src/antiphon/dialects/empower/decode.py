@@ -37,7 +37,8 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     given, ignored = sift(said, Place.CHAT, report=unknown)
     wire = shaped(sift_tools(sift_messages(given, unknown), unknown), ChatRequest)
     tools, relaxed = _tools(wire)
-    thinking = Reasoning(shown=bool(wire.include_thinking), field="include_thinking")
+    is_shown = bool(wire.include_thinking)
+    thinking = Reasoning(shown=is_shown, wanted=is_shown, field="include_thinking")
     prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
     return Call(_request(wire, prompts), bool(wire.stream), ignored=ignored + named(unknown), relaxed=relaxed)
 

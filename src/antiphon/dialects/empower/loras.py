@@ -42,9 +42,11 @@ class ApiKey(Struct, frozen=True, kw_only=True):
 
 
 class Creator(Struct, frozen=True, kw_only=True):
-    """Who deployed it: the bearer of a key, or a caller of this machine without one."""
+    """Who deployed it."""
 
-    actor_type: Literal["API_KEY", "ANONYMOUS"]
+    actor_type: str
+    """API_KEY, the bearer of a key; ANONYMOUS, a caller of this machine without one; USER and others by their
+    kind."""
     user: User | None = None
     api_key: ApiKey | None = None
 
@@ -161,6 +163,6 @@ def _base(base: DeployedBase) -> BaseModel:
 def _creator(actor: Actor | None) -> Creator | None:
     if actor is None:
         return None
-    if actor.kind is ActorKind.ANONYMOUS:
-        return Creator(actor_type="ANONYMOUS")
-    return Creator(actor_type="API_KEY", api_key=ApiKey(name=actor.id))
+    if actor.kind is ActorKind.SERVICE_KEY:
+        return Creator(actor_type="API_KEY", api_key=ApiKey(name=actor.id))
+    return Creator(actor_type=actor.kind.upper())
