@@ -191,6 +191,13 @@ def test_a_template_says_its_notation():
     assert notation_of("</think>", "seed") == FAMILIES["seed"]("") and notation_of("</think>", NONE) is None
 
 
+def test_a_mark_in_what_is_said_counts_only_where_marks_are_text():
+    notation = FAMILIES["mistral"]("")
+    assert notation.begin("[THINK]a", "[THINK]a") is INSIDE
+    assert notation.begin("[THINK]a", "[THINK]a", is_text=False) is AFTER
+    assert FAMILIES["harmony"]("").begin("So", "So") is AFTER
+
+
 @pytest.mark.parametrize(
     ("family", "end", "said", "begin"),
     [

@@ -31,7 +31,8 @@ def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: Facts) -> Begin | N
     if notation is None:
         return None
     said = prompt.messages[-1].text if prompt.continues else ""
-    return notation.begin(facts.spelt.text(tokens[-TAIL:]), said)
+    is_text = notation.close not in facts.controls
+    return notation.begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
 
 
 def held(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: Facts) -> Fitted:

@@ -40,9 +40,12 @@ class Notation:
         """What a reader has to see."""
         return (*self.open, self.close)
 
-    def begin(self, end: str, said: str = "") -> Begin:
+    def begin(self, end: str, said: str = "", is_text: bool = True) -> Begin:
         """Where a choice begins. `end`: the end of the prompt, with control tokens as their names. `said`:
-        the beginning of the answer that the prompt already holds."""
+        the beginning of the answer that the prompt already holds. `is_text`: whether the marks are text, so
+        that it may hold them."""
+        if said and (self.channels or not is_text):
+            return Begin.AFTER
         if self.channels:
             return Begin.FREE
         if self.opening in said or self.close in said:
