@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.request import Overflow, RawPrompt
 from antiphon.domain.sampling import AskedSampling
-from antiphon.errors import ContextLengthExceeded
+from antiphon.errors import ContextLengthExceeded, InvalidValue
+from antiphon.rendering.prompts import MOST_CUT
 from antiphon.testing import Script, scripted_info
 from tests.rendering.asking import GREEDY, answer, asking, events_of, renderer
+from tests.rendering.support import talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "END", "st", "op", "a")
 GOES_ON = AskedSampling(temperature=0.0, ignore_eos=True)
@@ -154,3 +156,48 @@ async def test_each_event_tells_the_ids_of_the_tokens_that_it_counts():
     assert [event.tokens for event in told] == [0, 1, 2, 1, 1]
     joined = tuple(token for event in told for token in event.ids)
     assert joined == (*ids_of(tokens, "a😀b"), tokens.table.eos_id)
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+async def test_of_a_prompt_that_is_cut_the_last_tokens_are_used_counted_and_repeated(logprobs):
+    engine, tokens = renderer(Script(text=" world"), info=scripted_info(context_length=8))
+    long = " the cat sat" * 9
+    with pytest.raises(ContextLengthExceeded):
+        await answer(engine, asking(RawPrompt(long), max_tokens=2))
+    ids = (*ids_of(tokens, long),)
+    for prompt in (RawPrompt(long), RawPrompt(tokens=ids)):
+        for count, max_tokens, left in ((3, 2, 3), (-1, 2, 6), (-1, None, 7), (-1, 5, 3)):
+            request = asking(
+                prompt, truncate_prompt=count, max_tokens=max_tokens, echo=True, token_ids=True,
+                logprobs=logprobs,
+            )  # fmt: skip
+            found = await answer(engine, request)
+            assert tokens.requests[-1].segments[0].tokens == ids[-left:] == found.prompts[0]
+            assert found.usage.prompt_tokens == left
+            text = "".join((" the", " cat", " sat")[place % 3] for place in range(27))[-4 * left :]
+            assert found.choices[0].text == text + (" world" if max_tokens != 1 else "")
+            if logprobs is not None:
+                assert [score.offset for score in found.choices[0].scores][:left] == [*range(0, 4 * left, 4)]
+
+
+async def test_a_shorter_prompt_is_not_cut_and_a_conversation_keeps_its_end():
+    engine, tokens = renderer(Script(text=" world"))
+    await answer(engine, asking(RawPrompt("Hello"), truncate_prompt=50))
+    await answer(engine, asking(talk("Hello the cat")))
+    await answer(engine, asking(talk("Hello the cat"), truncate_prompt=4))
+    whole, talked, cut = (request.segments[0].tokens for request in tokens.requests)
+    assert len(whole) == 2 and len(talked) > 4 and cut == talked[-4:]
+
+
+async def test_a_prompt_that_is_cut_may_be_long_but_not_without_end():
+    engine, tokens = renderer(info=scripted_info(context_length=8))
+    await answer(engine, asking(RawPrompt("a" * 5_000), truncate_prompt=3, max_tokens=1))
+    for request in (
+        asking(RawPrompt("a" * (MOST_CUT + 1)), truncate_prompt=3, max_tokens=1),
+        asking(RawPrompt("a" * 50), truncate_prompt=20, max_tokens=1),
+    ):
+        with pytest.raises(ContextLengthExceeded):
+            await answer(engine, request)
+    with pytest.raises(InvalidValue):
+        await answer(engine, asking(RawPrompt(tokens=(1,) * 9 + (99_999,)), truncate_prompt=3))
+    assert len(tokens.requests) == 1

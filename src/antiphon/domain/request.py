@@ -102,7 +102,8 @@ class Output:
     token_ids: bool = False
     """Whether the ids of prompt and completion are given too."""
     truncate_prompt: int | None = None
-    """Keeps only so many of the prompt's last tokens; None keeps all."""
+    """Keeps only so many of the prompt's last tokens; -1 as many as leave room for `max_tokens`, or for one;
+    None keeps all."""
     include_stop: bool = False
     """Whether the text that ended a choice stays in it; else it is cut."""
     overflow: Overflow = Overflow.ERROR

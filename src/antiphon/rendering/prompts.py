@@ -18,6 +18,10 @@ from antiphon.rendering.recital import Recital, lay_out
 from antiphon.rendering.sheet import Sheet
 from antiphon.rendering.spoken import size_of, texts_of
 
+MOST_CUT = 1 << 20
+"""Characters of a prompt that is longer than the context, where the caller asked to have it cut: what does
+not count is tokenized all the same."""
+
 MOST_SCORES = 1 << 23
 """Log-probabilities of one answer, alternatives included: some 250 megabytes of JSON."""
 
@@ -46,10 +50,11 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
     """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
     require_generating(facts, request.model)
     _require_tokens(request, facts)
-    found = []
+    found: list[Fitted] = []
     for prompt in request.prompts:
         _require_continuable(prompt, facts)
-        tokens = await encode(engine, facts, prompt, clock)
+        is_cut = request.output.truncate_prompt is not None
+        tokens = kept(await encode(engine, facts, prompt, clock, is_cut), request.output, facts)
         fits = fit(prompt, tokens, request.output, facts)
         fits = _scored(len(found), fits, request.output, facts)
         found.append(await _echoed(prompt, fits, request, facts))
@@ -130,21 +135,27 @@ async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, fact
         return fits
     if not isinstance(prompt, RawPrompt):
         raise UnsupportedParameter("a conversation is not repeated: leave out echo", param="echo")
+    if request.output.truncate_prompt is not None:
+        prompt = RawPrompt(tokens=fits.tokens)
     layout = await lay_out(prompt, fits.tokens, facts)
     logprobs = request.output.logprobs
     return replace(fits, recital=Recital(layout, None if logprobs is None else fits.sheet, logprobs or 0))
 
 
-async def encode(engine: TokenEngine, facts: Facts, prompt: Prompt, clock: Clock) -> tuple[int, ...]:
-    """The token ids of a prompt."""
+async def encode(
+    engine: TokenEngine, facts: Facts, prompt: Prompt, clock: Clock, is_cut: bool = False
+) -> tuple[int, ...]:
+    """The token ids of a prompt. `is_cut`: whether it is cut to fit, so that it may be longer than the
+    context."""
     if isinstance(prompt, RawPrompt) and prompt.tokens is not None:
-        require_known(prompt.tokens[: facts.info.context_length], facts, "prompt")  # more do not fit anyway
+        looked_at = prompt.tokens if is_cut else prompt.tokens[: facts.info.context_length]
+        require_known(looked_at, facts, "prompt")  # more do not fit anyway
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
         return await whole(engine, facts, prompt.text or "", prompt.add_special)
     wanted = _begins(prompt, facts)
     pieces = await pieces_of(facts, prompt, clock)
-    _require_possible(pieces, facts, prompt)
+    _require_possible(pieces, facts, prompt, MOST_CUT if is_cut else 0)
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
     return await engine.tokenize(pieces, wanted and not stands)
@@ -200,6 +211,17 @@ def require_known(tokens: Sequence[int], facts: Facts, field: str) -> None:
         )
 
 
+def kept(tokens: tuple[int, ...], output: Output, facts: Facts) -> tuple[int, ...]:
+    """The last tokens of a prompt that is to be cut, or all."""
+    count = output.truncate_prompt
+    if count is None:
+        return tokens
+    if count < 0:
+        wanted = 1 if output.max_tokens is None else output.max_tokens
+        count = max(facts.info.context_length - wanted, 1)
+    return tokens[-count:]
+
+
 def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -> Fitted:
     """The prompt with the tokens that a choice may make. Raises ContextLengthExceeded, which names the
     numbers."""
@@ -227,10 +249,12 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
     return Fitted(tokens, left if wanted is None else wanted)
 
 
-def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt) -> None:
-    """Refuses at once what no tokenizer could make fit, however large it is."""
-    least = sum(len(piece.text) for piece in pieces) // facts.longest_piece
-    if least > facts.info.context_length:
+def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt, cut: int) -> None:
+    """Refuses at once what no tokenizer could make fit, however large it is. `cut`: characters up to which it
+    will be made to fit."""
+    size = sum(len(piece.text) for piece in pieces)
+    least = size // facts.longest_piece
+    if size > cut and least > facts.info.context_length:
         raise ContextLengthExceeded(
             f"this model's context length is {facts.info.context_length} tokens, and {_named(prompt)} has "
             f"at least {least}: shorten it",

@@ -28,6 +28,7 @@ from antiphon.dialects.openai.wire import (
     ChatMessage,
     Common,
     CompletionRequest,
+    StreamOptions,
 )
 from antiphon.dialects.strict_json import kind, read_object
 from antiphon.domain.messages import Message, Role
@@ -73,6 +74,7 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
         stop=_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=asked_constraint(wire),
+        best_of=_candidates(wire),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
         **_shown(wire),
     )
@@ -93,7 +95,6 @@ def decode_text(body: bytes, report: bool = False) -> Call:
 
 def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
     """What a text completion of the superset asks for, by whichever dialect. Raises a RequestError."""
-    _require_candidates(wire)
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
@@ -104,8 +105,7 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
         stop=_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=asked_constraint(wire),
-        # One candidate is no choice among several: there is nothing to rank, nor to hold back in a stream.
-        best_of=None if wire.best_of == 1 else wire.best_of,
+        best_of=_candidates(wire),
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
         **_shown(wire),
@@ -120,10 +120,10 @@ def _named(unknown: list[str] | None) -> tuple[str, ...]:
     return (*names[:MOST_NAMED], *more)
 
 
-def _require_candidates(wire: CompletionRequest) -> None:
-    """Raises InvalidValue where `best_of` makes no sense."""
+def _candidates(wire: Common) -> int | None:
+    """How many are made of which the best are given. Raises InvalidValue where that makes no sense."""
     if wire.best_of is None:
-        return
+        return None
     if wire.best_of < (wire.n or 1):
         raise InvalidValue(
             f"best_of must be at least n, which is {wire.n}; got {wire.best_of}", param="best_of"
@@ -133,19 +133,36 @@ def _require_candidates(wire: CompletionRequest) -> None:
             "best_of cannot be streamed, as the best are known when all are complete; leave one of them out",
             param="best_of",
         )
+    # One candidate is no choice among several: there is nothing to rank, nor to hold back in a stream.
+    return None if wire.best_of == 1 else wire.best_of
 
 
 class Shown(TypedDict):
-    """What both endpoints can say of how a choice's tokens are shown."""
+    """What both endpoints can say of how tokens are shown, a choice's and its prompt's."""
 
     include_stop: bool
     show_special: bool
+    token_ids: bool
+    prompt_logprobs: int | None
+    truncate_prompt: int | None
 
 
 def _shown(wire: Common) -> Shown:
+    """Raises InvalidValue."""
+    if wire.prompt_logprobs is not None and wire.stream:
+        raise InvalidValue(
+            "prompt_logprobs are given in a whole answer only; leave out stream", param="prompt_logprobs"
+        )
+    if wire.truncate_prompt_tokens == 0:
+        raise InvalidValue(
+            "truncate_prompt_tokens must be -1, or at least 1; got 0", param="truncate_prompt_tokens"
+        )
     return Shown(
         include_stop=bool(wire.include_stop_str_in_output),
         show_special=wire.skip_special_tokens is False,
+        token_ids=bool(wire.return_token_ids),
+        prompt_logprobs=wire.prompt_logprobs,
+        truncate_prompt=wire.truncate_prompt_tokens,
     )
 
 
@@ -234,8 +251,32 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
         output=output,
         cache_salt=wire.cache_salt or "",
     )
-    include_usage = wire.stream_options is not None and bool(wire.stream_options.include_usage)
-    return Call(request, bool(wire.stream), include_usage, ignored)
+    if wire.return_tokens_as_token_ids and output.logprobs is None:
+        raise InvalidValue(
+            "return_tokens_as_token_ids is taken only together with logprobs, whose tokens it renames; "
+            "return_token_ids gives ids without them",
+            param="return_tokens_as_token_ids",
+        )
+    include_usage, continuous = _usage_told(wire.stream_options or StreamOptions())
+    names = bool(wire.return_tokens_as_token_ids)
+    return Call(
+        request,
+        bool(wire.stream),
+        include_usage,
+        ignored,
+        continuous_usage=continuous,
+        token_names=names,
+    )
+
+
+def _usage_told(options: StreamOptions) -> tuple[bool, bool]:
+    """Whether a stream tells its usage at the end, and in each part. Raises InvalidValue."""
+    if options.continuous_usage_stats and not options.include_usage:
+        raise InvalidValue(
+            "continuous_usage_stats is taken only together with include_usage: true",
+            param="stream_options.continuous_usage_stats",
+        )
+    return bool(options.include_usage), bool(options.continuous_usage_stats)
 
 
 def _raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:

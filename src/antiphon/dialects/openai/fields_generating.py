@@ -34,8 +34,6 @@ GENERATING: tuple[Field, ...] = (
         "ids stay as they are.",
         echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
         "too, and with max_tokens 0 nothing else is done.",
-        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
-        "log-probability per token, best first; all are counted. Not in a stream.",
     ),
     *supported(
         BOTH,
@@ -67,6 +65,16 @@ GENERATING: tuple[Field, ...] = (
         "stays at its end.",
         skip_special_tokens="false shows control tokens in the text as their names, and stop texts may then "
         "match them; the one that ends the turn only together with include_stop_str_in_output.",
+        best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
+        "log-probability per token, best first; all are counted. Not in a stream.",
+        prompt_logprobs="Gives the log-probability and the rank of each of the prompt's tokens, and so many "
+        "of the likeliest at its place, at most 20: in a chat beside the choices, in a text in each. Not in "
+        "a stream.",
+        return_token_ids="Whether the ids of the prompt's tokens, and of each choice's, are given too.",
+        return_tokens_as_token_ids="Whether log-probabilities call tokens token_id:ID; only together with "
+        "logprobs.",
+        truncate_prompt_tokens="Keeps only so many of the prompt's last tokens; -1 keeps what leaves "
+        "room for max_tokens.",
         stream="Whether the answer comes as server-sent events.",
         stream_options="How a stream ends; only together with stream.",
         cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
@@ -81,7 +89,12 @@ GENERATING: tuple[Field, ...] = (
         guided_whitespace_pattern="With JSON: what stands wherever JSON takes whitespace, as [ \\n]{0,2}.",
         structured_outputs="One of json, regex, choice, grammar, json_object: vLLM's newer form of guided_*.",
     ),
-    *supported(STREAM, include_usage="Whether one more chunk, with empty choices, brings the usage."),
+    *supported(
+        STREAM,
+        include_usage="Whether one more chunk, with empty choices, brings the usage.",
+        continuous_usage_stats="Whether each chunk brings the usage so far, of all choices together; only "
+        "together with include_usage.",
+    ),
     ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
     ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
     ignored(
@@ -113,13 +126,7 @@ GENERATING: tuple[Field, ...] = (
         "a text is what its tokens' pieces join to, and nothing is taken from it; leave it out",
         True,
     ),
-    refused("truncate_prompt_tokens", BOTH, "a prompt is never shortened; shorten it before sending"),
-    refused("prompt_logprobs", CHAT, "a conversation's prompt is not scored; leave it out"),
-    refused("prompt_logprobs", TEXT, "send echo and logprobs, with max_tokens 0 for the prompt alone"),
-    refused("return_token_ids", BOTH, "use /tokenize to see token ids", False),
-    refused("return_tokens_as_token_ids", BOTH, "use /tokenize to see token ids", False),
     refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
     refused("priority", BOTH, "requests are served in order; leave it out", 0),
     refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
-    refused("best_of", CHAT, "/v1/completions has best_of; leave it out", 1),
 )

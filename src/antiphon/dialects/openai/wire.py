@@ -90,6 +90,7 @@ Allowed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
 Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
 Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
 Candidates = Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)]
+Kept = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
@@ -187,6 +188,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How a stream ends."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class NamedSchema(Struct, frozen=True, forbid_unknown_fields=True):
@@ -243,6 +245,11 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stop_token_ids: StopTokens | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    best_of: Candidates | None = None
+    prompt_logprobs: Alternatives | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: Kept | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Salt | None = None
@@ -288,4 +295,3 @@ class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only
     logprobs: Alternatives | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
-    best_of: Candidates | None = None

@@ -1,0 +1,77 @@
+"""Token ids, scores of prompts, and what of a prompt is used."""
+
+from tests.parameters.registry import OUT, Answer, case
+from tests.parameters.spots import CHATS, GENERATING, STREAM, TEXTS
+
+
+@case(GENERATING, "return_token_ids", {}, OUT, True)
+def the_ids_of_prompt_and_choice_are_given(without: Answer, given: Answer) -> None:
+    (choice,) = given.choices
+    prompt = given.json.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    assert len(prompt) == given.usage["prompt_tokens"]
+    assert len(choice["token_ids"]) == given.usage["completion_tokens"]
+    assert "token_ids" not in without.choices[0] and "prompt_token_ids" not in without.json
+
+
+@case(CHATS, "return_tokens_as_token_ids", {"logprobs": True, "top_logprobs": 1}, OUT, True)
+def a_chats_tokens_are_named_by_their_ids(texts: Answer, ids: Answer) -> None:
+    named, spelt = ids.choices[0]["logprobs"]["content"], texts.choices[0]["logprobs"]["content"]
+    assert all(entry["token"].startswith("token_id:") for entry in named)
+    assert all(entry["top_logprobs"][0]["token"].startswith("token_id:") for entry in named)
+    assert [entry["bytes"] for entry in named] == [entry["bytes"] for entry in spelt]
+    assert not any(entry["token"].startswith("token_id:") for entry in spelt)
+
+
+@case(TEXTS, "return_tokens_as_token_ids", {"logprobs": 1}, OUT, True)
+def tokens_are_named_by_their_ids(texts: Answer, ids: Answer) -> None:
+    named, spelt = ids.choices[0]["logprobs"], texts.choices[0]["logprobs"]
+    assert all(token.startswith("token_id:") for token in named["tokens"])
+    assert all(token.startswith("token_id:") for row in named["top_logprobs"] for token in row)
+    assert named["token_logprobs"] == spelt["token_logprobs"] and named["tokens"] != spelt["tokens"]
+
+
+@case(GENERATING, "prompt_logprobs", {}, OUT, 0, 3)
+def each_token_of_the_prompt_has_its_rank(without: Answer, alone: Answer, three: Answer) -> None:
+    def scored(answer: Answer) -> list[dict[str, dict[str, float]] | None]:
+        found: list[dict[str, dict[str, float]] | None] = (
+            answer.json.get("prompt_logprobs") or answer.choices[0]["prompt_logprobs"]
+        )
+        return found
+
+    assert "prompt_logprobs" not in without.json and "prompt_logprobs" not in without.choices[0]
+    for answer, least, most in ((alone, 1, 1), (three, 3, 4)):
+        first, *rest = scored(answer)
+        assert first is None and len(rest) == answer.usage["prompt_tokens"] - 1
+        for row in rest:
+            assert row is not None and least <= len(row) <= most
+            ranked = sorted(row.values(), key=lambda entry: entry["rank"])
+            values = [entry["logprob"] for entry in ranked]
+            assert values == sorted(values, reverse=True) and all(value <= 0 for value in values)
+            assert [entry["rank"] for entry in ranked][:least] == [1, 2, 3][:least] or least == 1
+
+
+@case(GENERATING, "truncate_prompt_tokens", {"return_token_ids": True}, OUT, 3)
+def the_last_tokens_of_the_prompt_are_used(whole: Answer, cut: Answer) -> None:
+    def prompt(answer: Answer) -> list[int]:
+        found: list[int] = answer.json.get("prompt_token_ids") or answer.choices[0]["prompt_token_ids"]
+        return found
+
+    assert cut.usage["prompt_tokens"] == 3 < whole.usage["prompt_tokens"]
+    assert prompt(cut) == prompt(whole)[-3:]
+
+
+@case(CHATS, "best_of", {"temperature": 1.5, "seed": 3, "logprobs": True}, OUT, 6)
+def the_likeliest_answer_is_given(first: Answer, best: Answer) -> None:
+    def mean(answer: Answer) -> float:
+        values: list[float] = [each["logprob"] for each in answer.choices[0]["logprobs"]["content"]]
+        return sum(values) / len(values)
+
+    assert mean(best) > mean(first)
+    assert best.usage["completion_tokens"] > 2 * first.usage["completion_tokens"]
+
+
+@case(STREAM, "continuous_usage_stats", {"stream_options": {"include_usage": True}}, OUT, True)
+def each_chunk_brings_the_usage_so_far(without: Answer, counted: Answer) -> None:
+    made = [each["usage"]["completion_tokens"] for each in counted.events[:-1]]
+    assert made == sorted(made) and made[0] > 0 and made[0] < made[-1] == made[-2]
+    assert [each["usage"] is None for each in without.events[:-2]].count(False) == 0
