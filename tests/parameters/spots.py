@@ -98,6 +98,9 @@ STREAM = openai(
 )
 EMBEDDINGS = openai(Place.EMBEDDINGS, "/v1/embeddings", {"model": "encoder", "input": "a text"})
 TOKENIZE = openai(Place.TOKENIZE, "/tokenize", {"model": "cantor", "prompt": "Who are you?"})
+APPLY = openai(
+    Place.APPLY, "/v1/apply-template", {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}]}
+)
 DETOKENIZE = openai(Place.DETOKENIZE, "/detokenize", {"model": "cantor", "tokens": [300, 301]})
 LOAD = openai(
     Place.LOAD, "/v1/load_lora_adapter", {"lora_name": "loaded", "lora_path": "pirate.gguf",
@@ -111,15 +114,23 @@ DEPLOY = (
          "model_source": "LOCAL", "name": "deployed"}),
 )  # fmt: skip
 
-CHATS = (*CHAT, *EMPOWER)
+FIREWORKS_CHAT = (
+    Spot("fireworks", "/fireworks/inference/v1/chat/completions", "/fireworks/inference/v1/chat/completions",
+         TALK),
+)  # fmt: skip
+FIREWORKS_TEXT = (
+    Spot("fireworks", "/fireworks/inference/v1/completions", "/fireworks/inference/v1/completions", TELL),
+)
+
+CHATS = (*CHAT, *EMPOWER, *FIREWORKS_CHAT)
 """Conversations of every dialect; a case that names this runs wherever the field is supported."""
 
-TEXTS = TEXT
+TEXTS = (*TEXT, *FIREWORKS_TEXT)
 """Completions of every dialect."""
 
 GENERATING = (*CHATS, *TEXTS)
 MESSAGES = MESSAGE
 SPOTS = (
     *GENERATING, *MESSAGES, *PART, *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
-    *TOKENIZE, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY,
+    *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY,
 )  # fmt: skip
