@@ -3,27 +3,30 @@
 import gc
 import os
 
+from antiphon.auth.base import Chosen
 from antiphon.auth.tokens import SERVICE_ACTOR, ServiceKey
 
 KEY = "canary-key-4f1d0c8e55"
+NOBODY = Chosen()
 
 
 async def test_the_key_itself_is_the_service_actor():
-    assert await ServiceKey(KEY).verify(KEY) is SERVICE_ACTOR
+    assert await ServiceKey(KEY).verify(KEY, NOBODY) is SERVICE_ACTOR
 
 
 async def test_a_key_with_other_letters_is_taken_whole():
-    assert await ServiceKey("schlüssel-für-alle-fälle").verify("schlüssel-für-alle-fälle") is SERVICE_ACTOR
+    key = "schlüssel-für-alle-fälle"
+    assert await ServiceKey(key).verify(key, NOBODY) is SERVICE_ACTOR
 
 
 async def test_what_is_nearly_the_key_is_not_its_kind():
     verifier = ServiceKey(KEY)
     for token in (KEY[:-1], KEY + "x", KEY.upper(), KEY[:20] + "0", "", " " + KEY, "\0", "é" * 1000):
-        assert await verifier.verify(token) is None, token
+        assert await verifier.verify(token, NOBODY) is None, token
 
 
 async def test_keys_that_share_their_first_twenty_characters_differ():
-    assert await ServiceKey(KEY[:20] + "aaaa").verify(KEY[:20] + "bbbb") is None
+    assert await ServiceKey(KEY[:20] + "aaaa").verify(KEY[:20] + "bbbb", NOBODY) is None
 
 
 def test_the_verifier_does_not_keep_the_key():

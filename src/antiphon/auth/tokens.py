@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import secrets
 
+from antiphon.auth.base import Chosen
 from antiphon.domain.identity import Actor, ActorKind
 
 SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")
@@ -17,7 +18,7 @@ class ServiceKey:
         self._salt = secrets.token_bytes(32)
         self._digest = self._digested(key)
 
-    async def verify(self, token: str) -> Actor | None:
+    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
         """The service actor when the token is the key. Takes the same time for every token of one length."""
         return SERVICE_ACTOR if hmac.compare_digest(self._digest, self._digested(token)) else None
 

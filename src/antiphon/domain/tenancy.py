@@ -77,6 +77,9 @@ class Grant:
     """Patterns of paths; None is every path that is not the operator's."""
 
 
+EVERYTHING = Grant()
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key as it is kept: never the key itself."""
@@ -92,7 +95,7 @@ class Key:
     """Of a service key its project; of an access token the only one it is for, else None."""
     user: str | None = None
     """Of an access token."""
-    grant: Grant = Grant()
+    grant: Grant = EVERYTHING
     expires: int | None = None
     revoked: int | None = None
     note: str = ""

@@ -4,11 +4,14 @@ It reads the scope's path, which comes from the request line alone, and never a 
 header.
 """
 
+import re
+from types import MappingProxyType
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.auth.base import TokenVerifier
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
-from antiphon.errors import AuthenticationFailed, RequestError
+from antiphon.auth.base import Chosen, TokenVerifier
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
+from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.edge import Edge, exchange_of
 
 PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
@@ -18,6 +21,29 @@ MAX_CREDENTIAL = 4096
 """Bytes of a credential; a longer one is refused before it is hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
+PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
+USER_HEADERS = (b"x-user-id",)
+
+ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+ADMIN_PATH = "/admin/"
+METRICS_PATH = "/metrics"
+DEPLOYING = "/empower/api/v1/lora"
+READING = frozenset(
+    {"/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize", "/apply-template", "/v1/apply-template"}
+)
+"""Paths that take a body and make nothing."""
+
+MEANS = MappingProxyType(
+    {
+        Right.READ: "read anything",
+        Right.GENERATE: "generate",
+        Right.ADAPT: "load or unload adapters",
+        Right.OBSERVE: "see the numbers of the whole server",
+        Right.MANAGE: "manage keys or members",
+    }
+)
+"""What a right is called in a refusal."""
 
 REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
 
@@ -32,25 +58,69 @@ class Authenticator:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in PUBLIC:
-            exchange_of(scope).actor = await self._actor(scope)
+            actor = exchange_of(scope).actor = await self._actor(scope)
+            require_right(actor, scope["method"], scope["path"])
         await self._app(scope, receive, send)
 
     async def _actor(self, scope: Scope) -> Actor:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
-        token = credential(exchange_of(scope).headers)
-        actor = await first_known(self._verifiers, token) if token else None
+        headers = exchange_of(scope).headers
+        token = credential(headers)
+        actor = await first_known(self._verifiers, token, chosen(headers)) if token else None
         if actor is None:
             raise AuthenticationFailed(REFUSAL)
         return actor
 
 
-async def first_known(verifiers: tuple[TokenVerifier, ...], token: str) -> Actor | None:
+async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: Chosen) -> Actor | None:
     """The actor that the first verifier which knows the token names."""
     for verifier in verifiers:
-        if (actor := await verifier.verify(token)) is not None:
+        if (actor := await verifier.verify(token, said)) is not None:
             return actor
     return None
+
+
+def chosen(headers: dict[bytes, list[bytes]]) -> Chosen:
+    """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
+    return Chosen(_one_of(headers, PROJECT_HEADERS), _one_of(headers, USER_HEADERS))
+
+
+def _one_of(headers: dict[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:
+    """The one value of headers that mean the same; an empty one is none."""
+    said = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
+    param = names[0].decode()
+    if len(said) > 1:
+        raise InvalidValue(f"the request says two different things in {param}; send one", param=param)
+    if not said:
+        return None
+    value = said.pop()
+    if ID.fullmatch(value) is None:
+        raise InvalidValue(
+            f"{param} must be an id of letters, digits, dots, dashes or underscores", param=param
+        )
+    return value.decode("ascii")
+
+
+def require_right(actor: Actor, method: str, path: str) -> None:
+    """Raises PermissionDenied, which names what is missing."""
+    right = right_of(method, path)
+    if right not in actor.rights:
+        raise PermissionDenied(f"this key may not {MEANS[right]}")
+    if not actor.may_call(path):
+        raise PermissionDenied("this key is not for this path")
+
+
+def right_of(method: str, path: str) -> Right:
+    """What a route asks of its caller; an unknown path the least of it, so that it is told that there is
+    none."""
+    if path.startswith(ADMIN_PATH):
+        return Right.MANAGE
+    if path == METRICS_PATH:
+        return Right.OBSERVE
+    if method in ("GET", "HEAD", "OPTIONS") or path in READING:
+        return Right.READ
+    return Right.ADAPT if path.endswith("_lora_adapter") or path.startswith(DEPLOYING) else Right.GENERATE
 
 
 def credential(headers: dict[bytes, list[bytes]]) -> str | None:

@@ -74,5 +74,11 @@ class Tenancy(Protocol):
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         """The latest entries first, at most `limit`; those before an id, of one target."""
 
+    def mark(self, name: str) -> str | None:
+        """A short text that belongs to the whole database."""
+
+    def set_mark(self, name: str, value: str) -> None:
+        """Sets it where it is not set yet. Raises Conflict where it is."""
+
     def close(self) -> None:
         """Lets go of the database."""

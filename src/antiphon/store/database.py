@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
@@ -183,10 +182,11 @@ def _engine(url: sa.URL, shown: str) -> Engine:
 
 
 def _sqlite(url: sa.URL) -> Engine:
-    options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": BUSY_MS / 1000}}
+    connecting = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
     if url.database in (None, "", ":memory:"):
-        options["poolclass"] = StaticPool
-    engine = sa.create_engine(url, hide_parameters=True, **options)
+        engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting, poolclass=StaticPool)
+    else:
+        engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

@@ -77,6 +77,13 @@ keys = Table(
     Index(None, "user"),
 )
 
+marks = Table(
+    "marks",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
 audit = Table(
     "audit",
     metadata,

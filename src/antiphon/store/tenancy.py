@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -101,6 +100,15 @@ class SqlTenancy:
         with self._database.reading() as connection:
             return [AuditEntry(**row) for row in connection.execute(found).mappings()]
 
+    def mark(self, name: str) -> str | None:
+        found = sa.select(schema.marks.c.value).where(schema.marks.c.name == name)
+        with self._database.reading() as connection:
+            return connection.execute(found).scalar()
+
+    def set_mark(self, name: str, value: str) -> None:
+        with self._writing(f"{name} is set already") as connection:
+            connection.execute(schema.marks.insert(), {"name": name, "value": value})
+
     def close(self) -> None:
         self._database.close()
 
@@ -119,10 +127,10 @@ def _all(connection: Connection, table: sa.Table, *order: str) -> Iterator[Row]:
 
 
 def _replaced(
-    connection: Connection, table: sa.Table, values: Mapping[str, Any], noun: str
-) -> dict[str, Any]:
+    connection: Connection, table: sa.Table, values: Mapping[str, object], noun: str
+) -> dict[str, object]:
     """Puts values into the row of their id; returns those that are others than before."""
-    before = _require(connection, table, values["id"], noun)
+    before = _require(connection, table, str(values["id"]), noun)
     connection.execute(table.update().where(table.c.id == values["id"]).values(**values))
     return {name: value for name, value in values.items() if before[name] != value}
 
@@ -142,12 +150,12 @@ def _insert_key(connection: Connection, kept: KeptKey) -> None:
     connection.execute(schema.keys.insert(), {**_row(kept.key), "digest": kept.digest})
 
 
-def _note(connection: Connection, by: By, action: str, target: str, detail: Mapping[str, Any]) -> None:
+def _note(connection: Connection, by: By, action: str, target: str, detail: Mapping[str, object]) -> None:
     row = {"at": by.at, "actor": by.actor, "action": action, "target": target}
     connection.execute(schema.audit.insert(), {**row, "detail": json.dumps(detail, ensure_ascii=False)})
 
 
-def _told(key: Key) -> dict[str, Any]:
+def _told(key: Key) -> dict[str, object]:
     """What the audit says of a new key."""
     return {name: value for name, value in _row(key).items() if value not in (None, "") and name != "id"}
 
@@ -164,7 +172,7 @@ def _membership(row: Row) -> Membership:
     return Membership(row["project"], row["user"], Role(row["role"]), row["created"])
 
 
-def _row(key: Key) -> dict[str, Any]:
+def _row(key: Key) -> dict[str, object]:
     """A key's columns but for the digest."""
     values = asdict(key)
     grant = values.pop("grant")

@@ -1,4 +1,4 @@
-"""Projects, users, memberships, keys, audit."""
+"""Projects, users, memberships, keys, audit, marks."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -46,6 +46,17 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["project"], ["projects.id"], name="fk_memberships_project"),
         sa.ForeignKeyConstraint(["user"], ["users.id"], name="fk_memberships_user"),
     )
+    _keys()
+    _audit()
+    op.create_table(
+        "marks",
+        sa.Column("name", sa.String(64), nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_marks"),
+    )
+
+
+def _keys() -> None:
     op.create_table(
         "keys",
         sa.Column("id", ID, nullable=False),
@@ -68,6 +79,9 @@ def upgrade() -> None:
     )
     op.create_index("ix_keys_project", "keys", ["project"])
     op.create_index("ix_keys_user", "keys", ["user"])
+
+
+def _audit() -> None:
     op.create_table(
         "audit",
         sa.Column("id", SERIAL, nullable=False, autoincrement=True),

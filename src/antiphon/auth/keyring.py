@@ -1,0 +1,144 @@
+"""Every key in memory, as the store last said: requests are answered from here, and from no database.
+
+Looked up by the digest of the whole key, so two keys that begin alike are two keys. A key that is unknown,
+revoked, expired, of an archived project or of a disabled user gets the same sentence, after the same work.
+"""
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from antiphon.auth.base import Chosen
+from antiphon.auth.secrets import KEY, MARK, Pepper
+from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Project, Role, User
+from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
+from antiphon.store.base import Directory, KeptKey
+
+REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
+UNKNOWN = bytes(32)
+"""What an unknown key is compared with, so that it takes as long as a known one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A directory as it is asked."""
+
+    keys: dict[bytes, KeptKey]
+    projects: dict[str, Project]
+    users: dict[str, User]
+    roles: dict[tuple[str, str], Role]
+    """By project and user."""
+
+    @staticmethod
+    def of(directory: Directory) -> "Known":
+        return Known(
+            {kept.digest: kept for kept in directory.keys},
+            {project.id: project for project in directory.projects},
+            {user.id: user for user in directory.users},
+            {(each.project, each.user): each.role for each in directory.memberships},
+        )
+
+    def projects_of(self, user: str) -> list[str]:
+        """Those that a user is a member of and that are not archived."""
+        return [project for project, member in self.roles if member == user and self.is_open(project)]
+
+    def is_open(self, project: str | None) -> bool:
+        """Whether a project is there and not archived."""
+        found = self.projects.get(project or "")
+        return found is not None and found.archived is None
+
+    def is_active(self, user: str | None) -> bool:
+        """Whether a user is there and not disabled."""
+        found = self.users.get(user or "")
+        return found is not None and found.disabled is None
+
+
+class Keyring:
+    """Knows every key of the store."""
+
+    def __init__(self, pepper: Pepper, clock: Callable[[], float]) -> None:
+        """`clock`: Unix seconds. Knows no key until it is told a directory."""
+        self._pepper = pepper
+        self._clock = clock
+        self._known = Known.of(Directory())
+
+    def learn(self, directory: Directory) -> None:
+        """From now on this is what is known."""
+        self._known = Known.of(directory)
+
+    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+        if not token.startswith(MARK):
+            return None
+        digest = self._pepper.digest(token)
+        kept = self._known.keys.get(digest)
+        equal = hmac.compare_digest(digest, UNKNOWN if kept is None else kept.digest)
+        if kept is None or not equal or not self._is_valid(kept.key) or KEY.fullmatch(token) is None:
+            raise AuthenticationFailed(REFUSAL)
+        return self._actor(kept.key, chosen)
+
+    def _is_valid(self, key: Key) -> bool:
+        now, known = self._clock(), self._known
+        if key.revoked is not None or (key.expires is not None and key.expires <= now):
+            return False
+        if key.project is not None and not known.is_open(key.project):
+            return False
+        return key.user is None or known.is_active(key.user)
+
+    def _actor(self, key: Key, chosen: Chosen) -> Actor:
+        if key.kind is KeyKind.ADMIN:
+            return self._operator(key, chosen)
+        return self._service(key, chosen) if key.kind is KeyKind.SERVICE else self._user(key, chosen)
+
+    def _operator(self, key: Key, chosen: Chosen) -> Actor:
+        project = chosen.project or DEFAULT_PROJECT
+        if not self._known.is_open(project):
+            raise PermissionDenied(f"there is no project {project}", param="x-project-id")
+        if chosen.user is not None and not self._known.is_active(chosen.user):
+            raise PermissionDenied(f"there is no user {chosen.user}", param="x-user-id")
+        return Actor(ActorKind.ADMIN, key.id, project, chosen.user, EVERY_RIGHT, key.grant)
+
+    def _service(self, key: Key, chosen: Chosen) -> Actor:
+        project = key.project or DEFAULT_PROJECT
+        if chosen.project not in (None, project):
+            raise PermissionDenied("this key is of another project", param="x-project-id")
+        if chosen.user is not None:
+            role = self._known.roles.get((project, chosen.user))
+            if role is None or not self._known.is_active(chosen.user):
+                raise PermissionDenied(
+                    f"this key speaks for members of its project alone, and {chosen.user} is none",
+                    param="x-user-id",
+                )
+        return Actor(ActorKind.SERVICE_KEY, key.id, project, chosen.user, SERVICE, key.grant)
+
+    def _user(self, key: Key, chosen: Chosen) -> Actor:
+        user = key.user or ""
+        if chosen.user not in (None, user):
+            raise PermissionDenied("this token is of another user", param="x-user-id")
+        project = self._project(key, user, chosen.project)
+        role = self._known.roles.get((project, user))
+        if role is None:
+            raise PermissionDenied(f"the user is no member of the project {project}", param="x-project-id")
+        rights = READER if role is Role.VIEWER else WRITER
+        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant)
+
+    def _project(self, key: Key, user: str, chosen: str | None) -> str:
+        """The project that a token speaks in."""
+        if key.project is not None:
+            if chosen not in (None, key.project):
+                raise PermissionDenied("this token is for another project", param="x-project-id")
+            return key.project
+        if chosen is not None:
+            if not self._known.is_open(chosen):
+                raise PermissionDenied(f"the user is no member of the project {chosen}", param="x-project-id")
+            return chosen
+        mine = self._known.projects_of(user)
+        if not mine:
+            raise PermissionDenied("the user is a member of no project", param="x-project-id")
+        if len(mine) > 1:
+            raise MissingParameter(
+                f"the user is a member of several projects ({', '.join(sorted(mine)[:8])}); name one in the "
+                "header X-PROJECT-ID",
+                param="x-project-id",
+            )
+        return mine[0]

@@ -1,0 +1,152 @@
+"""Which actor a key is, and everything that makes it none."""
+
+from dataclasses import replace
+
+import pytest
+
+from antiphon.auth.base import Chosen
+from antiphon.auth.keyring import REFUSAL, Keyring
+from antiphon.auth.secrets import Pepper, new_key, prefix_of
+from antiphon.domain.identity import ActorKind, Right
+from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
+from antiphon.store.base import Directory, KeptKey
+
+PEPPER = Pepper(b"p" * 32)
+NOW = 1_000
+NOBODY = Chosen()
+
+
+class World:
+    """Two projects; Ann owns the first and views the second, Ben is a member of the first."""
+
+    def __init__(self):
+        self.now = NOW
+        self.ring = Keyring(PEPPER, lambda: self.now)
+        self.directory = Directory(
+            (Project("default", "default", 0), Project("one", "One", 0), Project("two", "Two", 0)),
+            (User("ann", "Ann", 0), User("ben", "Ben", 0)),
+            (
+                Membership("one", "ann", Role.OWNER, 0),
+                Membership("two", "ann", Role.VIEWER, 0),
+                Membership("one", "ben", Role.MEMBER, 0),
+            ),
+        )
+
+    def give(self, kind, **said):
+        token = new_key()
+        key = Key(f"key-{token[3:9]}", kind, prefix_of(token), 0, "admin", **said)
+        self.learn(keys=(*self.directory.keys, KeptKey(key, PEPPER.digest(token))))
+        return token
+
+    def learn(self, **changes):
+        self.directory = replace(self.directory, **changes)
+        self.ring.learn(self.directory)
+
+    def change_keys(self, **changes):
+        self.learn(
+            keys=tuple(KeptKey(replace(kept.key, **changes), kept.digest) for kept in self.directory.keys)
+        )
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+async def test_a_service_key_speaks_for_its_project_and_for_members_it_names(world):
+    token = world.give(KeyKind.SERVICE, project="one", grant=Grant(("cantor*",), ("/v1/*",)))
+    actor = await world.ring.verify(token, NOBODY)
+    assert (actor.kind, actor.project, actor.user) == (ActorKind.SERVICE_KEY, "one", None)
+    assert Right.GENERATE in actor.rights
+    assert Right.MANAGE not in actor.rights
+    assert (actor.may_use("cantor-2"), actor.may_use("llama")) == (True, False)
+    assert (actor.may_call("/v1/models"), actor.may_call("/tokenize")) == (True, False)
+    assert (await world.ring.verify(token, Chosen("one", "ben"))).user == "ben"
+    with pytest.raises(PermissionDenied, match="another project"):
+        await world.ring.verify(token, Chosen(project="two"))
+    with pytest.raises(PermissionDenied, match="members of its project"):
+        await world.ring.verify(token, Chosen(user="stranger"))
+
+
+async def test_an_access_token_speaks_in_the_projects_of_its_user(world):
+    token = world.give(KeyKind.ACCESS_TOKEN, user="ann")
+    with pytest.raises(MissingParameter, match="several projects \\(one, two\\)"):
+        await world.ring.verify(token, NOBODY)
+    owner = await world.ring.verify(token, Chosen(project="one"))
+    viewer = await world.ring.verify(token, Chosen(project="two"))
+    assert (owner.kind, owner.user, owner.project) == (ActorKind.USER, "ann", "one")
+    assert (Right.GENERATE in owner.rights, Right.GENERATE in viewer.rights) == (True, False)
+    for chosen in (Chosen("default"), Chosen("none"), Chosen("one", "ben")):
+        with pytest.raises(PermissionDenied):
+            await world.ring.verify(token, chosen)
+    ben = world.give(KeyKind.ACCESS_TOKEN, user="ben")
+    assert (await world.ring.verify(ben, NOBODY)).project == "one"
+
+
+async def test_a_token_for_one_project_is_for_no_other(world):
+    token = world.give(KeyKind.ACCESS_TOKEN, user="ann", project="two")
+    assert (await world.ring.verify(token, NOBODY)).project == "two"
+    with pytest.raises(PermissionDenied, match="for another project"):
+        await world.ring.verify(token, Chosen("one"))
+
+
+async def test_the_admin_key_may_everything(world):
+    token = world.give(KeyKind.ADMIN)
+    actor = await world.ring.verify(token, NOBODY)
+    assert actor.admin
+    assert actor.rights == frozenset(Right)
+    assert (await world.ring.verify(token, Chosen("two", "ben"))).project == "two"
+    for chosen in (Chosen("none"), Chosen(user="none")):
+        with pytest.raises(PermissionDenied, match="there is no"):
+            await world.ring.verify(token, chosen)
+
+
+def revoked(world):
+    world.change_keys(revoked=NOW - 1)
+
+
+def expired(world):
+    world.change_keys(expires=NOW)
+
+
+def archived(world):
+    world.learn(projects=tuple(replace(each, archived=1) for each in world.directory.projects))
+
+
+def disabled(world):
+    world.learn(users=tuple(replace(each, disabled=1) for each in world.directory.users))
+
+
+def forgotten(world):
+    world.learn(keys=())
+
+
+@pytest.mark.parametrize("happens", [revoked, expired, archived, disabled, forgotten])
+async def test_what_is_no_longer_accepted_says_the_same_as_what_never_was(world, happens):
+    token = world.give(KeyKind.ACCESS_TOKEN, user="ann", project="one")
+    await world.ring.verify(token, NOBODY)
+    happens(world)
+    for each in (token, new_key(), "ak_", "ak_" + "x" * 4000, token + "x", token[:-1]):
+        with pytest.raises(AuthenticationFailed) as refused:
+            await world.ring.verify(each, NOBODY)
+        assert refused.value.message == REFUSAL
+
+
+async def test_a_key_ends_at_its_time_and_not_before(world):
+    token = world.give(KeyKind.SERVICE, project="one", expires=NOW + 10)
+    await world.ring.verify(token, NOBODY)
+    world.now = NOW + 10
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(token, NOBODY)
+
+
+async def test_keys_that_begin_alike_are_two_keys(world):
+    token = world.give(KeyKind.SERVICE, project="one")
+    twin = token[:40] + "".join(reversed(token[40:]))
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(twin, NOBODY)
+
+
+async def test_what_is_no_key_of_ours_is_left_to_others(world):
+    assert await world.ring.verify("sk-something", NOBODY) is None
