@@ -52,8 +52,8 @@ ERRORS: Mapping[int, str] = {
 ANYWHERE = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarge, InternalError)
 WITH_BODY = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
 OF_MODELS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
-WAITING = {"completions", "embeddings"}
-"""Tags of what waits for its turn in an engine."""
+WAITING = {"completions", "embeddings", "tokens"}
+"""Tags of what waits for its turn in an engine, or for a template of its own to be rendered."""
 CHANGING = {"adapters", "loras"}
 """Tags of what changes which models there are."""
 
