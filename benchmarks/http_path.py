@@ -127,11 +127,11 @@ def running(name: str) -> Iterator[tuple[psutil.Process, int]]:
 # --- the load -----------------------------------------------------------------------------------------------
 
 
-def request_bytes(stream: bool) -> bytes:
+def request_bytes(stream: bool, model: str = "scripted") -> bytes:
     """One request as it goes over the wire."""
     asked = {"temperature": 0.7, "max_tokens": CHUNKS if stream else TOKENS, "stream": stream}
     messages = [{"role": "user", "content": PROMPT}]
-    body = json.dumps({"model": "scripted", "messages": messages} | asked).encode()
+    body = json.dumps({"model": model, "messages": messages} | asked).encode()
     head = [f"POST {PATH} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {KEY}", "accept: */*"]
     head += ["content-type: application/json", f"content-length: {len(body)}", "user-agent: bench", "", ""]
     return "\r\n".join(head).encode() + body
@@ -189,9 +189,11 @@ class Figure:
     """Microseconds of the server's CPU time for each."""
 
 
-async def measure(server: psutil.Process, port: int, stream: bool, seconds: float) -> Figure:
+async def measure(
+    server: psutil.Process, port: int, stream: bool, seconds: float, model: str = "scripted"
+) -> Figure:
     """One round of load."""
-    loop, question = asyncio.get_running_loop(), request_bytes(stream)
+    loop, question = asyncio.get_running_loop(), request_bytes(stream, model)
     callers = [
         (await loop.create_connection(lambda: Caller(question, stream), "127.0.0.1", port))[1]
         for _ in range(STREAMS if stream else CALLERS)
