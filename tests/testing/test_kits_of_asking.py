@@ -118,6 +118,7 @@ class Communal(ScriptedTokenEngine):
 BROKEN = {
     "bias": (deaf_to(logit_bias=()), "bias"),
     "allowed": (deaf_to(allowed_token_ids=None), "allowed_token_ids"),
+    "banned": (deaf_to(banned=()), "banned token"),
     "least": (deaf_to(min_tokens=0), "first min_tokens"),
     "ends": (deaf_to(ignore_eos=False), "ignore_eos"),
     "frequency": (deaf_to(frequency_penalty=0.0), "penalised"),

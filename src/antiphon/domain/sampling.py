@@ -53,6 +53,9 @@ class Sampling:
     """The model's end tokens are drawn like any other and do not end the sequence."""
     allowed_token_ids: tuple[int, ...] | None = None
     """Only these can be drawn; None allows all."""
+    banned: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that the output never holds: where it ends with all but the last token of one, that
+    last token cannot be drawn. The prompt is no part of the output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,24 @@ async def only_allowed_tokens_are_drawn(probe: Probe) -> None:
         require(len(run.tokens) == 12, "allowing no end token lets a sequence go on to max_tokens")
 
 
+async def banned_sequences_are_not_completed(probe: Probe) -> None:
+    async def greedy(max_tokens: int, *banned: tuple[int, ...]) -> tuple[int, ...]:
+        sampling = replace(GREEDY, ignore_eos=True, banned=banned)
+        return (await probe.run(probe.request(max_tokens=max_tokens, sampling=sampling))).tokens
+
+    free = first, second = await greedy(2)
+    require((await greedy(1, (first,)))[0] != first, "a banned token is not drawn")
+    pair = await greedy(2, free)
+    require(
+        pair[0] == first and pair[1] != second,
+        "the last token of a banned sequence is not drawn after its others, and the others are",
+    )
+    alone = await greedy(1, (probe.prompts[0][-1], first))
+    require(alone == free[:1], "the prompt does not begin a banned sequence")
+    if first != second:
+        require(await greedy(2, (second, first)) == free, "a banned sequence is banned in its order only")
+
+
 async def least_tokens_come_before_any_end(probe: Probe) -> None:
     end, word = probe.vocabulary.end_ids[0], probe.prompts[0][-1]
     for token, stop, cause in ((end, (), StopCause.END), (word, (word,), StopCause.STOP_TOKEN)):
@@ -104,6 +122,7 @@ def _words(probe: Probe) -> list[int]:
 SAMPLING_RULES = (
     bias_bans_and_forces,
     only_allowed_tokens_are_drawn,
+    banned_sequences_are_not_completed,
     least_tokens_come_before_any_end,
     end_tokens_end_nothing_when_ignored,
     penalties_count_the_output,

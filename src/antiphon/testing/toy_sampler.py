@@ -35,6 +35,7 @@ class ToySampler:
         self._ends = ends
         self._prompt = frozenset(prompt)
         self._said: Counter[int] = Counter()
+        self._output: list[int] = []
         self._bias = dict(sampling.logit_bias)
         self._allowed = None if sampling.allowed_token_ids is None else frozenset(sampling.allowed_token_ids)
         self._threshold = 2 * sampling.mirostat.target if sampling.mirostat is not None else 0.0
@@ -45,11 +46,17 @@ class ToySampler:
         legal = [(self._logit(token, value), token) for token, value in enumerate(raw) if self._legal(token)]
         token = self._drawn(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
         self._said[token] += 1
+        self._output.append(token)
         return token
 
     def _legal(self, token: int) -> bool:
         early = self._said.total() < self._sampling.min_tokens and token in self._ends
-        return not early and (self._allowed is None or token in self._allowed)
+        return not early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
+
+    def _is_banned(self, token: int) -> bool:
+        output = tuple(self._output)
+        ended = [banned for banned in self._sampling.banned if banned[-1] == token]
+        return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ended)
 
     def _logit(self, token: int, value: float) -> float:
         sampling, count = self._sampling, self._said[token]

@@ -68,7 +68,8 @@ async def say(
     """Runs one sequence; what it had said is in `said` also when it fails."""
     said = said or Said()
     prompt = await engine.tokenize([TextPiece("Once upon a time")], True)
-    sampling = Sampling(temperature=more.pop("temperature", 1.5), seed=more.pop("seed", 1))
+    asked = {name: more.pop(name) for name in ("seed", "banned", "allowed_token_ids") if name in more}
+    sampling = Sampling(temperature=more.pop("temperature", 1.5), **({"seed": 1} | asked))
     most = more.pop("max_tokens", 120)
     asked = TokenRequest((TokenSegment(prompt),), most, sampling, constraint=constraint, **more)
     async for event in engine.generate(asked):
@@ -135,6 +136,25 @@ async def test_forced_tokens_have_log_probabilities_when_asked_for(engine: Llama
     plain, scored = await say(engine, JSON, seed=5), await say(engine, JSON, seed=5, logprobs=2)
     assert plain.tokens == scored.tokens and len(scored.logprobs) == len(scored.tokens)
     assert len(plain.steps) < len(scored.steps)
+
+
+async def test_what_the_caller_excludes_is_not_forced(engine: LlamaTokenEngine) -> None:
+    certain = Constraint(ConstraintKind.REGEX, "hello there")
+    free = await say(engine, certain)
+    for excluding in (
+        {"banned": (free.tokens[-2:-1],)},
+        {"banned": (tuple(free.tokens[:2]),)},
+        {"allowed_token_ids": tuple({*range(2048)} - {free.tokens[1]})},
+    ):
+        said = Said()
+        with pytest.raises(InvalidValue, match="no token is left"):
+            await say(engine, certain, said, **excluding)
+        assert said.tokens == free.tokens[: len(said.tokens)] != free.tokens
+    coin = Constraint(ConstraintKind.CHOICE, json.dumps(["Paris", "London"]))
+    pieces = (await engine.vocabulary()).pieces
+    for letter, word in ((b"P", "London"), (b"L", "Paris")):
+        banned = tuple((token,) for token, piece in enumerate(pieces) if piece.startswith(letter))
+        assert await text(engine, await say(engine, coin, banned=banned)) == word
 
 
 async def test_a_text_that_is_cut_says_so_and_a_stop_token_ends_it(engine: LlamaTokenEngine) -> None:

@@ -70,12 +70,14 @@ class Guiding:
 
     def forced(self, running: Iterable[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
         """Tokens that come without a draw, of sequences that have nothing else to compute. Where
-        log-probabilities are wanted each is drawn, as the only one allowed."""
+        log-probabilities are wanted each is drawn, as the only one allowed; and where the caller excludes
+        tokens, so that none of these comes by force."""
         return [
             (one, one.guide.take_forced())
             for one in running
             if one.guide is not None
             and one.request.logprobs is None
+            and not (one.drawing is not None and one.drawing.excludes)
             and one.computed == len(one.tokens) - 1
             and not one.scores
             and not one.held

@@ -53,6 +53,9 @@ def changed(
             row[token] = -math.inf
         if token in forbidden:
             row[token] = -math.inf
+        for *before, last in sampling.banned:
+            if last == token and list(output)[max(0, len(output) - len(before)) :] == before:
+                row[token] = -math.inf
     return row
 
 

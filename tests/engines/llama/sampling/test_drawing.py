@@ -28,6 +28,8 @@ from antiphon.errors import InvalidValue
         (Sampling(logit_bias=((-1, 1.0),)), "logit_bias"),
         (Sampling(allowed_token_ids=()), "allowed_token_ids"),
         (Sampling(allowed_token_ids=(3, 10)), "allowed_token_ids"),
+        (Sampling(banned=((1,), ())), "banned"),
+        (Sampling(banned=((1, 10),)), "banned"),
         (Sampling(mirostat=Mirostat(version=3)), "mirostat_mode"),
         (Sampling(mirostat=Mirostat(target=0.0)), "mirostat_target"),
         (Sampling(mirostat=Mirostat(rate=-1.0)), "mirostat_lr"),

@@ -48,6 +48,7 @@ samplings = st.builds(
     frequency_penalty=st.sampled_from([0.0, 0.7, -0.5]),
     logit_bias=st.sampled_from([(), ((1, -100.0), (4, 5.0)), ((0, 100.0),), ((1, -math.inf), (2, 1e300))]),
     allowed_token_ids=st.sampled_from([None, None, (0, 1, 3), tuple(range(5))]),
+    banned=st.sampled_from([(), (), ((3,),), ((0, 1), (2, 2), (4,)), ((1, 0, 2), (0, 2), (0, 0, 0, 0, 1))]),
 )
 
 
@@ -94,6 +95,7 @@ def test_temperature_zero_takes_the_likeliest_after_penalties(row, asked, prompt
         frequency_penalty=asked.frequency_penalty,
         logit_bias=asked.logit_bias,
         allowed_token_ids=asked.allowed_token_ids,
+        banned=asked.banned,
         mirostat=Mirostat(),
     )
     expected = np.minimum(reference.changed(row, greedy, prompt, output), 1e30)
@@ -182,6 +184,21 @@ def test_a_row_without_a_legal_token_is_an_error_and_harms_no_other():
     drawn = Sampler(300).draw(block, [drawing(Sampling(), 300), stuck, None])
     assert isinstance(drawn[0], Drawn) and drawn[2] is None
     assert isinstance(drawn[1], InvalidValue) and "no token is left" in drawn[1].message
+
+
+def test_a_banned_sequence_is_never_completed_and_its_beginnings_are_said():
+    dice = np.random.default_rng(3)
+    banned = ((1, 2), (0, 1, 1), (3, 3, 3), (2, 0))
+    one = drawing(Sampling(seed=4, banned=banned), 4, ends=(), stops=())
+    said = []
+    for _ in range(600):
+        (found,) = Sampler(4).draw(dice.normal(0, 1, (1, 4)).astype(np.float32), [one])
+        assert isinstance(found, Drawn)
+        said.append(found.token)
+    for sequence in banned:
+        assert all(tuple(said[at : at + len(sequence)]) != sequence for at in range(len(said)))
+        begun = sequence[:-1]
+        assert any(tuple(said[at : at + len(begun)]) == begun for at in range(len(said)))
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.sampling import Sampling
+from antiphon.engines.llama.sampling.bans import Bans
 from antiphon.engines.llama.sampling.mirostat import Steering
 from antiphon.errors import InvalidValue
 
@@ -95,8 +96,9 @@ class Drawing:
     _occurrences: Occurrences | None = field(init=False, default=None)
     _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
     _allowed: Ids | None = field(init=False, default=None)
+    _bans: Bans | None = field(init=False, default=None)
     _lasting: bool = field(init=False, default=False)
-    """Whether one of these three is there."""
+    """Whether one of these four is there."""
     _early: Ids | None = field(init=False, default=None)
     """Tokens that may not be drawn before `min_tokens`."""
 
@@ -115,7 +117,10 @@ class Drawing:
             self._bias = summed(sampling.logit_bias)
         if sampling.allowed_token_ids is not None:
             self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
-        self._lasting = any(one is not None for one in (self._occurrences, self._bias, self._allowed))
+        if sampling.banned:
+            self._bans = Bans(sampling.banned)
+        lasting = (self._occurrences, self._bias, self._allowed, self._bans)
+        self._lasting = any(one is not None for one in lasting)
         if sampling.min_tokens > 0:
             early = {*stops} if sampling.ignore_eos else {*stops, *ends}
             known = [token for token in sorted(early) if 0 <= token < vocabulary]
@@ -127,6 +132,11 @@ class Drawing:
         if self._early is not None and self.made >= self.sampling.min_tokens:
             self._early = None
         return self._lasting or self._early is not None or self.mask is not None
+
+    @property
+    def excludes(self) -> bool:
+        """Whether the caller excludes tokens, perhaps one that a constraint forces."""
+        return self._bans is not None or self._allowed is not None
 
     @property
     def plain(self) -> bool:
@@ -145,6 +155,8 @@ class Drawing:
             kept = row[self._allowed]
             row.fill(-np.inf)
             row[self._allowed] = kept
+        if self._bans is not None:
+            row[self._bans.now()] = -np.inf
         if self._early is not None:
             row[self._early] = -np.inf
         if self.mask is not None:
@@ -155,6 +167,8 @@ class Drawing:
         self.made += 1
         if self._occurrences is not None:
             self._occurrences.add(token)
+        if self._bans is not None:
+            self._bans.add(token)
 
 
 def check(sampling: Sampling, vocabulary: int) -> None:
@@ -170,12 +184,19 @@ def check(sampling: Sampling, vocabulary: int) -> None:
         "frequency_penalty": not abs(sampling.frequency_penalty) < float("inf"),
         "logit_bias": any(isnan(value) for _, value in sampling.logit_bias),
         "allowed_token_ids": sampling.allowed_token_ids is not None and not sampling.allowed_token_ids,
+        "banned": not all(sampling.banned),
     }
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise InvalidValue(f"{name} is {getattr(sampling, name)!r}, which has no meaning", param=name)
     biased = [token for token, _ in sampling.logit_bias]
-    for name, tokens in (("logit_bias", biased), ("allowed_token_ids", sampling.allowed_token_ids or ())):
+    banned = [token for tokens in sampling.banned for token in tokens]
+    named = (
+        ("logit_bias", biased),
+        ("allowed_token_ids", sampling.allowed_token_ids or ()),
+        ("banned", banned),
+    )
+    for name, tokens in named:
         for token in tokens:
             if not 0 <= token < vocabulary:
                 raise InvalidValue(

@@ -27,7 +27,7 @@ HEAD, LONG_HEAD = 64, 256
 
 NO_TOKEN = (
     "no token is left that may be drawn: "
-    "the constraint, allowed_token_ids and min_tokens exclude each other; leave one of them out"
+    "the constraint, allowed_token_ids, bad_words and min_tokens exclude each other; leave one of them out"
 )
 
 Wide = NDArray[np.float64]
