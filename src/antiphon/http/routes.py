@@ -17,6 +17,7 @@ from antiphon.http.edge import Edge, exchange_of
 from antiphon.http.generate import decoded
 from antiphon.http.openapi import document
 from antiphon.http.work import attended
+from antiphon.pipeline.authorize import authorize
 
 T = TypeVar("T")
 
@@ -38,7 +39,8 @@ class ModelRoutes:
 
     async def listed(self, request: Request) -> Response:
         """Every model: those of the settings in their order, then adapters."""
-        models = edge_of(request).models
+        actor = exchange_of(request.scope).actor
+        models = [model for model in edge_of(request).models if actor.may_use(model.name)]
         if self._operations.profiled:
             return _json(self._operations.listed([await _profiled(request, model) for model in models]))
         return _json(self._operations.listed(_entry(model) for model in models))
@@ -46,7 +48,7 @@ class ModelRoutes:
     async def shown(self, request: Request) -> Response:
         """One model with its profile."""
         name = request.path_params["model"]
-        entry = await _profiled(request, edge_of(request).models.get(name))
+        entry = await _profiled(request, _chosen(request, name))
         return _json(self._operations.shown(entry if entry.name == name else replace(entry, alias=name)))
 
 
@@ -54,7 +56,7 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a prompt."""
     edge = edge_of(request)
     call = await decoded(edge.dialect.tokens.decode_tokenize, exchange_of(request.scope))
-    model = _chosen(edge, call.model)
+    model = _chosen(request, call.model)
     engine = _tokenizing(model)
     tokens = await awaited(request, engine.encode(call.prompt))
     pieces = await awaited(request, engine.spell(tokens)) if call.texts else None
@@ -66,7 +68,7 @@ async def apply_template(request: Request) -> Response:
     """What the chat template writes of a conversation."""
     edge = edge_of(request)
     call = await decoded(edge.dialect.tokens.decode_apply, exchange_of(request.scope))
-    text = await awaited(request, _tokenizing(_chosen(edge, call.model)).apply(call.conversation))
+    text = await awaited(request, _tokenizing(_chosen(request, call.model)).apply(call.conversation))
     return _json(edge.dialect.tokens.applied(text))
 
 
@@ -74,7 +76,7 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     edge = edge_of(request)
     call = await decoded(edge.dialect.tokens.decode_detokenize, exchange_of(request.scope))
-    text = await awaited(request, _tokenizing(_chosen(edge, call.model)).decode(call.tokens))
+    text = await awaited(request, _tokenizing(_chosen(request, call.model)).decode(call.tokens))
     return _json(edge.dialect.tokens.detokenized(text))
 
 
@@ -115,15 +117,17 @@ async def awaited(request: Request, work: Awaitable[T]) -> T:
             return await work
 
 
-def _chosen(edge: Edge, name: str | None) -> Model:
-    """The named model; without a name the only one, adapters of it apart."""
-    if name is not None:
-        return edge.models.get(name)
-    models = edge.models.bases()
-    if len(models) != 1:
-        names = ", ".join(model.name for model in models) or "none"
+def _chosen(request: Request, name: str | None) -> Model:
+    """The named model; without a name the only one, adapters of it apart. Raises PermissionDenied for a model
+    that the caller's key is not for."""
+    models = edge_of(request).models
+    bases = models.bases()
+    if name is None and len(bases) != 1:
+        names = ", ".join(model.name for model in bases) or "none"
         raise MissingParameter(f"model is missing; this server has: {names}", param="model")
-    return models[0]
+    model = bases[0] if name is None else models.get(name)
+    authorize(exchange_of(request.scope).actor, model)
+    return model
 
 
 def _tokenizing(model: Model) -> Tokenizing:

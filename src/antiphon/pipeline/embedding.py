@@ -1,5 +1,5 @@
-"""What becomes of a request for vectors, told once: resolve → attempt → meter, as in `run`. No stage is
-another's: what is tried again, and how a request ended, is said where generations have it said."""
+"""What becomes of a request for vectors, told once: resolve → authorize → attempt → meter, as in `run`. No
+stage is another's: what is tried again, and how a request ended, is said where generations have it said."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,6 +10,7 @@ from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import Models
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.attempt import patiently
+from antiphon.pipeline.authorize import authorize
 from antiphon.pipeline.meter import OK, ending
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
@@ -20,9 +21,11 @@ async def embed(
 ) -> Embeddings:
     """The vectors; tried again while nothing was begun and the failure allows it. Cancelling ends the work.
 
-    Raises ModelNotFound, and UnsupportedParameter for a model that makes none.
+    Raises ModelNotFound, PermissionDenied for a model that the caller's key is not for, and
+    UnsupportedParameter for one that makes none.
     """
     model = models.get(request.model)
+    authorize(context.actor, model)
     request = replace(request, model=model.name)
     engine = model.engine
     if not isinstance(engine, TextEmbedding):

@@ -1,4 +1,4 @@
-"""One request, told once: resolve → attempt → meter. The only thing that the edge calls.
+"""One request, told once: resolve → authorize → attempt → meter. The only thing that the edge calls.
 
 Holds no stage's logic. What a stage adds is in the module of its name.
 """
@@ -13,6 +13,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.pipeline.attempt import attempt
+from antiphon.pipeline.authorize import authorize
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
 from antiphon.pipeline.resolve import resolve
@@ -33,9 +34,10 @@ class Pipeline:
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Entering is cheap; the work runs as the iterator is read; leaving ends it, wherever it stands.
 
-        Raises ModelNotFound.
+        Raises ModelNotFound, and PermissionDenied for a model that the caller's key is not for.
         """
         model = resolve(self.models, request)
+        authorize(context.actor, model)
         if request.model != model.name:
             request = replace(request, model=model.name)
         attempted = attempt(model.engine, request, context, self.restart_patience)
