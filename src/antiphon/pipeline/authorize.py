@@ -1,0 +1,11 @@
+"""Whether an actor may use what it asks for."""
+
+from antiphon.domain.identity import Actor
+from antiphon.engines.registry import Model
+from antiphon.errors import PermissionDenied
+
+
+def authorize(actor: Actor, model: Model) -> None:
+    """Raises PermissionDenied for a model that the actor's key is not for, whatever name it was asked by."""
+    if not actor.may_use(model.name):
+        raise PermissionDenied(f"this key is not for the model {model.name}", param="model")
