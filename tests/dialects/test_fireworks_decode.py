@@ -178,6 +178,10 @@ def test_further_sampling_fields_are_the_supersets():
     assert {name: getattr(sampling, name) for name in said} == said
     assert sampling.logit_bias == ((5, -100.0),)
     assert decode(TEXT, prompt_cache_isolation_key="mine").request.cache_salt == "mine"
+    assert [decode(TEXT, return_token_ids=said).request.output.token_ids for said in (None, True)] == [
+        False,
+        True,
+    ]
 
 
 # --- log-probabilities ---

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.parameters.registry import OUT, Answer, case
-from tests.parameters.spots import CHATS, MESSAGES
+from tests.parameters.spots import CHAT, CHATS, MESSAGES
 
 HELLO: Any = [{"role": "user", "content": "What is two plus two?"}]
 TALK: Any = [*HELLO, {"role": "assistant", "content": "Four."}]
@@ -25,13 +25,13 @@ def reasoning_ends_with_its_budget(none: Answer, some: Answer, unbound: Answer) 
     assert unbound.finish == "length" and not unbound.text and thought(unbound) == 60
 
 
-@case(CHATS, "reasoning_effort", BOUND, "none", "medium", thinks=True)
+@case(CHAT, "reasoning_effort", BOUND, "none", "medium", thinks=True)
 def no_effort_is_no_reasoning(none: Answer, some: Answer) -> None:
     assert not none.message.get("reasoning") and thought(none) == 0
     assert some.message["reasoning"] and thought(some) > 6
 
 
-@case(CHATS, "reasoning_effort", BOUND, "none", "high", thinks=True)
+@case(CHAT, "reasoning_effort", BOUND, "none", "high", thinks=True)
 def an_effort_that_nobody_would_see_is_refused(none: Answer, high: Answer) -> None:
     assert none.status == 200 and "reasoning_effort high" in high.refusal
 

@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
 ALIKE = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
     "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
-    "seed",
+    "seed", "return_token_ids",
 )  # fmt: skip
 """Fields that the superset calls so too."""
 

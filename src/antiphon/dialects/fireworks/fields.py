@@ -41,7 +41,7 @@ FIELDS: tuple[Field, ...] = (
         "name.",
         parallel_tool_calls="Whether one turn may make several calls; true by default.",
         reasoning_effort="How much a model that reasons shall do so: low, medium, high or none; true is "
-        "medium and false none; a number is the most tokens of reasoning. What the model cannot do is refused.",
+        "medium, false none; a number is the most tokens of reasoning. What the model cannot do is refused.",
         thinking="The same in Anthropic's words: an object of `type`, enabled or disabled, and perhaps "
         "`budget_tokens`, at least 1024. Not together with reasoning_effort.",
     ),
@@ -86,6 +86,7 @@ FIELDS: tuple[Field, ...] = (
         min_p="Tokens at least this fraction as likely as the likeliest; 0 keeps all.",
         typical_p="The most typical tokens whose probability reaches this; 1 keeps all.",
         seed="The same seed gives the same draws.",
+        return_token_ids="Whether the ids of the prompt's and of the completion's tokens are given too.",
         prompt_cache_isolation_key="What is kept of a prompt is shared only with requests of the same "
         "project and key.",
     ),
@@ -99,7 +100,6 @@ FIELDS: tuple[Field, ...] = (
     refused("echo_last", BOTH, "send echo, which repeats the whole prompt of a text completion", 0),
     refused("raw_output", BOTH, "/tokenize shows what a model reads; leave it out", False),
     refused("perf_metrics_in_response", BOTH, "/metrics has the server's times; leave it out", False),
-    refused("return_token_ids", BOTH, "send logprobs, which come with token ids", False),
     refused("prediction", BOTH, GUESS),
     refused("speculation", BOTH, GUESS),
     refused("reasoning_effort", TEXT, RAW, "none", False),

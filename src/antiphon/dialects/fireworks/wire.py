@@ -100,6 +100,7 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     typical_p: Fraction | None = None
     logit_bias: Bias | None = None
     seed: Seed | None = None
+    return_token_ids: bool | None = None
     user: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_isolation_key: Salt | None = None
