@@ -12,6 +12,7 @@ from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Step
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
 from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
 from antiphon.testing.probe import Probe
+from antiphon.testing.slots import Slots
 from antiphon.testing.token_kit import SENTENCES
 from antiphon.testing.token_kit_queue import QUEUE_RULES
 from antiphon.testing.token_kit_sampling import SAMPLING_RULES
@@ -115,6 +116,26 @@ class Communal(ScriptedTokenEngine):
         return super().generate(replace(request, actor="everybody"))
 
 
+class Orderly(ScriptedTokenEngine):
+    """First come, first served."""
+
+    def generate(self, request):
+        return super().generate(replace(request, priority=0))
+
+
+class Unfair(ScriptedTokenEngine):
+    """Priorities are compared across actors."""
+
+    def __init__(self, *args, **changes):
+        super().__init__(*args, **changes)
+        self._slots = Anarchic(self._facts.sequences)
+
+
+class Anarchic(Slots):
+    async def acquire(self, actor, priority):
+        await super().acquire("everybody", priority)
+
+
 BROKEN = {
     "bias": (deaf_to(logit_bias=()), "bias"),
     "allowed": (deaf_to(allowed_token_ids=None), "allowed_token_ids"),
@@ -134,6 +155,8 @@ BROKEN = {
     "endless": (Endless, "refused with EngineBusy"),
     "strict": (Strict, "full"),
     "vague": (Vague, "refused with EngineBusy"),
+    "orderly": (Orderly, "lowest priority is admitted first"),
+    "unfair": (Unfair, "no other actor's turn"),
     "communal": (Communal, "of your requests are waiting"),
 }
 

@@ -218,6 +218,8 @@ class TokenRequest:
     engine cannot follow it any further the sequence ends with an EngineError."""
     actor: str = ""
     """Who asks, opaque: actors take turns in the queue."""
+    priority: int = 0
+    """Lower is admitted earlier, among what waits of one actor; never before another actor's turn."""
 
 
 @dataclass(frozen=True, slots=True)

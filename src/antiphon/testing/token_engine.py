@@ -43,6 +43,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.testing.adapters import ScriptedAdapters
+from antiphon.testing.slots import Slots
 from antiphon.testing.toy_sampler import ToySampler
 from antiphon.testing.vocabulary import Tokenizer, build_vocabulary
 
@@ -169,7 +170,7 @@ class ScriptedTokenEngine:
         self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
         self.adapters = ScriptedAdapters(self.table)
         self._clock = clock or SystemClock()
-        self._slots = asyncio.Semaphore(self._facts.sequences)
+        self._slots = Slots(self._facts.sequences)
         self._counters = Load(free_sequences=self._facts.sequences)
         self._groups: dict[str, _Group] = {}
         self._spec = spec
@@ -289,7 +290,7 @@ class ScriptedTokenEngine:
         try:
             if failure is not None and failure.after is None:
                 raise failure.error
-            await self._slots.acquire()
+            await self._slots.acquire(actor, sequence.request.priority)
         finally:
             self._count(queued=-1)
             self._waiting[actor] -= 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from antiphon.engines.base import SequenceStarted, TokenRequest
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 from antiphon.testing.probe import GREEDY, Probe
-from antiphon.testing.rules import beside, require, require_soon
+from antiphon.testing.rules import beside, require, require_end, require_soon
 
 
 async def a_full_queue_refuses(probe: Probe) -> None:
@@ -55,6 +55,33 @@ async def one_actor_does_not_fill_the_queue(probe: Probe) -> None:
                 require(not other.done(), "another actor's sequence may still wait")
 
 
+async def lower_priorities_come_first_of_one_actor(probe: Probe) -> None:
+    """What an actor asks for later overtakes what it asked for before, and takes no other actor's turn."""
+    if probe.queue is not None and probe.queue < 3:
+        return
+    order: list[str] = []
+
+    async def admission(name: str, actor: str, priority: int) -> None:
+        request = replace(probe.request(max_tokens=1), actor=actor, priority=priority)
+        async with aclosing(probe.engine.generate(request)) as events:
+            await anext(events)
+            order.append(name)
+
+    async with AsyncExitStack() as stack, AsyncExitStack() as last:
+        for index in range(probe.info.sequences):
+            await _begin(probe, stack if index else last, _running(probe, index))
+        tasks = []
+        for name, actor, priority in (("late", "a", 7), ("other", "b", -5), ("first", "a", -3)):
+            tasks += await stack.enter_async_context(beside(admission(name, actor, priority)))
+            await _queued(probe, len(tasks))
+        await last.aclose()
+        await require_end(
+            asyncio.gather(*tasks), "who waits is admitted when a place is free", probe.patience
+        )
+    require(order.index("first") < order.index("late"), "of one actor the lowest priority is admitted first")
+    require(order[0] != "other", "a priority takes no other actor's turn")
+
+
 def _running(probe: Probe, index: int) -> TokenRequest:
     """One that goes on until it is closed, or its context is full."""
     endless = replace(GREEDY, ignore_eos=True)
@@ -85,4 +112,8 @@ async def _refusal(probe: Probe, request: TokenRequest) -> AntiphonError | None:
     return None
 
 
-QUEUE_RULES = (a_full_queue_refuses, one_actor_does_not_fill_the_queue)
+QUEUE_RULES = (
+    a_full_queue_refuses,
+    one_actor_does_not_fill_the_queue,
+    lower_priorities_come_first_of_one_actor,
+)

@@ -597,3 +597,16 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
     made.check()
     assert made.scheduler.running == 0 and not made.scheduler.waiting
     assert not any(made.cache.values()), "no cell leaks"
+
+
+def test_of_one_actor_the_lowest_priority_comes_first_and_takes_no_other_actors_turn():
+    made = Simulation(policy(sequences=1))
+    asked = [("a", 5), ("a", 0), ("b", 9), ("a", -2), ("b", 9), ("a", 0)]
+    waiting = [
+        other(100 * at, 3, 1, actor=actor, priority=number) for at, (actor, number) in enumerate(asked, 1)
+    ]
+    made.add(*waiting)
+    order = []
+    while made.scheduler.waiting or made.scheduler.running:
+        order += made.step().admitted
+    assert [waiting.index(one) for one in order] == [3, 2, 1, 4, 5, 0]

@@ -33,8 +33,11 @@ class Waiting(Lines[Sequence]):
         return super().refusal(one, now, free)
 
     def add(self, one: Sequence) -> None:
-        """Puts it at the end of its actor's line."""
+        """Puts it into its actor's line, behind those whose priority is no higher a number."""
         super().add(one)
+        line, priority = self._lines[one.actor], one.request.priority
+        line.pop()
+        line.insert(sum(other.request.priority <= priority for other in line), one)
         if one.group is not None:
             self._groups[one.group] += 1
 
