@@ -3,6 +3,8 @@
 from tests.parameters.registry import OUT, Answer, case
 from tests.parameters.spots import CHATS, GENERATING, STREAM, TEXTS
 
+STORY = {"messages": [{"role": "user", "content": "Tell me a story of a bell and two foxes."}]}
+
 
 @case(GENERATING, "return_token_ids", {}, OUT, True)
 def the_ids_of_prompt_and_choice_are_given(without: Answer, given: Answer) -> None:
@@ -60,7 +62,7 @@ def the_last_tokens_of_the_prompt_are_used(whole: Answer, cut: Answer) -> None:
     assert prompt(cut) == prompt(whole)[-3:]
 
 
-@case(CHATS, "best_of", {"temperature": 1.5, "seed": 3, "logprobs": True}, OUT, 6)
+@case(CHATS, "best_of", STORY | {"temperature": 2, "seed": 1, "logprobs": True}, OUT, 6)
 def the_likeliest_answer_is_given(first: Answer, best: Answer) -> None:
     def mean(answer: Answer) -> float:
         values: list[float] = [each["logprob"] for each in answer.choices[0]["logprobs"]["content"]]
@@ -75,3 +77,15 @@ def each_chunk_brings_the_usage_so_far(without: Answer, counted: Answer) -> None
     made = [each["usage"]["completion_tokens"] for each in counted.events[:-1]]
     assert made == sorted(made) and made[0] > 0 and made[0] < made[-1] == made[-2]
     assert [each["usage"] is None for each in without.events[:-2]].count(False) == 0
+
+
+OPEN = {
+    "messages": [*STORY["messages"], {"role": "assistant", "content": "Once upon a"}],
+    "continue_final_message": True,
+    "add_generation_prompt": False,
+}
+
+
+@case(CHATS, "echo", OPEN, False, True)
+def the_answer_begins_with_what_it_goes_on_with(plain: Answer, echoed: Answer) -> None:
+    assert echoed.text == "Once upon a" + plain.text

@@ -152,9 +152,22 @@ async def test_stop_strings_are_looked_for_in_the_completion_only():
     assert choice.text == "Hello world the "
 
 
-async def test_conversations_and_nothing_are_not_repeated():
+@pytest.mark.parametrize("logprobs", [None, 1])
+async def test_of_a_conversation_the_assistants_last_message_is_repeated_before_its_answer(logprobs):
+    engine, tokens = renderer(Script(text=" world"))
+    prompt = talk("Hi", "Hello <tool_call>")
+    plain = await answer(engine, asking(prompt, logprobs=logprobs, choices=2))
+    for best_of in (None, 2):
+        found = await answer(engine, asking(prompt, echo=True, logprobs=logprobs, choices=2, best_of=best_of))
+        assert [choice.text for choice in found.choices] == ["Hello <tool_call> world"] * 2
+        assert [choice.scores for choice in found.choices] == [choice.scores for choice in plain.choices]
+        assert found.usage == plain.usage
+    assert all(request.prompt_logprobs is None for request in tokens.requests)
+
+
+async def test_other_conversations_and_nothing_are_not_repeated():
     engine, tokens = renderer()
-    with pytest.raises(UnsupportedParameter) as refused:
+    with pytest.raises(UnsupportedParameter, match="it is the user's") as refused:
         await answer(engine, asking(talk("Hello"), echo=True))
     assert refused.value.param == "echo"
     with pytest.raises(InvalidValue) as empty:

@@ -56,7 +56,8 @@ class Generate:
         with work.interruptible():
             async with self._edge.pipeline.run(call.request, context) as events:
                 generation = await collect(events)
-        if sum(len(choice.scores or ()) for choice in generation.choices) > MANY_SCORES:
+        scored = (*(choice.scores or () for choice in generation.choices), *generation.prompt_scores)
+        if sum(map(len, scored)) > MANY_SCORES:
             return await asyncio.to_thread(self._operation.answer, head, call, generation)
         return self._operation.answer(head, call, generation)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock
+from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, Prompt, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece, TokenEngine
@@ -38,6 +39,8 @@ class Fitted:
     """Completion tokens of each choice."""
     recital: Recital | None = None
     """What its choices begin with, with `echo`."""
+    repeated: str = ""
+    """The same of a conversation: its last message."""
     begin: Begin | None = None
     """Where its choices begin, of a model that reasons."""
     constraint: Constraint | None = None
@@ -56,7 +59,7 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
         is_cut = request.output.truncate_prompt is not None
         tokens = kept(await encode(engine, facts, prompt, clock, is_cut), request.output, facts)
         fits = fit(prompt, tokens, request.output, facts)
-        fits = _scored(len(found), fits, request.output, facts)
+        fits = _scored(len(found), prompt, fits, request.output, facts)
         found.append(await _echoed(prompt, fits, request, facts))
     _require_writable(request, found)
     least = request.sampling.min_tokens or 0
@@ -120,26 +123,39 @@ def _require_tokens(request: GenerationRequest, facts: Facts) -> None:
     require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
 
 
-def _scored(prompt: int, fits: Fitted, output: Output, facts: Facts) -> Fitted:
+def _scored(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: Facts) -> Fitted:
     """With a sheet for its scores, wide enough for all who read it."""
-    wanted = (output.logprobs if output.echo else None, output.prompt_logprobs)
+    recites = output.echo and isinstance(prompt, RawPrompt)
+    wanted = (output.logprobs if recites else None, output.prompt_logprobs)
     widths = [width for width in wanted if width is not None]
     if not widths:
         return fits
-    sheet = Sheet(prompt, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
+    sheet = Sheet(index, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
     return replace(fits, sheet=sheet)
 
 
 async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: Facts) -> Fitted:
     if not request.output.echo:
         return fits
-    if not isinstance(prompt, RawPrompt):
-        raise UnsupportedParameter("a conversation is not repeated: leave out echo", param="echo")
+    if isinstance(prompt, Conversation):
+        return replace(fits, repeated=_last_said(prompt))
     if request.output.truncate_prompt is not None:
         prompt = RawPrompt(tokens=fits.tokens)
     layout = await lay_out(prompt, fits.tokens, facts)
     logprobs = request.output.logprobs
     return replace(fits, recital=Recital(layout, None if logprobs is None else fits.sheet, logprobs or 0))
+
+
+def _last_said(prompt: Conversation) -> str:
+    """The last message, where it is the assistant's: an answer goes on with no other."""
+    last = prompt.messages[-1]
+    if last.role is not Role.ASSISTANT:
+        raise UnsupportedParameter(
+            f"echo repeats the last message where it is the assistant's, and here it is the {last.role}'s: "
+            "leave it out",
+            param="echo",
+        )
+    return last.text
 
 
 async def encode(

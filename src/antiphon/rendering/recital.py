@@ -138,6 +138,17 @@ class Recital:
         return self._sheet.packed(begin, end, self.layout.offsets[begin:end], self._width)
 
 
+async def repeated(
+    choice: int, text: str, events: AsyncGenerator[Event, None]
+) -> AsyncGenerator[Event, None]:
+    """The events of a choice, with a text before its own."""
+    async with aclosing(events):
+        async for event in events:
+            yield event
+            if text and isinstance(event, Started):
+                yield TextDelta(choice, text)
+
+
 async def silence(tokens: int) -> AsyncGenerator[TokenEvent, None]:
     """The sequence of a choice that only recites: no engine is asked for it."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))

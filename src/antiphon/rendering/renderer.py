@@ -28,7 +28,7 @@ from antiphon.rendering.candidates import best
 from antiphon.rendering.embedding import embedded
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart, seen
 from antiphon.rendering.reasoning.before import held
-from antiphon.rendering.recital import silence
+from antiphon.rendering.recital import repeated, silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.streams import late, merged, timely
 from antiphon.rendering.templates import BY_TEMPLATE, Families
@@ -138,7 +138,7 @@ class Renderer:
         one = self._one(request, context, facts, adapter)
         asked = asked_of(request, one, fitted, context.clock)
         spoken = [
-            listener.heard(voice, each[0].begin, self._speech(voice, *each))
+            told(listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0])
             for voice, each in zip(cast.voices, asked, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
@@ -264,6 +264,14 @@ async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
         if any(voice.cached is not None for voice in voices):
             raise EngineDied(error.message, retry_after=error.retry_after) from None
         raise
+
+
+def told(
+    events: AsyncGenerator[Event, None], choice: int, prompt: prompts.Fitted
+) -> AsyncGenerator[Event, None]:
+    """The events of one choice, with what of a conversation is repeated before them: it was said already, so
+    it is not read for calls or reasoning."""
+    return repeated(choice, prompt.repeated, events) if prompt.repeated else events
 
 
 def _text(tokens: Sequence[int], facts: Facts) -> str:

@@ -75,6 +75,7 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=asked_constraint(wire),
         best_of=_candidates(wire),
+        echo=bool(wire.echo),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
         **_shown(wire),
     )

@@ -22,6 +22,8 @@ GENERATING: tuple[Field, ...] = (
         **RENDERED,
         add_special_tokens="Whether the model's begin token stands before what the template writes, unless "
         "that begins with it. Left out: where the model wants one.",
+        echo="Whether the answer begins with the text of the last message, which has to be the assistant's: "
+        "with continue_final_message the whole of what is gone on with.",
         top_logprobs="How many of the likeliest tokens are given at each place, at most 20; only together "
         "with logprobs.",
     ),
@@ -128,5 +130,4 @@ GENERATING: tuple[Field, ...] = (
     ),
     refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
     refused("priority", BOTH, "requests are served in order; leave it out", 0),
-    refused("echo", CHAT, "a conversation is not repeated; /v1/completions has echo", False),
 )

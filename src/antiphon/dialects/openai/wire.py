@@ -273,6 +273,7 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
     chat_template: TemplateSource | None = None
     chat_template_kwargs: TemplateValues | None = None
     documents: Documents | None = None
+    echo: bool | None = None
     add_special_tokens: bool | None = None
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoiceShape | None = None
