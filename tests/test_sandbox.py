@@ -98,6 +98,8 @@ async def test_a_job_sees_no_credential(monkeypatch: pytest.MonkeyPatch) -> None
     seen = await run_job(f"{JOBS}:environment", {})
     assert isinstance(seen, list)
     assert set(seen) <= INTERPRETER_VARIABLES | {"LC_CTYPE", *ONE_THREAD}
+    more = await run_job(f"{JOBS}:environment", {}, variables={"HTTPS_PROXY": "http://proxy.example"})
+    assert isinstance(more, list) and set(more) - set(seen) == {"HTTPS_PROXY"}, "but for what it is given"
 
 
 async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:

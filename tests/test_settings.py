@@ -244,6 +244,18 @@ def test_adapters_named_by_flags_replace_those_of_the_file(tmp_path):
     assert [adapter.name for adapter in settings.adapters] == ["q"]
 
 
+@pytest.mark.parametrize("said", ["*", "acme/*", "acme/support-lora", "a/b,c/*"])
+def test_repositories_that_adapters_come_from_are_names_or_stars(said):
+    settings = loaded(environ={"ANTIPHON_LORA_REPOSITORIES": said})
+    assert settings.lora.repositories == tuple(said.split(","))
+
+
+@pytest.mark.parametrize("said", ["acme", "*/x", "a/b/c", "acme/su*", "https://hub.example/a/b", "a/[b]"])
+def test_what_names_no_repository_is_refused_at_the_start(said):
+    with pytest.raises(SettingsError, match="ANTIPHON_LORA_REPOSITORIES"):
+        loaded(environ={"ANTIPHON_LORA_REPOSITORIES": said})
+
+
 def test_directories_of_adapters_are_a_list_in_the_environment():
     settings = loaded(environ={"ANTIPHON_LORA_DIRECTORIES": "/a, /b"})
     assert settings.lora.directories == ("/a", "/b")

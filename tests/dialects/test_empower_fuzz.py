@@ -1,0 +1,79 @@
+"""Whatever a body holds, decoding ends in a call or in a refusal that the flat error can carry."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from antiphon.dialects.empower.decode import decode_chat
+from antiphon.dialects.empower.errors import encode_error
+from antiphon.dialects.empower.fields import TABLES, Place
+from antiphon.dialects.empower.loras import EmpowerLoras
+from antiphon.errors import RequestError
+from antiphon.weights.deploying import HubAdapters
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PATHS = st.text(alphabet="ab/.:@-_\\%* \0\n", max_size=24)
+SAID = VALUES | PATHS | st.sampled_from(["HF_HUB", "LOCAL", "ada/pirate"])
+USUAL: dict[Place, dict[str, Any]] = {
+    Place.CHAT: {"model": "m", "messages": "hi"},
+    Place.DEPLOY: {"model_name": "ada/pirate", "model_source": "HF_HUB"},
+}
+
+
+def bodies(place: Place) -> st.SearchStrategy[dict[str, Any]]:
+    known = st.dictionaries(st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4), SAID, max_size=4)
+    return known.map(lambda given: USUAL[place] | given)
+
+
+def decode_deploy(body: bytes) -> None:
+    """And looked at by who would fetch it, as far as that asks nobody."""
+    wanted = EmpowerLoras().decode_deploy(body)
+    HubAdapters(["ada/*"], Path("unused"), 1).require_allowed(wanted)
+
+
+DECODERS: dict[Place, Callable[[bytes], object]] = {Place.CHAT: decode_chat, Place.DEPLOY: decode_deploy}
+
+
+def refusal(place: Place, body: bytes) -> RequestError | None:
+    try:
+        DECODERS[place](body)
+    except RequestError as error:
+        return error
+    return None
+
+
+def settle(place: Place, body: bytes) -> None:
+    if (error := refusal(place, body)) is not None:
+        assert error.status in (400, 403) and error.message
+        assert json.loads(encode_error(error))["code"] == error.code
+        assert len(error.message) < 400 and len(error.param or "") < 200
+
+
+@pytest.mark.parametrize("place", DECODERS)
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_object_is_decoded_or_refused(place: Place, data: st.DataObject) -> None:
+    settle(place, json.dumps(data.draw(bodies(place))).encode())
+
+
+@pytest.mark.parametrize("place", DECODERS)
+@settings(max_examples=100)
+@given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,0e-.\\u \n', max_size=60).map(str.encode))
+@example(body=b'{"\\u0000":1}')
+@example(body=b'{"model":"m","messages":' + b"[" * 50_000)
+@example(body=b'{"model":"m","messages":"\\ud800"}')
+@example(body=b'{"model":"m","model":"n"}')
+@example(body=b'{"model":"m","messages":"a","temperature":NaN}')
+@example(body=b'{"model":"m","messages":"a","temperature":1e999}')
+def test_any_bytes_are_refused_with_a_reason(place: Place, body: bytes) -> None:
+    settle(place, body)
