@@ -87,8 +87,8 @@ class Output:
     """Candidates of each prompt, of which the `choices` with the highest mean log-probability are given;
     None makes no more than `choices`."""
     echo: bool = False
-    """Whether a choice's text begins with the prompt; of a conversation with its last message, which has to be
-    the assistant's."""
+    """Whether a choice's text begins with the prompt; of a conversation with its last message, which has to
+    be the assistant's."""
     constraint: Constraint | None = None
     """What each choice must look like; kept, or refused before a token is made."""
     logprobs: int | None = None
