@@ -89,12 +89,11 @@ def test_what_is_not_built_is_refused_by_name_but_for_its_own_default(place, fie
 def test_true_is_not_one_and_zero_is_zero():
     for name, value in (
         ("length_penalty", True),
-        ("priority", False),
         ("store", 0),
     ):
         with pytest.raises(UnsupportedParameter):
             sift({name: value}, Place.CHAT)
-    assert sift({"priority": 0.0, "length_penalty": 1.0}, Place.CHAT) == ({}, ())
+    assert sift({"length_penalty": 1.0}, Place.CHAT) == ({}, ())
 
 
 def test_null_means_absent():

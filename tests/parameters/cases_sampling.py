@@ -88,3 +88,18 @@ TURN = "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"
 def the_end_ends_nothing(ended: Answer, went_on: Answer) -> None:
     assert (ended.finish, went_on.finish) == ("stop", "length")
     assert went_on.usage["completion_tokens"] == 40
+
+
+def told(answer: Answer) -> int:
+    """How often cantor's own words are there."""
+    return answer.text.count("small") + answer.text.count("called")
+
+
+@case(GENERATING, "bad_words", {"max_tokens": 16, "temperature": 0}, OUT, ["small", " called"])
+def the_words_are_not_said(free: Answer, bound: Answer) -> None:
+    assert told(free) == 1 and told(bound) == 0 and bound.finish in ("stop", "length")
+
+
+@case(GENERATING, "priority", {}, OUT, 7, recorded=True)
+def the_engine_is_told_what_comes_first(usual: Answer, later: Answer) -> None:
+    assert [one.priority for one in (*usual.asked, *later.asked)] == [0, 7]

@@ -24,6 +24,7 @@ from antiphon.engines.base import Constrainable, EngineState, TokenEngine, Token
 from antiphon.errors import EngineDied, EngineUnavailable, UnsupportedParameter
 from antiphon.rendering import prompts
 from antiphon.rendering.apart import Helper
+from antiphon.rendering.banning import banned
 from antiphon.rendering.candidates import best
 from antiphon.rendering.embedding import embedded
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart, seen
@@ -136,6 +137,9 @@ class Renderer:
         listener = Listener(request, facts, context.clock)
         cast = casting(request, listener.facts, fitted)
         one = self._one(request, context, facts, adapter)
+        if words := request.output.bad_words:
+            found = await self._in_time(banned(self._engine, facts, words), context)
+            one = replace(one, sampling=replace(one.sampling, banned=found))
         asked = asked_of(request, one, fitted, context.clock)
         spoken = [
             told(listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0])
@@ -193,6 +197,7 @@ class Renderer:
             cache_salt=self._salt(request, context),
             adapter=adapter,
             actor=context.actor.id,
+            priority=request.priority,
         )
 
     def _speech(

@@ -139,13 +139,14 @@ def _candidates(wire: Common) -> int | None:
 
 
 class Shown(TypedDict):
-    """What both endpoints can say of how tokens are shown, a choice's and its prompt's."""
+    """What both endpoints can say of which tokens are given, and how: a choice's and its prompt's."""
 
     include_stop: bool
     show_special: bool
     token_ids: bool
     prompt_logprobs: int | None
     truncate_prompt: int | None
+    bad_words: tuple[str, ...]
 
 
 def _shown(wire: Common) -> Shown:
@@ -164,6 +165,7 @@ def _shown(wire: Common) -> Shown:
         token_ids=bool(wire.return_token_ids),
         prompt_logprobs=wire.prompt_logprobs,
         truncate_prompt=wire.truncate_prompt_tokens,
+        bad_words=tuple(wire.bad_words or ()),
     )
 
 
@@ -251,6 +253,7 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
         sampling=asked_sampling(wire, output.max_tokens),
         output=output,
         cache_salt=wire.cache_salt or "",
+        priority=wire.priority or 0,
     )
     if wire.return_tokens_as_token_ids and output.logprobs is None:
         raise InvalidValue(

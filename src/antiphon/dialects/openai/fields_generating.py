@@ -79,6 +79,11 @@ GENERATING: tuple[Field, ...] = (
         "room for max_tokens.",
         stream="Whether the answer comes as server-sent events.",
         stream_options="How a stream ends; only together with stream.",
+        bad_words="Words that no choice holds, at most 128: the tokens of each, as it stands at a text's "
+        "beginning and after a space, are not drawn one after the other. The same letters by other tokens "
+        "are not looked for.",
+        priority="Lower is admitted earlier, among what waits of the same caller; callers take turns "
+        "whatever they say.",
         cache_salt="What is kept of a prompt is shared only with requests of the same project and salt.",
     ),
     *supported(
@@ -121,7 +126,6 @@ GENERATING: tuple[Field, ...] = (
     refused("include_obfuscation", STREAM, "streams are not padded; leave it out", False),
     refused("length_penalty", BOTH, "it ranks beams, and beam search is not built; leave it out", 1),
     refused("use_beam_search", BOTH, "beam search is not built; leave it out", False),
-    refused("bad_words", BOTH, "forbidden words are not built yet; leave it out", []),
     refused(
         "spaces_between_special_tokens",
         BOTH,
@@ -129,5 +133,4 @@ GENERATING: tuple[Field, ...] = (
         True,
     ),
     refused("logits_processors", BOTH, "code is never taken from a request; leave it out", []),
-    refused("priority", BOTH, "requests are served in order; leave it out", 0),
 )

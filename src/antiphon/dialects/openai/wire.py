@@ -36,6 +36,9 @@ MAX_ALTERNATIVES = 20
 MAX_CANDIDATES = 20
 """`best_of`; OpenAI's own bound."""
 
+MAX_BAD_WORDS = 128
+"""Forbidden words of one request: each is tokenized twice, and looked for at every step."""
+
 MAX_BIASES = 1024
 """Tokens of one logit bias: each costs every step of every sequence."""
 
@@ -98,6 +101,8 @@ Stop = StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)]
 TemplateSource = Annotated[str, Meta(min_length=1, max_length=MAX_TEMPLATE)]
 TemplateValues = Annotated[dict[str, Any], Meta(max_length=MAX_VALUES)]
 Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)]
+BadWords = Annotated[list[StopText], Meta(max_length=MAX_BAD_WORDS)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
 StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 
 
@@ -243,6 +248,7 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     n: Choices | None = None
     stop: Stop | None = None
     stop_token_ids: StopTokens | None = None
+    bad_words: BadWords | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     best_of: Candidates | None = None
@@ -253,6 +259,7 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Salt | None = None
+    priority: Priority | None = None
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
