@@ -113,7 +113,7 @@ def test_the_check_finds_what_does_not_exist() -> None:
     assert {"curl", "antiphon"} <= {command.program for command in RUNNING}
 
 
-@pytest.mark.parametrize("page", ["docs/chat.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["docs/chat.md", "docs/fireworks.md", "docs/quickstart.md"])
 def test_its_python_gets_an_answer(page: str, server: Server) -> None:
     for code in blocks(ROOT / page, "python"):
         ran = subprocess.run(
