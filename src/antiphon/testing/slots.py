@@ -36,12 +36,13 @@ class Slots:
         except asyncio.CancelledError:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            else:
+            if not waiter.turn.cancelled():
                 self.release()  # its turn had just come
             raise
 
     def release(self) -> None:
         """Gives a place back."""
+        self._waiting = [waiter for waiter in self._waiting if not waiter.turn.done()]  # cancelled just now
         if not self._waiting:
             self._free += 1
             return
