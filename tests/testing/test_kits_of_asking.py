@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.domain.events import Drafted, Finished, TextDelta
+from antiphon.domain.events import Drafted, Finished, PromptScored, Started, TextDelta
 from antiphon.domain.scores import TokenScore
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
@@ -228,12 +228,38 @@ class Unscored(Retold):
         return replace(event, scores=(TokenScore(0, event.text.encode(), None),))
 
 
+class Nameless(Retold):
+    def tell(self, event, output):
+        return replace(event, ids=()) if isinstance(event, TextDelta) else event
+
+
+class Guessing(ScriptedEngine):
+    """Scores prompts, and tells no ranks."""
+
+    wanted = None
+
+    def stream(self, request, context):
+        self.wanted = request.output.prompt_logprobs
+        output = replace(request.output, prompt_logprobs=None)
+        return super().stream(replace(request, output=output), context)
+
+    def _told(self, answer, request, prompt_tokens):
+        for event in super()._told(answer, request, prompt_tokens):
+            yield event
+            if isinstance(event, Started) and self.wanted is not None:
+                score = TokenScore(0, b"a", -1.0, ((0, b"a", -1.0),) * self.wanted)
+                rest = (score,) * (prompt_tokens - 1)
+                yield PromptScored(0, (TokenScore(0, b"a", None), *rest))
+
+
 BROKEN_ENGINES = {
     Bare: "each Finished has scores",
     Displaced: "begin in its text",
     Mute: "begins with the caller's own text",
     Ranked: "Drafted, deltas and Finished",
     Unscored: "the prompt's tokens are scored",
+    Nameless: "ids of the tokens it counts",
+    Guessing: "each has its rank",
 }
 
 

@@ -114,6 +114,8 @@ class ScriptedEngine:
             raise UnsupportedParameter("a script follows no constraint", param=constraint.field)
         if any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts):
             raise UnsupportedParameter("a script calls no tools", param="tools")
+        if request.output.prompt_logprobs is not None:
+            raise UnsupportedParameter("a script ranks no tokens", param="prompt_logprobs")
         record = Record(request, context)
         self.streams.append(record)
         events = self._events(record)
@@ -203,7 +205,7 @@ class ScriptedEngine:
         said = cycle(answer.texts) if answer.endless else iter(answer.texts)
         cut = answer.endless or len(answer.texts) > room
         made = 0
-        yield Started(prompt_tokens)
+        yield Started(prompt_tokens, prompts=tuple(map(_tokens, request.prompts)) if output.token_ids else ())
         yield from (teller.echo(choice) for choice, teller in enumerate(tellers) if output.echo)
         for made, text in enumerate(islice(said, room), start=1):
             if answer.error is not None and answer.error_after == made - 1:
@@ -234,7 +236,8 @@ class _Teller:
         return TextDelta(choice, text, 0, scores)
 
     def say(self, choice: int, text: str) -> TextDelta:
-        return TextDelta(choice, text, 0 if self._output.best_of else 1, self._scores(text))
+        ids = (self._places,) if self._output.token_ids else ()
+        return TextDelta(choice, text, 0 if self._output.best_of else 1, self._scores(text), ids)
 
     def _scores(self, text: str) -> tuple[TokenScore, ...]:
         wanted, offset, place = self._output.logprobs, self._said, self._places

@@ -2,7 +2,15 @@
 several. An engine that cannot do one of them refuses it with UnsupportedParameter."""
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import (
+    Drafted,
+    Event,
+    Finished,
+    FinishReason,
+    PromptScored,
+    Started,
+    TextDelta,
+)
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.scores import TokenScore
@@ -116,9 +124,50 @@ async def candidates_are_counted(engine: Engine) -> None:
     require(sorted(ended) == [0, 1], "of the candidates the choices are given, numbered anew")
 
 
+async def ids_are_told_with_the_tokens_that_are_counted(engine: Engine) -> None:
+    silent = await _events(engine, Output(max_tokens=8))
+    told = [event for event in silent if isinstance(event, Started)]
+    rule = "token ids come only when they are asked for"
+    require(not any(event.prompts for event in told) and not any(map(_ids, silent)), rule)
+    for choices in (1, 2):
+        events = await _events(engine, Output(max_tokens=8, choices=choices, token_ids=True))
+        for event in events:
+            if isinstance(event, TextDelta | Finished):
+                require(len(_ids(event)) == event.tokens, "an event tells the ids of the tokens it counts")
+            elif isinstance(event, Started):
+                lengths = [len(prompt) for prompt in event.prompts]
+                require(lengths == [event.prompt_tokens], "Started tells the ids of each prompt")
+
+
+def _ids(event: Event) -> tuple[int, ...]:
+    return event.ids if isinstance(event, TextDelta | Finished) else ()
+
+
+async def prompts_are_scored_as_asked(engine: Engine) -> None:
+    silent = await _events(engine, Output(max_tokens=4, echo=True, logprobs=0))
+    rule = "a prompt's scores are told apart only when they are asked for"
+    require(not any(isinstance(event, PromptScored) for event in silent), rule)
+    for width in (0, WIDTH):
+        events = await _events(engine, Output(max_tokens=4, choices=2, prompt_logprobs=width))
+        if not events:
+            continue
+        told = [event for event in events if isinstance(event, PromptScored)]
+        require(len(told) == 1 and told[0].prompt == 0, "one PromptScored comes for each prompt")
+        usage = events[-1]
+        whole = isinstance(usage, Usage) and len(told[0].scores) == usage.prompt_tokens
+        require(whole, "a scored prompt has a score for each of its tokens")
+        first, *rest = told[0].scores
+        require(first.logprob is None and first.rank is None, "a prompt's first token has no score")
+        for score in rest:
+            require(len(score.alternatives) == width, "each has as many alternatives as were asked for")
+            require(score.rank is not None and score.rank >= 1, "each has its rank, which begins at 1")
+
+
 OUTPUT_RULES = (
     scores_come_as_asked,
     echo_begins_with_the_prompt,
     a_prompt_can_be_scored_alone,
     candidates_are_counted,
+    ids_are_told_with_the_tokens_that_are_counted,
+    prompts_are_scored_as_asked,
 )
