@@ -213,6 +213,21 @@ def test_every_system_message_is_in_the_prompt(source, several, later):
     assert later in written(source, LATER)
 
 
+FIRST_DEVELOPER = (
+    "{% for m in messages %}{% if loop.first and m.role == 'developer' %}D:{{ m.content }};"
+    "{% elif m.role == 'system' %}S:{{ m.content }};{% elif m.role != 'developer' %}{{ m.content }}"
+    "{% endif %}{% endfor %}"
+)
+"""Knows a developer who speaks first, and drops any other without a word, as one does."""
+
+
+def test_a_developer_who_speaks_after_others_is_the_system_where_nobody_would_hear_him():
+    assert written(FIRST_DEVELOPER, SEVERAL) == "S:one;S:two;hi"
+    assert written(FIRST_DEVELOPER, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"))) == "D:D;hi"
+    late = instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"), (Role.DEVELOPER, "E"), (Role.USER, "ho"))
+    assert written(FIRST_DEVELOPER, late) == "D:D;hiS:E;ho"
+
+
 def test_a_developer_alone_keeps_the_name_that_a_template_knows():
     assert written(KNOWS_DEVELOPERS, instructed((Role.DEVELOPER, "D"), (Role.USER, "hi"))) == "developer:D;hi"
 

@@ -1,6 +1,7 @@
 """Chat templates: what they write, what of it is structure, and that text of messages never is."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -52,6 +53,19 @@ NASTY = st.lists(
 )
 def test_a_conversation_is_written_as_its_template_says(source, expected):
     assert written(source, talk(" A ", "B", "C", system="S")) == expected
+
+
+PARTS = (
+    "{% for m in messages %}{{ m.role }}:{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
+)
+
+
+def test_a_template_that_reads_parts_gets_texts_as_parts():
+    prompt = "system:S⟦<|im_end|>⟧user:A⟦<|im_end|>⟧assistant:B⟦<|im_end|>⟧"
+    assert written(PARTS, talk("A", "B", system="S")) == prompt
+    opened = replace(talk("A", "B ", system="S"), generation_prompt=False, continues=True)
+    assert written(PARTS, opened) == "system:S⟦<|im_end|>⟧user:A⟦<|im_end|>⟧assistant:B "
 
 
 def test_a_template_may_trim_and_rename_roles():

@@ -15,6 +15,11 @@ _USER, _ASSISTANT = Message(Role.USER, "probe"), Message(Role.ASSISTANT, "probe"
 ALONE = Conversation((Message(Role.SYSTEM, FIRST), _USER))
 SEVERAL = Conversation((Message(Role.SYSTEM, FIRST), Message(Role.SYSTEM, SECOND), _USER))
 LATER = Conversation((Message(Role.SYSTEM, FIRST), _USER, _ASSISTANT, Message(Role.SYSTEM, SECOND), _USER))
+FIRST_OF_ALL = Conversation((Message(Role.DEVELOPER, FIRST), _USER))
+BESIDE = (
+    Conversation((Message(Role.SYSTEM, FIRST), Message(Role.DEVELOPER, SECOND), _USER)),
+    Conversation((Message(Role.SYSTEM, FIRST), _USER, _ASSISTANT, Message(Role.DEVELOPER, SECOND), _USER)),
+)
 """What a template is asked, to see what of it is in the prompt."""
 
 Shows = Callable[[Conversation, str], bool]
@@ -26,7 +31,9 @@ class Roles:
     """What a template does with system messages."""
 
     developer: bool = True
-    """Whether it knows that role; else a developer is the system."""
+    """Whether it shows one who speaks first under that name; else a developer is the system."""
+    beside: bool = True
+    """Whether it shows one after others have spoken under that name."""
     system: bool = True
     """Whether it shows a system message at all."""
     several: bool = True
@@ -39,8 +46,8 @@ class Roles:
         the first one, in their order, with an empty line between."""
         if not any(message.role in INSTRUCTING for message in messages):
             return messages
-        if not self.developer:
-            messages = tuple(map(_as_system, messages))
+        named = 0 if not self.developer else len(messages) if self.beside else 1
+        messages = (*messages[:named], *map(_as_system, messages[named:]))
         if not self.system or (self.several and self.later):
             return messages
         begin = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTING), len(messages))
@@ -58,7 +65,8 @@ class Roles:
 def roles_of(source: str, shows: Shows) -> Roles:
     """What a template does, told by what it shows."""
     return Roles(
-        developer="developer" in source,
+        developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
+        beside="developer" in source and all(shows(asked, SECOND) for asked in BESIDE),
         system=shows(ALONE, FIRST),
         several=shows(SEVERAL, FIRST) and shows(SEVERAL, SECOND),
         later=shows(LATER, FIRST) and shows(LATER, SECOND),

@@ -61,6 +61,12 @@ def in_system(messages: list[dict[str, object]], tools: list[dict[str, object]])
     return [{"role": str(Role.SYSTEM), "content": "", "tools": text}, *messages]
 
 
+def in_parts(message: dict[str, object]) -> dict[str, object]:
+    """A message with its text as a part, as templates of models that see want it."""
+    text = message["content"]
+    return message | {"content": [{"type": "text", "text": text}] if text else []}
+
+
 def _function(tool: Tool, hide: Hide) -> dict[str, object]:
     shown: dict[str, object] = {"name": hide(tool.name)}
     if tool.description is not None:

@@ -26,7 +26,16 @@ from antiphon.rendering.reasoning.families import notation_of
 from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.roles import Roles, roles_of
 from antiphon.rendering.shield import Cover, Shield, Written, covering
-from antiphon.rendering.spoken import Hide, hidden, in_system, size_of, spoken, texts_of, tools_shown
+from antiphon.rendering.spoken import (
+    Hide,
+    hidden,
+    in_parts,
+    in_system,
+    size_of,
+    spoken,
+    texts_of,
+    tools_shown,
+)
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.without import Support, written_out
@@ -80,6 +89,7 @@ CALLED = Conversation(
     ),
     tools=OFFERED.tools,
 )
+SAID = Conversation((Message(Role.USER, RESULT),))
 INSTRUCTED = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
 """What a template is asked, to see what of it is in the prompt."""
 
@@ -154,11 +164,14 @@ class ChatTemplate:
         except FAILURES as error:
             raise _refusal("cannot be compiled", error) from None
         self._support = AS_IT_IS
+        self._parts = False
         self._roles = Roles(developer="developer" in source)
         self.layout: Layout = layout_of(source, families.calls)
         """How the model writes calls."""
         self.notation: Notation | None = notation_of(source, families.reasoning)
         """How it writes what it thinks; None: it does not."""
+        self._parts = not self._shows(SAID, RESULT) and self._shows_parts()
+        """Whether it wants content as a list of parts."""
         self._roles = roles_of(source, self._shows)
         self._support = self._found()
 
@@ -211,7 +224,7 @@ class ChatTemplate:
             messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
         documents = conversation.documents
         return {
-            "messages": messages,
+            "messages": list(map(in_parts, messages)) if self._parts else messages,
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,
@@ -247,6 +260,10 @@ class ChatTemplate:
             objects=self._support.objects,
             system=self._shows(INSTRUCTED, RESULT),
         )
+
+    def _shows_parts(self) -> bool:
+        self._parts = True
+        return self._shows(SAID, RESULT)
 
     def _shows(self, conversation: Conversation, text: str) -> bool:
         given = {name: value for name, value in self._like.template_values.items() if name in self.reads}
