@@ -33,5 +33,7 @@ class Profile:
     sampling: AskedSampling = field(default_factory=AskedSampling)
     """Defaults for what a request leaves out."""
     modalities: tuple[str, ...] = ("text",)
+    reasoning: bool = False
+    """Whether the chat template tells of reasoning, which is then given apart from what is said."""
     embedding: EmbeddingFacts | None = None
     """Of an embedding model; null: it generates."""

@@ -114,7 +114,7 @@ async def learn(
         spelt=await asyncio.to_thread(pieces.named, vocabulary.names),
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
-        profile=_profile(info, template is not None),
+        profile=_profile(info, template),
         special=special,
         families=families,
         template=template,
@@ -168,7 +168,7 @@ async def _template(
         return None, f"this model serves no chat, as its template was refused; use /v1/completions ({reason})"
 
 
-def _profile(info: EngineInfo, chat: bool) -> Profile:
+def _profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
     return Profile(
         architecture=info.architecture,
         parameters=info.parameters,
@@ -176,7 +176,8 @@ def _profile(info: EngineInfo, chat: bool) -> Profile:
         quantization=info.quantization,
         context_length=info.context_length,
         vocabulary=info.vocabulary,
-        chat=chat,
+        chat=template is not None,
+        reasoning=template is not None and template.notation is not None,
         exact=info.exact,
         sequences=info.sequences,
         engine=info.library,
