@@ -70,6 +70,11 @@ async def test_a_wrong_method_is_a_405_that_names_the_right_ones(served, path, m
     assert ", ".join(sorted(reply.headers["allow"].split(", "))) == allow
 
 
+async def test_a_path_of_several_routes_names_the_methods_of_all(served):
+    reply = await served.ask("/empower/api/v1/lora", method="PUT")
+    assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD, POST")
+
+
 async def test_head_is_get_without_the_body(served):
     async with served.line() as line:
         await line.send(b"HEAD /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")

@@ -8,7 +8,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from antiphon.dialects.base import Dialect, LoraDialect, LoraOperations, OwnDialect
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
@@ -122,7 +122,16 @@ async def _unrouted(request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
     error: AntiphonError = RouteNotFound("no such path; GET /openapi.json lists them")
+    headers = dict(problem.headers or {})
     if problem.status_code == MethodNotAllowed.status:
         error = MethodNotAllowed(f"{request.method} is not taken here")
+        headers["allow"] = ", ".join(sorted(_taken(request)))
     dialect = routes.edge_of(request).dialect_of(request.scope["path"])
-    return Response(dialect.error(error), dialect.status(error), problem.headers, "application/json")
+    return Response(dialect.error(error), dialect.status(error), headers, "application/json")
+
+
+def _taken(request: Request) -> set[str]:
+    """Every method of the routes that lie at a path; the router tells those of the first."""
+    table = (route for route in request.app.routes if isinstance(route, Route))
+    at = (route for route in table if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in at for method in route.methods or ()}

@@ -8,6 +8,7 @@ import pytest
 from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.llama.sampling import Drawing
 from antiphon.engines.llama.sampling.drawing import key_of, points
+from antiphon.engines.llama.sampling.filters import narrow
 from antiphon.errors import InvalidValue
 
 
@@ -58,3 +59,12 @@ def test_the_table_of_occurrences_grows_with_the_output():
     row = np.zeros(1000, dtype=np.float32)
     one.change(row)
     assert row[7] == -3 and row[499] == -1 and row[500] == 0 and row[:500].sum() == -502
+
+
+@pytest.mark.parametrize("asked", [{"top_p": 0.0}, {"typical_p": 0.0}, {"top_p": 0.0, "typical_p": 0.0}])
+@pytest.mark.parametrize("size", [8, 5000])
+def test_who_asks_for_no_mass_at_all_gets_one_token(asked, size):
+    weights = np.exp(np.random.default_rng(size).normal(size=size)).astype(np.float32)
+    weights /= weights.max()
+    narrow(Sampling(**asked), weights)
+    assert np.count_nonzero(weights) == 1

@@ -24,6 +24,9 @@ CHUNK = 1 << 14
 FARTHEST = np.float32(1e30)
 """A fall in place of infinity, so that nothing times it is nothing."""
 
+SOMETHING = float(np.finfo(np.float64).tiny)
+"""Less than any weight: who asks for no mass at all, as a top-p of 0 does, gets one token."""
+
 Wide = NDArray[np.float64]
 Keys = NDArray[np.int32]
 
@@ -128,5 +131,6 @@ def fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
 
 
 def reaching(sums: Wide, wanted: float) -> int:
-    """The first of the running sums that reaches `wanted`, or the one that reaches their end."""
-    return int(sums.searchsorted(min(wanted, float(sums[-1]))))
+    """The first of the running sums that reaches `wanted` and is more than nothing, or the one that reaches
+    their end."""
+    return int(sums.searchsorted(min(max(wanted, SOMETHING), float(sums[-1]))))
