@@ -62,6 +62,12 @@ def there_is_no_second_call_where_none_may_be(several: Answer, single: Answer) -
     assert single.status == 400 and "no token is left" in single.refusal
 
 
+@case(CHATS, "parallel_tool_calls", FORCED | {"tools": [WEATHER]}, True, False, recorded=True)
+def the_engine_is_held_to_one_call(several: Answer, single: Answer) -> None:
+    bounds = [each.asked[0].constraint for each in (several, single)]
+    assert None not in bounds and bounds[0] != bounds[1]
+
+
 @case(MESSAGES, "role", {}, "user", "assistant", recorded=True)
 def who_speaks_matters(user: Answer, assistant: Answer) -> None:
     assert prompt(user) != prompt(assistant)

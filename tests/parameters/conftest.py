@@ -4,16 +4,19 @@ import asyncio
 import shutil
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
 import pytest
 import uvloop
 
+from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
+from antiphon.engines.base import TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from tests.e2e.encoder import write_encoder
@@ -82,10 +85,27 @@ class Recorded(ScriptedEngine):
             yield events
 
 
+class Keeping(ScriptedTokenEngine):
+    """Keeps every request whole, and says its script whatever the constraint is."""
+
+    def __init__(self) -> None:
+        super().__init__(Script(text="Yes."), info=scripted_info(chat_template=NAMING))
+        self.kept: list[TokenRequest] = []
+
+    async def check(self, constraint: Constraint) -> None:
+        """Takes every one."""
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        self.kept.append(request)
+        async with aclosing(super().generate(replace(request, constraint=None))) as events:
+            async for event in events:
+                yield event
+
+
 @pytest.fixture(scope="session")
 def recorder() -> Iterator[Asker]:
     """The edge and the renderer over a token engine that keeps every request."""
-    tokens = ScriptedTokenEngine(Script(text="Yes."), info=scripted_info(chat_template=NAMING))
+    tokens = Keeping()
     engine = Recorded(Renderer(tokens, prove=prove_here, projects_share=False))
     ready, ports = threading.Event(), list[int]()
     loop_and_end: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -107,7 +127,7 @@ def recorder() -> Iterator[Asker]:
     assert ready.wait(10)
     try:
         with httpx2.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=20) as client:
-            yield Asker(client, tokens.requests, model="m")
+            yield Asker(client, tokens.kept, model="m")
     finally:
         loop, end = loop_and_end[0]
         loop.call_soon_threadsafe(end.set)
