@@ -13,6 +13,7 @@ from antiphon.errors import SettingsError
 from antiphon.settings import Settings, changed, model, with_models
 from antiphon.supervisor import Serving
 from antiphon.testing import scripted_info
+from tests.e2e.encoder import write_encoder
 
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 
@@ -74,6 +75,24 @@ def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
     assert [one.weights for one in placed(said, 4 * size)] == ["file", "memory", "memory"]
     assert [one.weights for one in placed(said, size)] == ["file", "file", "memory"], "what is said stands"
     assert arrived().models[0].weights == "memory"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cells", 500),
+        ("layout", "pool"),
+        ("step_latency", 0.2),
+        ("keep_prefixes", False),
+        ("tool_calls", "hermes"),
+        ("reasoning", "think"),
+    ],
+)
+def test_what_is_about_generating_is_refused_for_an_embedding_model(bare: Path, name: str, value: object):
+    path = str(write_encoder(bare / "encoder.gguf"))
+    assert sized(model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
+    with pytest.raises(SettingsError, match=f"enc is an embedding model, where {name} has nothing to act on"):
+        sized(model({"name": "enc", "path": path, name: value}))
 
 
 def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,19 +11,15 @@ from antiphon.testing.slots import Slots
 async def test_who_leaves_while_waiting_neither_takes_nor_makes_a_place(moment):
     slots = Slots(1)
     await slots.acquire("a", 0)
-    leaver = asyncio.create_task(slots.acquire("a", 0))
-    await asyncio.sleep(0)
-    if moment == "before":
-        leaver.cancel()
-        await asyncio.gather(leaver, return_exceptions=True)
-        slots.release()
-    elif moment == "with":
-        leaver.cancel()
-        slots.release()
-    else:
+    async with asyncio.TaskGroup() as group:
+        leaver = group.create_task(slots.acquire("a", 0))
+        await asyncio.sleep(0)
+        if moment != "after":
+            leaver.cancel()
+        if moment == "before":
+            await asyncio.wait([leaver])
         slots.release()
         leaver.cancel()
-    await asyncio.gather(leaver, return_exceptions=True)
     assert leaver.cancelled() and not slots.locked()
     await slots.acquire("b", 0)
     assert slots.locked()

@@ -9,6 +9,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from msgspec.structs import fields
+
 from antiphon.cli.adapters import kept
 from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import fetched
@@ -22,6 +24,9 @@ from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.sizing import Asked as CacheAsked
 from antiphon.weights.sizing import available_memory, fitting, text_length
+
+GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
+"""Settings of a model that are about making tokens."""
 
 WEIGHTS_SHARE = 0.5
 """Part of the free memory that weights are copied into: KV caches and buffers come on top."""
@@ -64,14 +69,23 @@ def sized(model: ModelSettings) -> ModelSettings:
             f"{header.context_length} that its weights were made for; leave it out or lower it"
         )
     if header.embeds:
-        if model.cells is not None:
-            raise SettingsError(f"{model.name} is an embedding model and keeps no cells; leave cells out")
+        _require_embedding(model)
         return changed(model, path=str(path), context_length=text_length(header, model.context_length))
     size = fitting(header, asked_of(model))
     whole = size.cells >= size.context_length * model.sequences
     return changed(
         model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
     )
+
+
+def _require_embedding(model: ModelSettings) -> None:
+    """Raises SettingsError for a setting that says how tokens are made, of a model that makes none."""
+    usual = {field.name: field.default for field in fields(ModelSettings)}
+    for name in GENERATING:
+        if getattr(model, name) != usual[name]:
+            raise SettingsError(
+                f"{model.name} is an embedding model, where {name} has nothing to act on; leave {name} out"
+            )
 
 
 def asked_of(model: ModelSettings) -> CacheAsked:
