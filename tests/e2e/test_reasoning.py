@@ -209,3 +209,5 @@ def test_empower_begins_the_content_with_what_was_thought(client: httpx2.Client)
     deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(deltas) == loud["choices"][0]["message"]["content"]
     assert chunks[-1]["usage"] == loud["usage"]
+    *_, last, done, _ = ask(stream=True).text.split("\n\n")
+    assert done == "data: [DONE]" and json.loads(last[6:])["usage"] == quiet["usage"], "counted unseen"
