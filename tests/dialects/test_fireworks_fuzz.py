@@ -1,0 +1,69 @@
+"""Whatever a body holds, Fireworks' endpoints end in a call or in a refusal that the envelope can carry."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from antiphon.dialects.base import Operation
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.fireworks.fields import TABLES, Place
+from antiphon.errors import RequestError
+
+DIALECT = Fireworks()
+OPERATIONS = DIALECT.operations
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+WORDS = st.sampled_from(
+    ["text", "json_object", "grammar", "json_schema", "any", "enabled", "truncate", "<image>"]
+)
+KEYS = st.sampled_from(["type", "schema", "grammar", "function", "name", "budget_tokens", "role", "content"])
+VALUES = st.recursive(
+    SCALARS | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+USUAL: dict[Place, dict[str, Any]] = {
+    Place.TEXT: {"model": "m", "prompt": "a"},
+    Place.CHAT: {"model": "m", "messages": [{"role": "user", "content": "a"}]},
+}
+
+
+def refusal(operation: Operation, body: bytes) -> RequestError | None:
+    try:
+        operation.decode(body)
+    except RequestError as error:
+        return error
+    return None
+
+
+def settle(operation: Operation, body: bytes) -> None:
+    if (error := refusal(operation, body)) is not None:
+        assert DIALECT.status(error) == 400 and error.message
+        told = json.loads(DIALECT.error(error))["error"]
+        assert (told["code"], told["param"]) == ("INVALID_ARGUMENT", error.param)
+        assert len(error.message) < 400 and len(error.param or "") < 200
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=["text", "chat"])
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_object_is_decoded_or_refused(operation: Operation, data: st.DataObject) -> None:
+    place = Place(operation.path)
+    known = st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4)
+    body = USUAL[place] | data.draw(st.dictionaries(known, VALUES, max_size=3))
+    settle(operation, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=["text", "chat"])
+@settings(max_examples=100)
+@given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,0e-.\\u \n', max_size=60).map(str.encode))
+@example(body=b'{"model":"m","prompt":"a","response_format":{"type":"json_object","schema":"[[[["}}')
+@example(
+    body=b'{"model":"m","prompt":"a","response_format":{"type":"json_object","schema":"%b"}}' % (b"[" * 9000)
+)
+@example(body=b'{"model":"m","prompt":"a","images":[[[]]]}')
+@example(body=b'{"model":"m","prompt":[[1],"a"],"images":[[]]}')
+def test_any_bytes_are_decoded_or_refused(operation: Operation, body: bytes) -> None:
+    settle(operation, body)
