@@ -378,6 +378,21 @@ def test_reasoning_is_given_to_templates_by_the_name_that_they_read(name):
     assert "think" not in written(QWEN, turns(None)).partition("assistant")[2].partition("hi")[0]
 
 
+PARTS = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% elif part.type == 'thinking' %}[THINK]{{ part.thinking }}"
+    "[/THINK]{% else %}{{ raise_exception('only text and thinking') }}{% endif %}{% endfor %}{% endif %} "
+    "{% endfor %}"
+)
+
+
+def test_a_template_that_reads_reasoning_as_a_part_of_the_content_gets_it_there():
+    assert written(PARTS, turns("Hm.")) == "hi [THINK]Hm.[/THINK]Four. hi "
+    assert written(PARTS, turns(None)) == "hi Four. hi "
+    printing = "{% for m in messages %}{{ m.content }} {% endfor %}{# [/THINK] #}"
+    assert written(printing, turns("Hm.")) == "hi Four. hi "
+
+
 def test_a_template_that_takes_no_reasoning_beside_text_and_calls_gets_none():
     source = (
         "{% for m in messages %}{% if m.thinking and m.content %}{{ raise_exception('both') }}{% endif %}"

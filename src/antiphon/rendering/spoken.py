@@ -67,6 +67,13 @@ def in_parts(message: dict[str, object]) -> dict[str, object]:
     return message | {"content": [{"type": "text", "text": text}] if text else []}
 
 
+def in_thoughts(message: dict[str, object]) -> dict[str, object]:
+    """A message with its reasoning as a part of its content, as Mistral's templates want it."""
+    text = message["content"]
+    said = [{"type": "text", "text": text}] if text else []
+    return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *said]}
+
+
 def _function(tool: Tool, hide: Hide) -> dict[str, object]:
     shown: dict[str, object] = {"name": hide(tool.name)}
     if tool.description is not None:

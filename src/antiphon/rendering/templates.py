@@ -31,6 +31,7 @@ from antiphon.rendering.spoken import (
     hidden,
     in_parts,
     in_system,
+    in_thoughts,
     size_of,
     spoken,
     texts_of,
@@ -89,6 +90,7 @@ CALLED = Conversation(
     ),
     tools=OFFERED.tools,
 )
+THOUGHT = Conversation((_ASKED, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _ASKED))
 SAID = Conversation((Message(Role.USER, RESULT),))
 INSTRUCTED = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
 """What a template is asked, to see what of it is in the prompt."""
@@ -164,7 +166,7 @@ class ChatTemplate:
         except FAILURES as error:
             raise _refusal("cannot be compiled", error) from None
         self._support = AS_IT_IS
-        self._parts = False
+        self._parts = self._thoughts = False
         self._roles = Roles(developer="developer" in source)
         self.layout: Layout = layout_of(source, families.calls)
         """How the model writes calls."""
@@ -172,6 +174,8 @@ class ChatTemplate:
         """How it writes what it thinks; None: it does not."""
         self._parts = not self._shows(SAID, RESULT) and self._shows_parts()
         """Whether it wants content as a list of parts."""
+        self._thoughts = self.notation is not None and self._shows_thoughts(self.notation)
+        """Whether it wants reasoning as a part of the content."""
         self._roles = roles_of(source, self._shows)
         self._support = self._found()
 
@@ -224,7 +228,7 @@ class ChatTemplate:
             messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
         documents = conversation.documents
         return {
-            "messages": list(map(in_parts, messages)) if self._parts else messages,
+            "messages": [self._shaped(message) for message in messages],
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,
@@ -260,6 +264,16 @@ class ChatTemplate:
             objects=self._support.objects,
             system=self._shows(INSTRUCTED, RESULT),
         )
+
+    def _shaped(self, message: dict[str, object]) -> dict[str, object]:
+        """A message with its content as the template wants it."""
+        if self._thoughts and "reasoning" in message:
+            return in_thoughts(message)
+        return in_parts(message) if self._parts else message
+
+    def _shows_thoughts(self, notation: Notation) -> bool:
+        self._thoughts = True
+        return self._shows(THOUGHT, notation.opening + RESULT)
 
     def _shows_parts(self) -> bool:
         self._parts = True

@@ -33,7 +33,7 @@ def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | Non
         return dict.fromkeys(switches, False)
     if EFFORT in reads:
         if notation.efforts is not None and effort not in notation.efforts:
-            known = ", ".join(sorted(notation.efforts))
+            known = ", ".join(notation.efforts)
             raise _refused(reasoning, f"this model was taught {known}; send one of them, or leave it out")
         return {EFFORT: effort} | dict.fromkeys(switches, True)
     if effort == ORDINARY:

@@ -43,7 +43,7 @@ def granite(_source: str) -> Notation:
 
 def harmony(_source: str) -> Notation:
     """gpt-oss: the channel `analysis`."""
-    efforts = frozenset({"low", "medium", "high"})
+    efforts = ("low", "medium", "high")
     return Notation(("<|channel|>", "analysis", "<|message|>"), "<|end|>", channels=True, efforts=efforts)
 
 

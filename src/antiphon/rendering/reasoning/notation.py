@@ -27,7 +27,7 @@ class Notation:
     """What the model writes between the mark that ends reasoning and its answer."""
     channels: bool = False
     """Whether reasoning is a channel of harmony's; its reader is then that of calls."""
-    efforts: frozenset[str] | None = None
+    efforts: tuple[str, ...] | None = None
     """The efforts that the model was taught; None is what its template makes of them."""
 
     @property
