@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.e2e.server import Server, serving
+from tests.e2e.thinker import write_thinker
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 GREEDY: Any = {"model": "cantor", "temperature": 0, "max_tokens": 40}
@@ -162,3 +163,23 @@ def test_a_model_without_a_template_chats_through_a_requests(client: openai.Open
         assert answer["choices"][0]["message"]["content"] == said(client, ASK)
         shown = other.post("/v1/apply-template", json={"messages": ASK, "chat_template": template}).json()
         assert shown["prompt"].endswith("<|im_start|>assistant\n")
+
+
+def test_values_reach_the_models_own_template_and_a_message_goes_on_after_reasoning(tmp_path: Path) -> None:
+    model = write_thinker(tmp_path / "thinker.gguf")
+    with serving("--model", f"cantor={model}") as running, running.client() as client:
+
+        def shown(**extra: Any) -> str:
+            text: str = client.post("/v1/apply-template", json={"messages": ASK} | extra).json()["prompt"]
+            return text
+
+        assert shown().endswith("<|im_start|>assistant\n<think>\n")
+        values = {"chat_template_kwargs": {"enable_thinking": False}}
+        assert shown(**values).endswith("<|im_start|>assistant\n<think>\n</think>\n\n")
+        last = {"role": "assistant", "content": "I am", "reasoning_content": "Who am I?"}
+        opened = {"messages": [*ASK, last], "continue_final_message": True}
+        assert shown(**opened).endswith("<think>\nWho am I?\n</think>\n\nI am")
+        answer = client.post("/v1/chat/completions", json=GREEDY | opened).json()
+        message, usage = answer["choices"][0]["message"], answer["usage"]
+        assert message["content"] and "reasoning_content" not in message
+        assert "completion_tokens_details" not in usage
