@@ -1,7 +1,6 @@
 """From a request body to a generation request: fields sifted, shapes checked, OpenAI's defaults and rules
 applied."""
 
-import re
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict
@@ -31,17 +30,13 @@ from antiphon.dialects.openai.wire import (
     StreamOptions,
 )
 from antiphon.dialects.strict_json import kind, read_object
+from antiphon.dialects.table import named
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 TEXT_MAX_TOKENS = 16
 """What a text completion makes when nothing is said; OpenAI's default."""
-
-MOST_NAMED = 32
-"""Unknown fields that an answer names; with names of 64 characters two kilobytes of a header."""
-
-INDEX = re.compile(r"\[\d+\]")
 
 MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
 """Types of parts that are known and that no model here takes."""
@@ -56,7 +51,7 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
     _sift_stream_options(given, unknown)
     given = sift_tools(sift_messages(given, unknown), unknown)
-    return chat_call(shaped(given, ChatCompletionRequest), ignored + _named(unknown))
+    return chat_call(shaped(given, ChatCompletionRequest), ignored + named(unknown))
 
 
 def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
@@ -91,7 +86,7 @@ def decode_text(body: bytes, report: bool = False) -> Call:
     unknown: list[str] | None = [] if report else None
     given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
     _sift_stream_options(given, unknown)
-    return text_call(shaped(given, CompletionRequest), ignored + _named(unknown))
+    return text_call(shaped(given, CompletionRequest), ignored + named(unknown))
 
 
 def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
@@ -112,13 +107,6 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
         **_shown(wire),
     )
     return _call(wire, _raw_prompts(wire.prompt, wire.add_special_tokens is not False), output, ignored)
-
-
-def _named(unknown: list[str] | None) -> tuple[str, ...]:
-    """Each name once, whichever message it stands in, and no more of them than a header can hold."""
-    names = list(dict.fromkeys(INDEX.sub("[]", name) for name in unknown or ()))
-    more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
-    return (*names[:MOST_NAMED], *more)
 
 
 def _candidates(wire: Common) -> int | None:
