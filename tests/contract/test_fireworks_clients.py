@@ -251,11 +251,9 @@ def test_penalties_act_in_both_directions(line: Line, name: str) -> None:
         GREEDY, GREEDY | {name: neutral}, GREEDY | {name: 2}, GREEDY | {name: 0.2 if neutral else -2}
     )
     assert usual == unset
-    assert high not in (usual, low)
-    if (
-        name != "presence_penalty"
-    ):  # once a greedy text says a word again, being there already changes nothing
-        assert usual != low and len(set(high.split())) > len(set(low.split()))
+    assert low not in (usual, high)
+    if name != "presence_penalty":  # the likeliest words of so short a text are none that it said before
+        assert high != usual and len(set(high.split())) > len(set(low.split()))
 
 
 def test_one_to_a_hundred_and_twenty_eight_choices(line: Line) -> None:
