@@ -16,7 +16,15 @@ from antiphon.dialects.base import Call, Head
 from antiphon.dialects.openai import answers
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.collect import Choice, Generation
-from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import (
+    Drafted,
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+)
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.scores import PackedScores, TokenScore
 from antiphon.domain.usage import Usage
@@ -283,3 +291,90 @@ def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, kind)
     assert json.loads(OpenAI().error(error)) == envelope
     data = CHAT.chunks(HEAD, call()).error(error)
     assert lines(data) == [envelope] and b"[DONE]" not in data
+
+
+# --- token ids, ranks, and the usage so far ---
+
+TOLD = Generation(
+    (Choice(0, "a", FinishReason.STOP, ids=(5, 2)), Choice(1, "b", FinishReason.LENGTH, ids=(6,))),
+    USAGE,
+    ((1, 2, 3),),
+)
+
+
+def telling(**changes):
+    output = Output(choices=2, token_ids=True)
+    return Call(GenerationRequest("m", (RawPrompt("p"),), output=output), stream=True, **changes)
+
+
+def test_token_ids_stand_beside_what_they_are_of():
+    chat = json.loads(CHAT.answer(HEAD, telling(), TOLD))
+    assert chat["prompt_token_ids"] == [1, 2, 3]
+    assert [choice["token_ids"] for choice in chat["choices"]] == [[5, 2], [6]]
+    text = json.loads(TEXT.answer(HEAD, telling(), TOLD))
+    assert [(c["prompt_token_ids"], c["token_ids"]) for c in text["choices"]] == [
+        ([1, 2, 3], [5, 2]),
+        ([1, 2, 3], [6]),
+    ]
+    plain = CHAT.answer(HEAD, call(), GENERATION) + TEXT.answer(HEAD, call(), GENERATION)
+    assert b"token_ids" not in plain and b"prompt_logprobs" not in plain
+
+
+@pytest.mark.parametrize("operation", [CHAT, TEXT])
+def test_streamed_token_ids_come_with_their_chunks_and_the_prompts_first(operation):
+    chunks = operation.chunks(HEAD, telling())
+    events: list[Event] = [
+        Started(3, prompts=((1, 2, 3),)),
+        TextDelta(0, "a", 1, ids=(5,)),
+        TextDelta(1, "echoed"),
+        Finished(0, FinishReason.STOP, 1, ids=(2,)),
+        Finished(1, FinishReason.LENGTH, 1, ids=(6,)),
+    ]
+    flat = [chunk for event in events for chunk in lines(chunks.encode(event))]
+    parts = [(c["index"], c["token_ids"]) for chunk in flat for c in chunk["choices"]]
+    assert parts == [(0, []), (1, []), (0, [5]), (1, []), (0, [2]), (1, [6])]
+    prompts = [chunk.get("prompt_token_ids") for chunk in flat]
+    in_choices = [c.get("prompt_token_ids") for chunk in flat for c in chunk["choices"]]
+    none = [None] * 6
+    if operation is CHAT:
+        assert (prompts, in_choices) == ([[1, 2, 3], *none[1:]], none)
+    else:
+        assert (prompts, in_choices) == (none, [[1, 2, 3], [1, 2, 3], *none[2:]])
+
+
+def test_the_usage_so_far_grows_to_the_last():
+    chunks = CHAT.chunks(
+        HEAD,
+        Call(
+            GenerationRequest("m", (RawPrompt("p"),)), stream=True, include_usage=True, continuous_usage=True
+        ),
+    )
+    events: list[Event] = [
+        Started(5, 2),
+        ReasoningDelta(0, "hm", 3),
+        TextDelta(0, "a", 2),
+        Finished(0, FinishReason.STOP, 2),
+        USAGE,
+    ]
+    told = [chunk["usage"] for event in events for chunk in lines(chunks.encode(event))]
+    assert [usage["completion_tokens"] for usage in told] == [0, 3, 5, 7, 7]
+    assert told[-1] == told[-2] == USAGE_JSON
+
+
+def test_ranks_are_those_that_were_told_and_the_likeliests_their_places():
+    row = TokenScore(5, b" a", -1.5, ((6, b" b", -0.25), (8, b"\xe2", -0.75), (9, b"c", -0.75)), 0, 4)
+    best = TokenScore(6, b" b", -math.inf, ((6, b" b", -0.25),), 0, 1)
+    scores = (TokenScore(1, b"<s>", None), row, best)
+    generation = Generation((Choice(0, "a", FinishReason.STOP),), USAGE, (), (scores,))
+    expected = [
+        None,
+        {
+            "5": {"logprob": -1.5, "rank": 4, "decoded_token": " a"},
+            "6": {"logprob": -0.25, "rank": 1, "decoded_token": " b"},
+            "8": {"logprob": -0.75, "rank": 2, "decoded_token": "bytes:\\xe2"},
+            "9": {"logprob": -0.75, "rank": 2, "decoded_token": "c"},
+        },
+        {"6": {"logprob": -9999.0, "rank": 1, "decoded_token": " b"}},
+    ]
+    assert json.loads(CHAT.answer(HEAD, call(), generation))["prompt_logprobs"] == expected
+    assert json.loads(TEXT.answer(HEAD, call(), generation))["choices"][0]["prompt_logprobs"] == expected
