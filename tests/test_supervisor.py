@@ -428,14 +428,13 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "queue_per_actor": 5,
         "step_latency": 0.5,
         "keep_prefixes": False,
-        "weights": "memory",
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
-    spec = load_spec(model({"name": "m", **said}), settings)
+    spec = load_spec(model({"name": "m", "weights": "memory", **said}), settings)
     assert {name: getattr(spec, name) for name in said if name != "path"} == {
         name: value for name, value in said.items() if name != "path"
     }
     assert (spec.model, spec.library) == ("m.gguf", "lib.so")
-    assert spec.adapter_memory == 9
-    above = {"name", "tool_calls", "reasoning"}  # of the model in front of the engine
+    assert (spec.adapter_memory, spec.weights_in_memory) == (9, True)
+    above = {"name", "tool_calls", "reasoning", "weights"}  # of the model in front of the engine
     assert {*said} | above == {*ModelSettings.__struct_fields__}

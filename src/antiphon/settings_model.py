@@ -50,9 +50,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         Meta(
             description="Seconds of one step that prompts may take while others wait for their next token, "
-            "twice as many while several prompts come in; however slow the machine is, a step computes at "
-            "least 1280 prompt tokens for each of these seconds. Less is smoother streams, more is sooner "
-            "first tokens and more tokens a second.",
+            "times the number of prompts that come in, at most four; however slow the machine is, a step "
+            "computes at least 1280 prompt tokens for each of these seconds. Less is smoother streams, more "
+            "is sooner first tokens and more tokens a second.",
             gt=0,
             le=60,
         ),
@@ -71,9 +71,9 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Annotated[
         Literal["auto", "memory", "file"],
         Meta(
-            description="Where the weights lie: copied into memory, where they are read faster, or mapped from "
-            "the file, so that servers of one file share its memory. auto copies while the models together "
-            "take at most half of the memory that is free."
+            description="Where the weights lie: copied into memory, where they are read faster, or mapped "
+            "from the file, so that servers of one file share its memory. auto copies while the models "
+            "together take at most half of the memory that is free."
         ),
     ] = "auto"
     keep_prefixes: Annotated[

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec, Weights
+from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.control import EngineNews, HostConfig, HttpConfig
@@ -299,6 +299,6 @@ def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
         queue=model.queue,
         queue_per_actor=model.queue_per_actor,
         keep_prefixes=model.keep_prefixes,
-        weights=Weights.MEMORY if model.weights == "memory" else Weights.FILE,
+        weights_in_memory=model.weights == "memory",
         adapter_memory=settings.lora.memory_bytes,
     )

@@ -110,15 +110,6 @@ class KVLayout(StrEnum):
     """A part of its own for each sequence: faster with many short sequences; a shared prefix is copied."""
 
 
-class Weights(StrEnum):
-    """Where weights lie while they are used."""
-
-    FILE = "file"
-    """Mapped from the file: the memory is shared with whoever else maps it, and can be had back at need."""
-    MEMORY = "memory"
-    """Copied into memory of the engine's own, in large pages where the system has them: read faster."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
     """What to load and how: everything an engine host is told."""
@@ -156,8 +147,9 @@ class LoadSpec:
     """Steps that the sequences of one adapter get at least before those of another have their turn."""
     adapter_memory: int = 1 << 30
     """Bytes of adapters that stay in memory; others are read again when their turn comes."""
-    weights: Weights = Weights.FILE
-    """Where the weights lie; a library may put some of them into memory in either case."""
+    weights_in_memory: bool = False
+    """Whether weights are copied into memory of the engine's own, where they are read faster; else they are
+    mapped from the file, and share its memory with others."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
 

@@ -44,6 +44,7 @@ from antiphon.errors import (
 )
 from antiphon.testing.adapters import ScriptedAdapters
 from antiphon.testing.slots import Slots
+from antiphon.testing.toy import best, rank
 from antiphon.testing.toy_sampler import ToySampler
 from antiphon.testing.vocabulary import Tokenizer, build_vocabulary
 
@@ -351,13 +352,13 @@ class ScriptedTokenEngine:
             places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
             toy = self.adapters.toy(sequence.request.adapter)
             rows = [toy.logprobs(prompt[:place]) for place in places]
-            best = [pair for row in rows for pair in _best(row, wanted)]
+            likeliest = [pair for row in rows for pair in best(row, wanted)]
             yield PromptScores(
                 start,
                 array("f", [row[prompt[place]] for row, place in zip(rows, places, strict=True)]).tobytes(),
-                array("i", [token for token, _ in best]).tobytes(),
-                array("f", [value for _, value in best]).tobytes(),
-                array("i", [_rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]).tobytes(),
+                array("i", [token for token, _ in likeliest]).tobytes(),
+                array("f", [value for _, value in likeliest]).tobytes(),
+                array("i", [rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]).tobytes(),
             )
 
     def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
@@ -387,19 +388,10 @@ class ScriptedTokenEngine:
         toy = self.adapters.toy(sequence.request.adapter)
         rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
-        return Steps(tuple(tokens), chosen, tuple(_best(row, wanted) for row in rows) if wanted else ())
+        return Steps(tuple(tokens), chosen, tuple(best(row, wanted) for row in rows) if wanted else ())
 
     def _count(self, **changes: int) -> None:
         self._counters = replace(
             self._counters,
             **{name: getattr(self._counters, name) + change for name, change in changes.items()},
         )
-
-
-def _rank(row: tuple[float, ...], token: int) -> int:
-    return 1 + sum(value > row[token] for value in row)
-
-
-def _best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens, best first."""
-    return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])

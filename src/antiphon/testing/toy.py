@@ -43,3 +43,13 @@ class ToyModel:
             logits[self._eos] += 6.0
         total = math.log(math.fsum(map(math.exp, logits)))
         return tuple(logit - total for logit in logits)
+
+
+def rank(row: tuple[float, ...], token: int) -> int:
+    """1 for the likeliest token of a row, and so on."""
+    return 1 + sum(value > row[token] for value in row)
+
+
+def best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens, best first."""
+    return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])

@@ -414,7 +414,7 @@ def test_stopping_ends_every_sequence():
 
 @pytest.mark.parametrize(
     ("readers", "step_latency", "most"),
-    [(1, 0.1, 128), (2, 0.1, 256), (3, 0.1, 256), (1, 0.05, 64), (1, 1.0, 500)],
+    [(1, 0.1, 128), (2, 0.1, 256), (3, 0.1, 384), (1, 0.05, 64), (1, 1.0, 500)],
 )
 def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, step_latency, most):
     """A clock that jumps with every call makes each prompt token look slow."""

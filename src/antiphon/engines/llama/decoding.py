@@ -39,11 +39,6 @@ log = logging.getLogger(__name__)
 
 Delivery = tuple[Stream, TokenEvent | Ended]
 
-LEAST_PACE = 1280
-"""Prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads all weights
-once more for those that generate, which costs as much as five prompt tokens: 4 % of parts of 128."""
-MOST_PATIENCE = 2
-"""How many times longer a step's prompts may take while several come in."""
 MEASURABLE = 16
 """Rows from which a call's time says something about the speed of prefill."""
 MEMORY = 0.8
@@ -200,9 +195,7 @@ class DecodeLoop:
         policy = self._scheduler.policy
         if not self._scheduler.decoding():
             return policy.budget
-        pace = max(LEAST_PACE, 1 / self._pace) if self._pace else LEAST_PACE
-        patience = max(1, min(MOST_PATIENCE, self._scheduler.prefilling()))
-        return max(1, min(policy.budget, int(policy.step_latency * pace * patience)))
+        return policy.part(self._scheduler.prefilling(), self._pace)
 
     def _should_look_up(self, began: float) -> bool:
         """Whether the rest of a plan is left for the next one, now that one prompt was worked on."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.domain.sampling import AskedSampling
-from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, Weights
+from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
 from antiphon.engines.llama.libllama_context import KV_TYPES, ContextShape, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
@@ -80,8 +80,7 @@ def require_sane(spec: LoadSpec) -> None:
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
     """The weights, and where the library comes from. Raises a StartupError."""
     library, place = find_library(spec.library)
-    copied = spec.weights is Weights.MEMORY
-    model = NativeModel(library, Path(spec.model), spec.check_tensors, copied)
+    model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
     return model, f"{place.origin}, {library.version()}"
 
 

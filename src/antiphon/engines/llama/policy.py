@@ -4,6 +4,14 @@ from dataclasses import dataclass
 
 from antiphon.engines.base import KVLayout
 
+LEAST_PACE = 1280
+"""Prompt tokens for each second of `step_latency`, however slow the machine is. Each step reads all weights
+once more for those that generate, which costs as much as five prompt tokens: 4 % of parts of 128."""
+
+MOST_PATIENCE = 4
+"""A step's prompts may take as many times longer as prompts come in, up to this: the more wait for their
+first token, the more is lost by computing few rows for those that have theirs."""
+
 MOST_IDS = 256
 """llama.cpp's own limit of sequence ids."""
 
@@ -33,7 +41,7 @@ class Policy:
     """Most prompt tokens whose scores one call may give: each takes a row of logits of the whole
     vocabulary."""
     step_latency: float = 0.1
-    """Seconds of one step that prompts may take while other sequences wait for their next token."""
+    """Seconds of one step that a prompt may take while other sequences wait for their next token."""
     queue: int = 512
     queue_per_actor: int = 256
     keep: bool = True
@@ -45,6 +53,13 @@ class Policy:
     turn: float = 0.0
     """Seconds that they get at least. The library builds its graphs anew when the adapter changes, which
     takes about as long as a step of a small model."""
+
+    def part(self, coming: int, pace: float) -> int:
+        """Prompt tokens of a step beside those that wait for their next token, while so many prompts come
+        in. `pace`: seconds that one takes; 0 while unknown."""
+        rate = max(LEAST_PACE, 1 / pace) if pace else LEAST_PACE
+        patience = self.step_latency * max(1, min(MOST_PATIENCE, coming))
+        return max(1, min(self.budget, int(patience * rate)))
 
     @property
     def streams(self) -> bool:
