@@ -1,6 +1,8 @@
 """The Fireworks dialect over HTTP: its errors wherever they happen below its prefix, its names of models, and
 its list of models."""
 
+import asyncio
+
 import pytest
 
 from antiphon.errors import EngineDied, EngineUnavailable, Overloaded
@@ -139,6 +141,21 @@ async def test_models_are_listed():
     async with serving() as server:
         (model,) = (await server.ask(f"{BASE}/models")).json()["data"]
     assert (model["id"], model["context_length"], model["supports_chat"]) == ("m", 2048, True)
+
+
+async def test_a_list_does_not_wait_for_a_model_that_is_stuck():
+    class Stuck(ScriptedEngine):
+        async def profile(self):
+            await asyncio.sleep(3600)
+
+    class Away(ScriptedEngine):
+        async def profile(self):
+            raise EngineUnavailable("it is restarting")
+
+    for engine in (Stuck(), Away()):
+        async with serving(engine) as server, asyncio.timeout(10):
+            (model,) = (await server.ask(f"{BASE}/models")).json()["data"]
+        assert (model["id"], "context_length" in model, "supports_chat" in model) == ("m", False, False)
 
 
 async def test_an_ignored_field_is_named_in_a_header():

@@ -1,5 +1,6 @@
 """The handlers beside generation: models, token ids, the OpenAPI document, the page of documentation."""
 
+import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from importlib.resources import files
@@ -12,7 +13,7 @@ from antiphon.dialects.base import ModelEntry, ModelOperations
 from antiphon.domain.profile import Profile
 from antiphon.engines.base import Tokenizing
 from antiphon.engines.registry import Model
-from antiphon.errors import EngineUnavailable, MissingParameter, UnsupportedParameter
+from antiphon.errors import AntiphonError, EngineUnavailable, MissingParameter, UnsupportedParameter
 from antiphon.http.edge import Edge, exchange_of
 from antiphon.http.generate import decoded
 from antiphon.http.openapi import document
@@ -20,6 +21,10 @@ from antiphon.http.work import attended
 from antiphon.pipeline.authorize import authorize
 
 T = TypeVar("T")
+
+PATIENCE = 1.0
+"""Seconds that a list waits for its models' profiles, which are kept once they are known: one that is stuck
+delays no other."""
 
 PAGE_HEADERS = {
     "content-security-policy": (
@@ -41,9 +46,11 @@ class ModelRoutes:
         """Every model: those of the settings in their order, then adapters."""
         actor = exchange_of(request.scope).actor
         models = [model for model in edge_of(request).models if actor.may_use(model.name)]
-        if self._operations.profiled:
-            return _json(self._operations.listed([await _profiled(request, model) for model in models]))
-        return _json(self._operations.listed(_entry(model) for model in models))
+        if not self._operations.profiled:
+            return _json(self._operations.listed(map(_entry, models)))
+        async with asyncio.TaskGroup() as group:
+            told = [group.create_task(_told(model)) for model in models]
+        return _json(self._operations.listed(task.result() for task in told))
 
     async def shown(self, request: Request) -> Response:
         """One model with its profile."""
@@ -139,6 +146,15 @@ def _tokenizing(model: Model) -> Tokenizing:
 def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
     state = str(model.engine.state())
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
+
+
+async def _told(model: Model) -> ModelEntry:
+    """With its profile, if its engine tells it soon."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return _entry(model, await model.engine.profile())
+    except (AntiphonError, TimeoutError):
+        return _entry(model)
 
 
 async def _profiled(request: Request, model: Model) -> ModelEntry:
