@@ -1,0 +1,53 @@
+"""Schemathesis, as a command, asks the server what its own OpenAPI document allows and what it forbids, on
+every path: nothing fails inside, and no status, header or body is outside the document."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import serving
+
+COMMAND = Path(sys.executable).with_name("schemathesis")
+HOOKS = Path(__file__).with_name("openapi") / "hooks.py"
+BUNDLED = Path(__file__).parents[2] / "src" / "antiphon" / "bundled"
+
+EXCLUDED = "positive_data_acceptance"
+"""What a schema cannot say of several fields together (echo beside max_tokens 0, one guided option at most)
+is refused with 400: tests/contract/test_pages.py and its neighbours ask what has to be taken."""
+
+
+def attack(folder: Path, *options: str) -> None:
+    """Runs it against a server of its own; its report is what the assertion shows."""
+    adapters = {"ANTIPHON_LORA_DIRECTORIES": str(BUNDLED / "adapters")}
+    env = os.environ | {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HOOKS.parent), "COLUMNS": "150"}
+    with serving(env=adapters) as running:
+        done = subprocess.run(
+            [
+                *(COMMAND, "run", f"{running.url}/openapi.json", "--no-color", "--continue-on-failure"),
+                *("--exclude-checks", EXCLUDED, "--generation-database", "none", "--request-timeout", "60"),
+                *("--warnings", "off", *options),
+            ],
+            cwd=folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        assert not running.records("internal_error")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_a_few_requests_for_each_path(tmp_path: Path) -> None:
+    attack(tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", "3", "--seed", "6")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.soak
+def test_many_requests_for_each_path(tmp_path: Path) -> None:
+    attack(tmp_path, "--max-examples", "200", "--max-time", "2400")
