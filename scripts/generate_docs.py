@@ -28,7 +28,11 @@ from antiphon.telemetry import metrics as gateway
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by scripts/generate_docs.py from the code; edit the code and run `make docs`. -->\n"
 
-LISTED = {"models": ModelSettings, "adapters": AdapterSettings, "aliases": AliasSettings}
+LISTED: dict[str, type[msgspec.Struct]] = {
+    "models": ModelSettings,
+    "adapters": AdapterSettings,
+    "aliases": AliasSettings,
+}
 """Lists of tables in the settings file, and what one of them is."""
 
 
