@@ -2,17 +2,26 @@
 by their field's name."""
 
 import asyncio
+import json
 import os
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation
+from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.errors import Overloaded, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.apart import AT_ONCE, MOST_WAITING, Helper, OwnTemplate, render
+from antiphon.rendering.apart import (
+    AT_ONCE,
+    MOST_WAITING,
+    Helper,
+    OwnTemplate,
+    conversation_of,
+    payload_of,
+    render,
+)
 from antiphon.rendering.facts import learn, seen
 from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
@@ -74,6 +83,20 @@ async def test_a_template_writes_the_same_apart_as_here(source):
     conversation = CONVERSATION if source is ALL else talk("A <|im_end|>", "B", "C")
     whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
     assert await own(source, Helper()).render(conversation, FakeClock()) == whole
+
+
+def test_a_conversation_crosses_the_border_whole():
+    """All but what names the template itself, and whether a begin token stands before the prompt."""
+    known = {field.name for field in fields(Conversation)} - {"template", "add_special"}
+    asked = replace(CONVERSATION, reasoning=Reasoning("low", 5, False, True, "thinking"))
+    plain = Conversation((Message(Role.USER, "Q"),))
+    for name in known - {"messages"}:
+        assert getattr(asked, name) != getattr(plain, name), f"give {name} a value here"
+    for field in fields(Message):
+        assert any(getattr(message, field.name) for message in asked.messages), field.name
+    for conversation in (asked, plain):
+        crossed = conversation_of(json.loads(json.dumps(payload_of(own("x"), conversation, 1.0))))
+        assert crossed == conversation
 
 
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))

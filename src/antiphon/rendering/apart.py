@@ -5,9 +5,9 @@ helper's side.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.messages import Message, Role
@@ -75,7 +75,7 @@ class Helper:
         self._here += 1
         try:
             async with self._places:
-                said = await self._run(RENDER, _payload(template, conversation, clock), limits)
+                said = await self._run(RENDER, payload_of(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(refused.message, param=FIELD) from None
         except JobStopped as stopped:
@@ -106,54 +106,140 @@ class OwnTemplate:
 # --- across the border, as JSON -----------------------------------------------------------------------------
 
 
-def _payload(template: OwnTemplate, conversation: Conversation, clock: Clock) -> dict[str, object]:
-    tools = conversation.tools.tools if conversation.tools is not None else None
-    return {
-        "template": template.source,
-        "special": asdict(template.special),
-        "families": asdict(template.families),
-        "wall": clock.wall(),
-        "messages": [asdict(message) for message in conversation.messages],
-        "generation_prompt": conversation.generation_prompt,
-        "continues": conversation.continues,
-        "values": conversation.template_values,
-        "documents": conversation.documents,
-        "reasoning": asdict(conversation.reasoning),
-        "tools": tools
-        and [
-            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-            for tool in tools
+class SaidCall(TypedDict):
+    """A ToolCall."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class SaidMessage(TypedDict):
+    """A Message."""
+
+    role: str
+    text: str
+    name: str | None
+    tool_calls: list[SaidCall]
+    tool_call_id: str | None
+    reasoning: str | None
+
+
+class SaidTool(TypedDict):
+    """A Tool, as far as a template sees it."""
+
+    name: str
+    description: str | None
+    parameters: Mapping[str, object] | None
+
+
+class SaidReasoning(TypedDict):
+    """A Reasoning."""
+
+    effort: str | None
+    budget: int | None
+    shown: bool
+    wanted: bool
+    field: str
+
+
+class Payload(TypedDict):
+    """What a job is told: a template, what it is told of its model, and a Conversation."""
+
+    template: str
+    names: Sequence[str]
+    bos: str
+    eos: str
+    calls: str | None
+    thoughts: str | None
+    wall: float
+    messages: list[SaidMessage]
+    tools: list[SaidTool] | None
+    generation_prompt: bool
+    continues: bool
+    values: Mapping[str, object]
+    documents: Sequence[Mapping[str, object]] | None
+    reasoning: SaidReasoning
+
+
+def payload_of(template: OwnTemplate, conversation: Conversation, wall: float) -> Payload:
+    """The payload of `render`."""
+    tools, asked = conversation.tools, conversation.reasoning
+    return Payload(
+        template=template.source,
+        names=template.special.names,
+        bos=template.special.bos,
+        eos=template.special.eos,
+        calls=template.families.calls,
+        thoughts=template.families.reasoning,
+        wall=wall,
+        messages=list(map(_said, conversation.messages)),
+        tools=None if tools is None else list(map(_shown, tools.tools)),
+        generation_prompt=conversation.generation_prompt,
+        continues=conversation.continues,
+        values=conversation.template_values,
+        documents=conversation.documents,
+        reasoning=SaidReasoning(
+            effort=asked.effort,
+            budget=asked.budget,
+            shown=asked.shown,
+            wanted=asked.wanted,
+            field=asked.field,
+        ),
+    )
+
+
+def _said(message: Message) -> SaidMessage:
+    return SaidMessage(
+        role=message.role,
+        text=message.text,
+        name=message.name,
+        tool_calls=[
+            SaidCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.tool_calls
         ],
-    }
+        tool_call_id=message.tool_call_id,
+        reasoning=message.reasoning,
+    )
 
 
-def render(payload: Mapping[str, Any]) -> list[tuple[str, bool]]:
+def _shown(tool: Tool) -> SaidTool:
+    return SaidTool(name=tool.name, description=tool.description, parameters=tool.parameters)
+
+
+def render(payload: Payload) -> list[tuple[str, bool]]:
     """A job for the sandbox: compiles a template and renders one conversation with it, to texts and whether
     each is a control token's name. Raises TemplateRefused."""
-    names = tuple(payload["special"]["names"])
-    special = Special(names, payload["special"]["bos"], payload["special"]["eos"])
-    conversation = _conversation(payload)
-    template = ChatTemplate(payload["template"], special, Families(**payload["families"]), conversation)
+    special = Special(tuple(payload["names"]), payload["bos"], payload["eos"])
+    families = Families(payload["calls"], payload["thoughts"])
+    conversation = conversation_of(payload)
+    template = ChatTemplate(payload["template"], special, families, conversation)
     pieces = template.render(conversation, Moment(payload["wall"]))
     return [(piece.text, piece.control) for piece in pieces]
 
 
-def _conversation(payload: Mapping[str, Any]) -> Conversation:
+def conversation_of(payload: Payload) -> Conversation:
+    """The conversation of a payload, tools' schemas apart that no template sees."""
     tools, documents = payload["tools"], payload["documents"]
     return Conversation(
         messages=tuple(map(_message, payload["messages"])),
         generation_prompt=payload["generation_prompt"],
         continues=payload["continues"],
-        tools=Tools(tuple(Tool(**tool) for tool in tools)) if tools else None,
+        tools=None if tools is None else Tools(tuple(Tool(**tool) for tool in tools)),
         template_values=payload["values"],
         documents=None if documents is None else tuple(documents),
         reasoning=Reasoning(**payload["reasoning"]),
     )
 
 
-def _message(said: Mapping[str, Any]) -> Message:
-    calls = tuple(ToolCall(**call) for call in said["tool_calls"])
-    return Message(**{**said, "role": Role(said["role"]), "tool_calls": calls})
+def _message(said: SaidMessage) -> Message:
+    return Message(
+        Role(said["role"]),
+        said["text"],
+        said["name"],
+        tuple(ToolCall(**call) for call in said["tool_calls"]),
+        said["tool_call_id"],
+        said["reasoning"],
+    )
 
 
 def _pieces(said: object) -> tuple[TextPiece, ...]:
