@@ -79,3 +79,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_prefixes: Annotated[
         bool, Meta(description="Keep computed prompts in free cells, for later requests that begin alike.")
     ] = True
+
+
+USUAL = {field.name: field.default for field in msgspec.structs.fields(ModelSettings)}
+"""What each setting of a model is when nobody says it."""

@@ -9,8 +9,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from msgspec.structs import fields
-
 from antiphon.cli.adapters import kept
 from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import fetched
@@ -18,7 +16,7 @@ from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, with_models
-from antiphon.settings_model import ModelSettings
+from antiphon.settings_model import USUAL, ModelSettings
 from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
@@ -80,9 +78,8 @@ def sized(model: ModelSettings) -> ModelSettings:
 
 def _require_embedding(model: ModelSettings) -> None:
     """Raises SettingsError for a setting that says how tokens are made, of a model that makes none."""
-    usual = {field.name: field.default for field in fields(ModelSettings)}
     for name in GENERATING:
-        if getattr(model, name) != usual[name]:
+        if getattr(model, name) != USUAL[name]:
             raise SettingsError(
                 f"{model.name} is an embedding model, where {name} has nothing to act on; leave {name} out"
             )
