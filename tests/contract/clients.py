@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 55
+PATIENCE = 150
 """Seconds for all calls of one script."""
 
 Call = dict[str, Any]

@@ -6,9 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.contract.conftest import Target
 
 COMMAND = Path(sys.executable).with_name("llm-comply")
+
+pytestmark = pytest.mark.timeout(180)
+"""The first of them starts a server too."""
 
 
 def comply(target: Target, *words: str) -> str:
@@ -16,7 +21,7 @@ def comply(target: Target, *words: str) -> str:
     asked = ("-u", target.base_url, "-k", "none", "-m", target.model, "--format", "openai-chat", *words)
     env = os.environ | {"COLUMNS": "400", "NO_COLOR": "1"}
     done = subprocess.run(
-        [COMMAND, "run", *asked], env=env, capture_output=True, text=True, timeout=50, check=False
+        [COMMAND, "run", *asked], env=env, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 1 and not done.stderr
     return done.stdout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.contract.clients import NODE, Call, Client, Result
+from tests.contract.clients import NODE, Call, Client
 from tests.contract.conftest import Scripted, Target
 from tests.contract.test_openai_errors import ended, say
 from tests.e2e.server import serving
@@ -32,6 +32,9 @@ WEATHER = {
     "function": {"name": "get_weather", "description": "Get the weather of a city.", "parameters": CITY},
 }
 WEATHER_ASKED: Any = [{"role": "user", "content": "What is the weather in Berlin?"}]
+
+pytestmark = pytest.mark.timeout(180)
+"""The first of them starts a server too; each starts Node.js."""
 
 
 def call(name: str, body: Any, **more: Any) -> Call:
@@ -227,9 +230,6 @@ def test_a_client_that_aborts_gives_its_sequence_back(cantor: Target) -> None:
             "stream": True,
         }
         short = {"model": "cantor", "prompt": "Once", "max_tokens": 2}
-        left, after = _timed(running.url, call(TEXT, endless, leave_after=3), call(TEXT, short))
+        calls = (call(TEXT, endless, leave_after=3), call(TEXT, short))
+        left, after = NPM.make(f"{running.url}/v1", *calls)
     assert len(left["chunks"]) == 3 and after["answer"]["choices"][0]["text"]
-
-
-def _timed(url: str, *calls: Call) -> list[Result]:
-    return NPM.make(f"{url}/v1", *calls)
