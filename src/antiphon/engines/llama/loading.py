@@ -17,9 +17,9 @@ from antiphon.engines.llama.policy import MOST_IDS, Policy
 from antiphon.engines.llama.proof import alike_row_counts
 from antiphon.errors import LoadError
 
-MICRO_ROWS = 256
-"""Rows of one pass through the network. Each pass reads all weights; more rows gain little speed on a CPU and
-take memory."""
+MICRO_ROWS = 512
+"""Rows of one pass through the network: as many as a step computes of prompts. Each pass reads all weights,
+and its threads wait for each other after each of the network's operations; more rows take memory."""
 
 EXACT_ROWS = 128
 """The same in exact mode, where it is a prompt's chunk: less of a prefix is lost to the grid."""
