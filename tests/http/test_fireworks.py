@@ -5,7 +5,9 @@ import asyncio
 
 import pytest
 
+from antiphon.engines.registry import Model
 from antiphon.errors import EngineDied, EngineUnavailable, Overloaded
+from antiphon.http import routes
 from antiphon.testing import Answer, ScriptedEngine
 from tests.http.harness import HELLO, KEY, PROMPT, request_bytes, serving
 
@@ -152,10 +154,11 @@ async def test_a_list_does_not_wait_for_a_model_that_is_stuck():
         async def profile(self):
             raise EngineUnavailable("it is restarting")
 
-    for engine in (Stuck(), Away()):
-        async with serving(engine) as server, asyncio.timeout(10):
-            (model,) = (await server.ask(f"{BASE}/models")).json()["data"]
-        assert (model["id"], "context_length" in model, "supports_chat" in model) == ("m", False, False)
+    entry = await routes.told(Model("m", Stuck(), 7), patience=0.01)
+    assert (entry.name, entry.profile) == ("m", None)
+    async with serving(Away()) as server:
+        (model,) = (await server.ask(f"{BASE}/models")).json()["data"]
+    assert (model["id"], "context_length" in model, "supports_chat" in model) == ("m", False, False)
 
 
 async def test_an_ignored_field_is_named_in_a_header():

@@ -22,9 +22,9 @@ from antiphon.pipeline.authorize import authorize
 
 T = TypeVar("T")
 
-PATIENCE = 1.0
-"""Seconds that a list waits for its models' profiles, which are kept once they are known: one that is stuck
-delays no other."""
+PATIENCE = 10.0
+"""Seconds that a list waits for its models' profiles. They are kept once they are known, and come to be known
+within a few seconds of the start, of a busy machine too; a model that is stuck hides no other."""
 
 PAGE_HEADERS = {
     "content-security-policy": (
@@ -49,8 +49,8 @@ class ModelRoutes:
         if not self._operations.profiled:
             return _json(self._operations.listed(map(_entry, models)))
         async with asyncio.TaskGroup() as group:
-            told = [group.create_task(_told(model)) for model in models]
-        return _json(self._operations.listed(task.result() for task in told))
+            tasks = [group.create_task(told(model)) for model in models]
+        return _json(self._operations.listed(task.result() for task in tasks))
 
     async def shown(self, request: Request) -> Response:
         """One model with its profile."""
@@ -148,10 +148,10 @@ def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
     return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
 
 
-async def _told(model: Model) -> ModelEntry:
+async def told(model: Model, patience: float = PATIENCE) -> ModelEntry:
     """With its profile, if its engine tells it soon."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             return _entry(model, await model.engine.profile())
     except (AntiphonError, TimeoutError):
         return _entry(model)
