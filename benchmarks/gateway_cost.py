@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Steps, StopCause
+from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.engines.base import TokenEvent as Event
 from antiphon.engines.base import TokenRequest as Request
 from antiphon.engines.registry import Model, Models
@@ -63,6 +63,8 @@ class Load:
     stream: bool
 
 
+PROMPT_TOKENS = (5,) * 90
+
 LOADS = (
     Load("events, buffered: CPU per answer", "scripted", False),
     Load("events, streamed: CPU per chunk", "scripted", True),
@@ -74,7 +76,10 @@ LOADS = (
 
 
 class Ready(ScriptedTokenEngine):
-    """Has every token ready."""
+    """Has every token ready, those of the prompt too: a real engine makes them in its own process."""
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        return PROMPT_TOKENS
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         step = Steps(self.tokenizer.plain(" world"))
