@@ -19,6 +19,9 @@ from typing import NoReturn
 
 import uvloop
 
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.secrets import given_pepper
+from antiphon.auth.tenants import Tenants
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -39,6 +42,7 @@ from antiphon.errors import (
     ModelFileError,
     RequestError,
     StartupError,
+    StoreUnavailable,
 )
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
@@ -69,7 +73,8 @@ request several times, once for each of its system calls."""
 
 def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
     """Everything between the socket and the engines."""
-    key = settings.server.api_key
+    key, keyed = settings.server.api_key, settings.keys.enabled
+    keyring, tenants = managing(settings, clock) if keyed else (None, None)
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
     return Edge(
@@ -78,10 +83,21 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
         dialect=OpenAI(report),
         others=(Fireworks(report), Empower(report)),
         settings=settings.server,
-        verifiers=(ServiceKey(key),) if key else (),
+        verifiers=(*([keyring] if keyring else []), *([ServiceKey(key)] if key else [])),
+        tenants=tenants,
         clock=clock,
         metrics=metrics,
     )
+
+
+def managing(settings: Settings, clock: Clock) -> tuple[Keyring, Tenants]:
+    """Keys, and who changes them. The database's library is imported only here."""
+    from antiphon.store.database import Database
+    from antiphon.store.tenancy import SqlTenancy
+
+    pepper = given_pepper(settings.keys.pepper or "")
+    keyring = Keyring(pepper, clock.wall)
+    return keyring, Tenants(SqlTenancy(Database(settings.keys.store or "")), keyring, pepper, clock.wall)
 
 
 def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings) -> Adapters:
@@ -177,7 +193,9 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         edge = edge_of(settings, models, clock)
         try:
             adapters = adapters_over(hosts, edge, settings)
-        except StartupError as refused:
+            if edge.tenants is not None:
+                await edge.tenants.load()
+        except (StartupError, StoreUnavailable) as refused:
             _refuse(status, refused)
         if lends(settings.lora):
             deployments = deployments_over(adapters, edge, settings)
@@ -191,6 +209,8 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
                 await serve(create_app(edge), edge, listener, accepting)
         await models.aclose()
+        if edge.tenants is not None:
+            edge.tenants.close()
 
 
 @asynccontextmanager

@@ -20,6 +20,8 @@ from msgspec import Meta
 from antiphon.errors import SettingsError
 from antiphon.settings_aliases import AliasSettings
 from antiphon.settings_errors import explained, nearest
+from antiphon.settings_hub import HubSettings
+from antiphon.settings_keys import KeysSettings
 from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
 from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
 from antiphon.settings_model import ModelSettings
@@ -156,31 +158,6 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "project"
 
 
-class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models that are fetched: `--model hf:OWNER/REPO:FILE.gguf`."""
-
-    cache: Annotated[
-        str | None,
-        said(
-            "ANTIPHON_HUB_CACHE",
-            "Directory that fetched models are kept in; none means `models` in `ANTIPHON_HOME`, or the "
-            "platform's cache directory.",
-        ),
-    ] = None
-    endpoint: Annotated[
-        Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
-        said(
-            "ANTIPHON_HUB_ENDPOINT",
-            "Address of the hub; none means `HF_ENDPOINT`, or the public hub.",
-            example="https://hub.example.org",
-        ),
-    ] = None
-    offline: Annotated[
-        bool,
-        said("ANTIPHON_HUB_OFFLINE", "Ask no hub: only models that were fetched before are served."),
-    ] = False
-
-
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the server writes to standard error."""
 
@@ -201,13 +178,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: EngineSettings = EngineSettings()
     hub: HubSettings = HubSettings()
     lora: LoraSettings = LoraSettings()
+    keys: KeysSettings = KeysSettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
     aliases: tuple[AliasSettings, ...] = ()
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "log")
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "log")
 
 
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
@@ -242,7 +220,7 @@ def load(
     except msgspec.ValidationError as problem:
         spelled = spelling(said_by, tree, file, {place: env for env, place in _variables().items()})
         raise SettingsError(explained(str(problem), tree, Settings, spelled)) from None
-    _refuse_open_door(settings.server)
+    _refuse_open_door(settings.server, settings.keys.enabled)
     _refuse_double_names(settings.models)
     return settings
 
@@ -272,6 +250,12 @@ def with_lora(
         msgspec.structs.replace(adapter, path=paths[adapter.name]) for adapter in settings.adapters
     )
     return msgspec.structs.replace(settings, lora=lora, adapters=adapters)
+
+
+def with_keys(settings: Settings, store: str, pepper: str) -> Settings:
+    """The same settings with another database and pepper."""
+    keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
+    return msgspec.structs.replace(settings, keys=keys)
 
 
 def with_homes(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:
@@ -367,15 +351,15 @@ def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
             tree[section] = values if held == {} else held
 
 
-def _refuse_open_door(server: ServerSettings) -> None:
+def _refuse_open_door(server: ServerSettings, keys: bool) -> None:
     if server.api_key is not None and not (16 <= len(server.api_key) <= 512 and server.api_key.isprintable()):
         raise SettingsError(
             "ANTIPHON_API_KEY must be 16 to 512 printable characters; make one with: openssl rand -hex 24"
         )
-    if server.api_key is None and not is_loopback(server.host):
+    if server.api_key is None and not keys and not is_loopback(server.host):
         raise SettingsError(
-            f"refusing to listen on {server.host} without a key: set ANTIPHON_API_KEY "
-            "(openssl rand -hex 24 makes one), or listen on 127.0.0.1"
+            f"refusing to listen on {server.host} without a key: set ANTIPHON_API_KEY (openssl rand -hex 24 "
+            "makes one) or ANTIPHON_KEYS=true, or listen on 127.0.0.1"
         )
 
 

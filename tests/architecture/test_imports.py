@@ -15,6 +15,8 @@ LAYERS = {
     "antiphon.settings": 1,
     "antiphon.settings_aliases": 1,
     "antiphon.settings_errors": 1,
+    "antiphon.settings_hub": 1,
+    "antiphon.settings_keys": 1,
     "antiphon.settings_lora": 1,
     "antiphon.settings_meta": 1,
     "antiphon.settings_model": 1,
@@ -87,6 +89,8 @@ BORDERS = {
     "msgspec": (
         "antiphon.settings",
         "antiphon.settings_aliases",
+        "antiphon.settings_hub",
+        "antiphon.settings_keys",
         "antiphon.settings_lora",
         "antiphon.settings_meta",
         "antiphon.settings_model",

@@ -28,7 +28,8 @@ from antiphon.cli.findings import REMEDIES, Finding, Standing
 from antiphon.cli.inspection import Inspection, Refusal, read
 from antiphon.cli.processor import processor_features
 from antiphon.engines.llama.libllama_find import discovered
-from antiphon.settings import EngineSettings, HubSettings, ServerSettings, Settings, model
+from antiphon.settings import EngineSettings, ServerSettings, Settings, model
+from antiphon.settings_hub import HubSettings
 from antiphon.settings_model import ModelSettings
 from benchmarks.make_adapter import write_adapter
 from tests.cli import setups

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from antiphon.cli.asked import Asked, named_model
-from antiphon.settings import HubSettings, changed
+from antiphon.settings import changed
+from antiphon.settings_hub import HubSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.weights.cache import Cache, default_directory
 from antiphon.weights.hub import Hub, Progress, Stage, Tell

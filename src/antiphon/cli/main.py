@@ -10,7 +10,7 @@ import typer
 
 import antiphon
 from antiphon.cli import lora as adapters
-from antiphon.cli import models, options
+from antiphon.cli import models, options, store_app
 
 app = typer.Typer(
     name="antiphon",
@@ -24,6 +24,7 @@ app = typer.Typer(
 
 app.add_typer(models.app)
 app.add_typer(adapters.app)
+app.add_typer(store_app.app)
 
 
 @app.callback()

@@ -12,7 +12,7 @@ import typer
 from antiphon.cli import options
 
 if TYPE_CHECKING:
-    from antiphon.settings import HubSettings
+    from antiphon.settings_hub import HubSettings
     from antiphon.weights.cache import Cache, Fetched, Leftover
 
 app = typer.Typer(

@@ -5,6 +5,7 @@ Everything that can be refused without starting a process is refused here, in on
 """
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -46,7 +47,15 @@ def settled(asked: Asked) -> Settings:
     StartupError."""
     settings = asked.settings()
     models = placed([sized(fetched(model, settings.hub)) for model in settings.models], available_memory())
-    return kept(with_models(settings, models))
+    settled = kept(with_models(settings, models))
+    return keyed(settled) if settings.keys.enabled else settled
+
+
+def keyed(settings: Settings) -> Settings:
+    """The settings with what keys need. The database's library is imported only here."""
+    from antiphon.cli.keyed import opened
+
+    return opened(settings, os.environ, Path.home())
 
 
 def placed(models: list[ModelSettings], free: int) -> list[ModelSettings]:

@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Match, Route
 from antiphon.dialects.base import Dialect, LoraDialect, LoraOperations, OwnDialect
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
+from antiphon.http.admin.routes import Admin
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
 from antiphon.http.embed import Embed
@@ -22,6 +23,9 @@ from antiphon.http.middleware import Border, Gate, Guard, Stamp
 
 EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored", "x-antiphon-relaxed")
 """Response headers that a web page of an allowed origin may read."""
+
+
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 def create_app(edge: Edge) -> Starlette:
@@ -40,6 +44,7 @@ def route_table(edge: Edge) -> list[BaseRoute]:
     return [
         *(route for dialect in edge.dialects for route in _spoken(edge, dialect)),
         *_own(edge, edge.dialect),
+        *_managed(edge),
         Route("/metrics", metrics.show),
         Route("/openapi.json", routes.openapi),
         Route("/docs", routes.docs),
@@ -83,6 +88,15 @@ def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
     yield from (_posted(edge, path, routes.apply_template) for path in tokens.apply_paths)
     yield _posted(edge, dialect.adapters.load_path, adapters.load)
     yield _posted(edge, dialect.adapters.unload_path, adapters.unload)
+
+
+def _managed(edge: Edge) -> Iterator[Route]:
+    """The paths of projects, users and keys, where keys are on."""
+    if edge.tenants is None:
+        return
+    gate = [Middleware(Gate, edge)]
+    for method, path, handler in Admin(edge.tenants).table():
+        yield Route(path, handler, methods=[method], middleware=gate if method in WITH_BODY else None)
 
 
 def _posted(edge: Edge, path: str, endpoint: Callable[..., object]) -> Route:

@@ -9,6 +9,7 @@ from typing import Protocol
 from starlette.types import Scope
 
 from antiphon.auth.base import TokenVerifier
+from antiphon.auth.tenants import Tenants
 from antiphon.dialects.base import Dialect, OwnDialect
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
@@ -61,6 +62,8 @@ class Edge:
     """What loads and unloads them; None, where the operator does not let callers do so."""
     deployments: Deployments | None = None
     """What deploys adapters by the names of repositories; None, where callers may not."""
+    tenants: Tenants | None = None
+    """Projects, users and keys; None, where keys are off."""
     others: tuple[Dialect, ...] = ()
     """The dialects that lie under a prefix."""
 

@@ -20,13 +20,16 @@ from antiphon.errors import (
     HeadersTooLarge,
     InternalError,
     ModelNotFound,
+    NotFound,
     Overloaded,
     PermissionDenied,
     RequestError,
     RequestTimedOut,
     ServerBusy,
+    StoreUnavailable,
     UnsupportedMediaType,
 )
+from antiphon.http.admin import describe as admin
 from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.health import HEALTH_SCHEMA
 
@@ -52,9 +55,10 @@ ERRORS: Mapping[int, str] = {
 ANYWHERE = (RequestError, PermissionDenied, RequestTimedOut, HeadersTooLarge, InternalError)
 WITH_BODY = (BodyTooLarge, UnsupportedMediaType, ServerBusy)
 OF_MODELS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
+OF_STORE = (NotFound, StoreUnavailable)
 WAITING = {"completions", "embeddings", "tokens"}
 """Tags of what waits for its turn in an engine, or for a template of its own to be rendered."""
-CHANGING = {"adapters", "loras"}
+CHANGING = {"adapters", "loras", "admin"}
 """Tags of what changes which models there are."""
 
 HEALTH = "Health"
@@ -120,8 +124,9 @@ METRICS: Mapping[str, Any] = {
 }
 
 
-def document(dialects: Sequence[Dialect], keyed: bool) -> bytes:
-    """The document of a server that does or does not ask for a key; its own dialect comes first."""
+def document(dialects: Sequence[Dialect], keyed: bool, managed: bool = False) -> bytes:
+    """The document of a server that does or does not ask for a key; its own dialect comes first. `managed`:
+    whether it has projects, users and keys."""
     described = [(dialect, dialect.describe()) for dialect in dialects]
     paths = {
         path: _completed(item, dialect, description, keyed)
@@ -136,6 +141,9 @@ def document(dialects: Sequence[Dialect], keyed: bool) -> bytes:
             _health("Whether every engine is ready", 503), *described[0], keyed=False
         ),
     }
+    if managed:
+        own |= {path: _completed(item, *described[0], keyed) for path, item in admin.paths().items()}
+        schemas |= admin.schemas()
     whole: dict[str, Any] = {
         "openapi": VERSION,
         "info": {
@@ -185,9 +193,9 @@ def _failures(operation: Mapping[str, Any], keyed: bool) -> Iterator[type[Antiph
         yield AuthenticationFailed
     if "requestBody" in operation:
         yield from WITH_BODY
-    if "requestBody" in operation or "parameters" in operation:
-        yield from OF_MODELS
     tags = set(operation.get("tags", ()))
+    if "requestBody" in operation or "parameters" in operation:
+        yield from OF_STORE if "admin" in tags else OF_MODELS
     if tags & WAITING:
         yield Overloaded
     if tags & CHANGING:

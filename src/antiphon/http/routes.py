@@ -90,7 +90,7 @@ async def detokenize(request: Request) -> Response:
 async def openapi(request: Request) -> Response:
     """The OpenAPI document."""
     edge = edge_of(request)
-    return _json(document(edge.dialects, keyed=bool(edge.verifiers)))
+    return _json(document(edge.dialects, keyed=bool(edge.verifiers), managed=edge.tenants is not None))
 
 
 async def docs(_: Request) -> Response:

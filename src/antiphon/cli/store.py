@@ -1,0 +1,56 @@
+"""`antiphon store`: where the database stands, and bringing it up to date."""
+
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from antiphon.cli.asked import Asked
+from antiphon.cli.keyed import home_of, store_url
+from antiphon.errors import AntiphonError
+from antiphon.store.database import Database
+
+
+def status(asked: Asked) -> int:
+    """Prints where it stands; returns the process's exit status: 0 only where nothing is to be done."""
+    try:
+        database = _database(asked)
+        with closing(database):
+            standing = database.standing()
+    except AntiphonError as error:
+        return _failed(error)
+    print(f"database: {database.shown}")
+    print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")
+    for step in standing.pending:
+        print(f"pending:  {step}")
+    if standing.newer:
+        print("a later version of Antiphon made it: run that one")
+    return 1 if standing.newer or standing.pending else 0
+
+
+def upgrade(asked: Asked, backup: Path | None, dry_run: bool) -> int:
+    """Applies what is pending; returns the process's exit status."""
+    if dry_run:
+        status(asked)
+        return 0
+    try:
+        with closing(_database(asked)) as database:
+            copy = database.upgrade(backup)
+            standing = database.standing()
+    except AntiphonError as error:
+        return _failed(error)
+    if copy is not None:
+        print(f"a copy of what was is in {copy}")
+    print(f"the database is at revision {standing.found}")
+    return 0
+
+
+def _database(asked: Asked) -> Database:
+    home = home_of(os.environ, Path.home())
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Database(store_url(asked.settings().keys.store, home))
+
+
+def _failed(error: AntiphonError) -> int:
+    print(f"antiphon: {error.message}", file=sys.stderr)
+    return 1

@@ -1,0 +1,1 @@
+"""Projects, users, memberships and keys over HTTP, under /admin/v1."""

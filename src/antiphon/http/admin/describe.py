@@ -1,0 +1,95 @@
+"""The admin API as part of the OpenAPI document."""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from antiphon.http.admin.routes import MOST, ROOT, USUAL
+from antiphon.http.admin.shapes import ANSWERS, REQUESTS
+
+REF = "#/components/schemas/{name}"
+PREFIX = "Admin"
+PARAMETER = re.compile(r"\{(\w+)\}")
+MADE = 201
+GONE = 204
+
+OPERATIONS: Mapping[tuple[str, str], tuple[str, str | None, str | None, int]] = MappingProxyType(
+    {
+        ("get", "/projects"): ("Projects that the caller may see", None, "ProjectPage", 200),
+        ("post", "/projects"): ("Make a project", "NewProject", "ProjectCard", MADE),
+        ("get", "/projects/{project}"): ("One project", None, "ProjectCard", 200),
+        ("patch", "/projects/{project}"): ("Rename, note, archive", "ProjectChange", "ProjectCard", 200),
+        ("get", "/projects/{project}/members"): ("Who is what in a project", None, "MemberPage", 200),
+        ("put", "/projects/{project}/members/{user}"): ("Make a member", "Member", "MemberCard", 200),
+        ("delete", "/projects/{project}/members/{user}"): ("End a membership", None, None, GONE),
+        ("get", "/users"): ("Users that the caller may see", None, "UserPage", 200),
+        ("post", "/users"): ("Make a user", "NewUser", "UserCard", MADE),
+        ("get", "/users/{user}"): ("One user", None, "UserCard", 200),
+        ("patch", "/users/{user}"): ("Rename, note, disable", "UserChange", "UserCard", 200),
+        ("get", "/keys"): ("Keys that the caller may see", None, "KeyPage", 200),
+        ("post", "/keys"): ("Make a key, shown this once", "NewKey", "NewKeyCard", MADE),
+        ("get", "/keys/{key}"): ("One key", None, "KeyCard", 200),
+        ("patch", "/keys/{key}"): ("Note, confine, end at another time", "KeyChange", "KeyCard", 200),
+        ("post", "/keys/{key}/rotate"): ("Make a successor", "Rotation", "NewKeyCard", MADE),
+        ("post", "/keys/{key}/revoke"): ("End a key now", "Nothing", "KeyCard", 200),
+        ("get", "/audit"): ("The latest changes first", None, "AuditPage", 200),
+    }
+)
+"""Summary, body, answer and status, by method and path below the root."""
+
+
+def paths() -> dict[str, dict[str, Any]]:
+    """The operations, by path."""
+    described: dict[str, dict[str, Any]] = {}
+    for (method, path), said in OPERATIONS.items():
+        described.setdefault(ROOT + path, {})[method] = _operation(path, *said)
+    return described
+
+
+def schemas() -> dict[str, Any]:
+    """The schemas that they name."""
+    template = REF.format(name=f"{PREFIX}{{name}}")
+    _, found = msgspec.json.schema_components([*REQUESTS.values(), *ANSWERS], ref_template=template)
+    return {f"{PREFIX}{name}": schema for name, schema in found.items()}
+
+
+def _operation(path: str, summary: str, body: str | None, answer: str | None, status: int) -> dict[str, Any]:
+    content = {} if answer is None else {"application/json": {"schema": _ref(answer)}}
+    described: dict[str, Any] = {
+        "summary": summary,
+        "tags": ["admin"],
+        "responses": {
+            str(status): {"description": "Done" if answer is None else "The answer", "content": content}
+        },
+    }
+    named = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in PARAMETER.findall(path)
+    ]
+    if answer is not None and answer.endswith("Page"):
+        named += _paging(path)
+    if named:
+        described["parameters"] = named
+    if body is not None:
+        described["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
+    return described
+
+
+def _paging(path: str) -> list[dict[str, Any]]:
+    limit = {"type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL}
+    named: list[dict[str, Any]] = [{"name": "limit", "in": "query", "schema": limit}]
+    if path == "/audit":
+        named.append(
+            {"name": "before", "in": "query", "schema": {"type": "string", "pattern": "^[0-9]{1,18}$"}}
+        )
+        named.append({"name": "target", "in": "query", "schema": {"type": "string"}})
+    else:
+        named.append({"name": "after", "in": "query", "schema": {"type": "string"}})
+    return named
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": REF.format(name=PREFIX + name)}

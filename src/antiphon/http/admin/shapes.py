@@ -1,0 +1,320 @@
+"""What the admin API takes and gives, as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from antiphon import complaints
+from antiphon.auth.tenants import MadeKey
+from antiphon.dialects.strict_json import read_object
+from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
+
+YEAR = 366 * 24 * 3600
+MAX_PATTERNS = 100
+
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Note = Annotated[str, Meta(max_length=2_000)]
+Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=r"^[^@\s]+@[^@\s]+$")]
+Id = Annotated[str, Meta(min_length=1, max_length=64)]
+Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Patterns = Annotated[list[Pattern], Meta(max_length=MAX_PATTERNS)]
+Moment = Annotated[int, Meta(ge=0, le=2**53)]
+Overlap = Annotated[int, Meta(ge=0, le=YEAR)]
+
+Shape = TypeVar("Shape", bound=Struct)
+
+
+class NewProject(Struct, frozen=True, forbid_unknown_fields=True):
+    """A project to make."""
+
+    name: Name
+    note: Note = ""
+
+
+class ProjectChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays."""
+
+    name: Name | None = None
+    note: Note | None = None
+    archived: bool | None = None
+
+
+class NewUser(Struct, frozen=True, forbid_unknown_fields=True):
+    """A user to make."""
+
+    name: Name
+    email: Email | None = None
+    note: Note = ""
+
+
+class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays."""
+
+    name: Name | None = None
+    note: Note | None = None
+    disabled: bool | None = None
+
+
+class Member(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a user is to be in a project."""
+
+    role: Role
+
+
+class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to make. `models` and `endpoints` are patterns, `*` for any run of characters; null is all."""
+
+    kind: KeyKind
+    project: Id | None = None
+    user: Id | None = None
+    models: Patterns | None = None
+    endpoints: Patterns | None = None
+    expires_at: Moment | None = None
+    note: Note = ""
+
+
+class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays."""
+
+    note: Note | None = None
+    models: Patterns | UnsetType | None = UNSET
+    endpoints: Patterns | UnsetType | None = UNSET
+    expires_at: Moment | None = None
+
+    def grant(self, before: Grant) -> Grant:
+        """What the key may from then on."""
+        return Grant(
+            before.models if self.models is UNSET else patterns(self.models),
+            before.endpoints if self.endpoints is UNSET else patterns(self.endpoints),
+        )
+
+
+class Rotation(Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the old key is still accepted, in seconds."""
+
+    overlap: Overlap = 0
+
+
+class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+    """An object without fields."""
+
+
+class ProjectCard(Struct, frozen=True, kw_only=True):
+    """A project. Times are Unix seconds."""
+
+    object: Literal["project"] = "project"
+    id: str
+    name: str
+    created_at: int
+    archived_at: int | None
+    note: str
+
+
+class UserCard(Struct, frozen=True, kw_only=True):
+    """A user."""
+
+    object: Literal["user"] = "user"
+    id: str
+    name: str
+    email: str | None
+    created_at: int
+    disabled_at: int | None
+    note: str
+
+
+class MemberCard(Struct, frozen=True, kw_only=True):
+    """A user's role in a project."""
+
+    object: Literal["membership"] = "membership"
+    project: str
+    user: str
+    role: Role
+    created_at: int
+
+
+class KeyCard(Struct, frozen=True, kw_only=True):
+    """A key, without its secret."""
+
+    object: Literal["key"] = "key"
+    id: str
+    kind: KeyKind
+    prefix: str
+    project: str | None
+    user: str | None
+    models: list[str] | None
+    endpoints: list[str] | None
+    created_at: int
+    created_by: str
+    expires_at: int | None
+    revoked_at: int | None
+    note: str
+
+
+class NewKeyCard(KeyCard, frozen=True, kw_only=True):
+    """A key that was just made. `secret` is the key itself, shown this once."""
+
+    secret: str
+
+
+class AuditCard(Struct, frozen=True, kw_only=True):
+    """One change."""
+
+    object: Literal["audit_entry"] = "audit_entry"
+    id: int
+    at: int
+    actor: str
+    action: str
+    target: str
+    detail: dict[str, Any]
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Some of a list, in order. `next`, where there is more, is the value of `after` (of the audit: `before`)
+    for what follows."""
+
+    object: Literal["list"] = "list"
+    next: str | None
+
+
+class ProjectPage(Page, frozen=True, kw_only=True):
+    """Projects, the oldest first."""
+
+    data: list[ProjectCard]
+
+
+class UserPage(Page, frozen=True, kw_only=True):
+    """Users, the oldest first."""
+
+    data: list[UserCard]
+
+
+class MemberPage(Page, frozen=True, kw_only=True):
+    """Members of a project."""
+
+    data: list[MemberCard]
+
+
+class KeyPage(Page, frozen=True, kw_only=True):
+    """Keys, the oldest first."""
+
+    data: list[KeyCard]
+
+
+class AuditPage(Page, frozen=True, kw_only=True):
+    """Changes, the latest first."""
+
+    data: list[AuditCard]
+
+
+def patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
+    """As a grant holds them."""
+    return None if said is None else tuple(said)
+
+
+def project_card(project: Project) -> ProjectCard:
+    """A project as it is shown."""
+    return ProjectCard(
+        id=project.id,
+        name=project.name,
+        created_at=project.created,
+        archived_at=project.archived,
+        note=project.note,
+    )
+
+
+def user_card(user: User) -> UserCard:
+    """A user as it is shown."""
+    return UserCard(
+        id=user.id,
+        name=user.name,
+        email=user.email,
+        created_at=user.created,
+        disabled_at=user.disabled,
+        note=user.note,
+    )
+
+
+def member_card(membership: Membership) -> MemberCard:
+    """A membership as it is shown."""
+    return MemberCard(
+        project=membership.project,
+        user=membership.user,
+        role=membership.role,
+        created_at=membership.created,
+    )
+
+
+def key_card(key: Key) -> KeyCard:
+    """A key as it is shown."""
+    grant = key.grant
+    return KeyCard(
+        id=key.id,
+        kind=key.kind,
+        prefix=key.prefix,
+        project=key.project,
+        user=key.user,
+        models=None if grant.models is None else list(grant.models),
+        endpoints=None if grant.endpoints is None else list(grant.endpoints),
+        created_at=key.created,
+        created_by=key.creator,
+        expires_at=key.expires,
+        revoked_at=key.revoked,
+        note=key.note,
+    )
+
+
+def made_card(made: MadeKey) -> NewKeyCard:
+    """A new key as it is shown this once."""
+    shown = msgspec.structs.asdict(key_card(made.key))
+    return msgspec.convert({**shown, "secret": made.secret}, NewKeyCard)
+
+
+def audit_card(entry: AuditEntry) -> AuditCard:
+    """An entry of the audit as it is shown."""
+    return AuditCard(
+        id=entry.id,
+        at=entry.at,
+        actor=entry.actor,
+        action=entry.action,
+        target=entry.target,
+        detail=msgspec.json.decode(entry.detail, type=dict[str, Any]),
+    )
+
+
+def decoded(body: bytes, shape: type[Shape]) -> Shape:
+    """A body as `shape`. Raises MalformedBody, InvalidValue, MissingParameter or UnknownParameter."""
+    try:
+        return msgspec.convert(read_object(body), shape)
+    except msgspec.ValidationError as problem:
+        raise _explained(complaints.read(str(problem))) from None
+
+
+def _explained(complaint: complaints.Complaint) -> AntiphonError:
+    if name := complaint.missing:
+        return MissingParameter(f"{name} is missing", param=name)
+    if name := complaint.unknown:
+        return UnknownParameter(f"unknown field {name}", param=name)
+    path = complaint.path
+    return InvalidValue(f"{path or 'the body'} must be {complaint.taken}", param=path or None)
+
+
+REQUESTS: Mapping[str, type[Struct]] = {
+    each.__name__: each
+    for each in (NewProject, ProjectChange, NewUser, UserChange, Member, NewKey, KeyChange, Rotation, Nothing)
+}
+ANSWERS: tuple[type[Struct], ...] = (
+    ProjectCard,
+    UserCard,
+    MemberCard,
+    KeyCard,
+    NewKeyCard,
+    AuditCard,
+    ProjectPage,
+    UserPage,
+    MemberPage,
+    KeyPage,
+    AuditPage,
+)

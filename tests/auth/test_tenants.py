@@ -1,0 +1,255 @@
+"""Who may change what, over a real database: nobody mints what they do not hold, and a change holds at
+once."""
+
+import threading
+
+import anyio
+import pytest
+
+from antiphon.auth.base import Chosen
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.secrets import Pepper
+from antiphon.auth.tenants import Tenants, WantedKey
+from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
+from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.errors import (
+    AuthenticationFailed,
+    Conflict,
+    InvalidValue,
+    MissingParameter,
+    NotFound,
+    PermissionDenied,
+)
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
+
+ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
+PEPPER = Pepper(b"p" * 32)
+
+
+class World:
+    """Ann owns a project, Ben is a member of it, Cleo views it; Dan has another."""
+
+    def __init__(self, folder):
+        self.now = 1_000.0
+        database = Database(f"sqlite:///{folder}/antiphon.db")
+        database.ready()
+        self.ring = Keyring(PEPPER, lambda: self.now)
+        self.tenants = Tenants(SqlTenancy(database), self.ring, PEPPER, lambda: self.now)
+
+    async def people(self):
+        await self.tenants.load()
+        self.one = (await self.tenants.add_project(ADMIN, "One", "")).id
+        self.two = (await self.tenants.add_project(ADMIN, "Two", "")).id
+        roles = {"ann": Role.OWNER, "ben": Role.MEMBER, "cleo": Role.VIEWER}
+        for name, role in roles.items():
+            await self._person(name, self.one, role)
+        await self._person("dan", self.two, Role.OWNER)
+        return self
+
+    async def _person(self, name, project, role):
+        user = await self.tenants.add_user(ADMIN, name, None, "")
+        setattr(self, name, user.id)
+        await self.tenants.put_member(ADMIN, project, user.id, role)
+
+    async def token(self, user, **said):
+        made = await self.tenants.add_key(ADMIN, WantedKey(KeyKind.ACCESS_TOKEN, user=user, **said))
+        return made.secret
+
+    async def actor(self, user, **said):
+        return await self.ring.verify(await self.token(user, **said), Chosen())
+
+
+@pytest.fixture
+async def world(tmp_path):
+    made = World(tmp_path)
+    yield await made.people()
+    made.tenants.close()
+
+
+async def test_a_new_key_is_accepted_at_once_and_a_revoked_one_no_longer(world):
+    ann = await world.actor(world.ann)
+    made = await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one))
+    assert (await world.ring.verify(made.secret, Chosen())).project == world.one
+    await world.tenants.revoke_key(ann, made.key.id)
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(made.secret, Chosen())
+    assert (await world.tenants.revoke_key(ann, made.key.id)).revoked is not None
+
+
+async def test_the_store_holds_no_key(world, tmp_path):
+    secret = await world.token(world.ann)
+    world.tenants.close()
+    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.encode() not in kept
+    assert secret[16:].encode() not in kept
+
+
+async def test_a_rotated_key_is_accepted_until_the_overlap_ends(world):
+    ann = await world.actor(world.ann)
+    old = await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, grant=Grant(("a",))))
+    new = await world.tenants.rotate_key(ann, old.key.id, overlap=60)
+    assert new.key.grant == old.key.grant
+    for secret in (old.secret, new.secret):
+        await world.ring.verify(secret, Chosen())
+    world.now += 60
+    await world.ring.verify(new.secret, Chosen())
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(old.secret, Chosen())
+    with pytest.raises(InvalidValue, match="has ended"):
+        await world.tenants.rotate_key(ann, old.key.id, overlap=60)
+
+
+async def test_a_rotation_never_makes_the_old_key_last_longer(world):
+    wanted = WantedKey(KeyKind.SERVICE, project=world.one, expires=1_010)
+    old = await world.tenants.add_key(ADMIN, wanted)
+    await world.tenants.rotate_key(ADMIN, old.key.id, overlap=9_999)
+    assert world.tenants.key(ADMIN, old.key.id).expires == 1_010
+
+
+async def test_what_others_may_not_see_is_not_there(world):
+    ann, ben, dan = [await world.actor(each) for each in (world.ann, world.ben, world.dan)]
+    key = (await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one))).key.id
+    for actor in (ben, dan):
+        with pytest.raises(NotFound):
+            world.tenants.key(actor, key)
+        for change in (
+            world.tenants.revoke_key(actor, key),
+            world.tenants.rotate_key(actor, key, 0),
+            world.tenants.change_key(actor, key, "mine", lambda grant: grant, None),
+        ):
+            with pytest.raises(NotFound):
+                await change
+    with pytest.raises(NotFound):
+        world.tenants.members(dan, world.one)
+    with pytest.raises(NotFound):
+        await world.tenants.put_member(dan, world.one, world.dan, Role.OWNER)
+    assert [project.id for project in world.tenants.projects(dan)] == [world.two]
+    assert [user.id for user in world.tenants.users(dan)] == [world.dan]
+
+
+async def test_members_and_viewers_make_tokens_of_their_own_and_nothing_else(world):
+    for user in (world.ben, world.cleo):
+        actor = await world.actor(user)
+        made = await world.tenants.add_key(actor, WantedKey(KeyKind.ACCESS_TOKEN, user=user))
+        assert made.key in world.tenants.keys(actor)
+        for wanted in (
+            WantedKey(KeyKind.SERVICE, project=world.one),
+            WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann),
+            WantedKey(KeyKind.ADMIN),
+        ):
+            with pytest.raises(PermissionDenied):
+                await world.tenants.add_key(actor, wanted)
+        with pytest.raises(PermissionDenied):
+            await world.tenants.put_member(actor, world.one, user, Role.OWNER)
+
+
+async def test_only_the_operator_changes_projects_and_users_and_reads_the_audit(world):
+    ann = await world.actor(world.ann)
+    tenants = world.tenants
+    for change in (
+        tenants.add_project(ann, "Three", ""),
+        tenants.change_project(ann, world.one, "Mine", None, None),
+        tenants.add_user(ann, "Eve", None, ""),
+        tenants.change_user(ann, world.ben, None, None, True),
+        tenants.audit(ann, 10, None, None),
+    ):
+        with pytest.raises(PermissionDenied):
+            await change
+
+
+async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
+    narrow = Grant(("cantor*",), ("/v1/*", "/admin/*"))
+    ann = await world.actor(world.ann, grant=narrow)
+    for grant in (Grant(), Grant(("*",), narrow.endpoints), Grant(("llama",), narrow.endpoints)):
+        with pytest.raises(PermissionDenied, match="cannot give what it does not have"):
+            await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, grant=grant))
+    less = Grant(("cantor-1",), ("/v1/chat/*",))
+    made = await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, grant=less))
+    with pytest.raises(PermissionDenied, match="cannot give"):
+        await world.tenants.change_key(ann, made.key.id, None, lambda _: Grant(), None)
+    wide = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
+    with pytest.raises(PermissionDenied, match="cannot give"):
+        await world.tenants.rotate_key(ann, wide.key.id, 0)
+
+
+async def test_a_service_key_manages_nothing(world):
+    actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE)
+    assert world.tenants.keys(actor) == []
+    with pytest.raises(PermissionDenied):
+        await world.tenants.add_key(actor, WantedKey(KeyKind.SERVICE, project=world.one))
+
+
+async def test_an_owner_in_one_project_is_none_in_another(world):
+    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.MEMBER)
+    token = await world.token(world.ann)
+    ann = await world.ring.verify(token, Chosen(project=world.two))
+    with pytest.raises(PermissionDenied):
+        await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.two))
+
+
+async def test_a_disabled_user_and_an_archived_project_end_their_keys(world):
+    token = await world.token(world.ann)
+    key = (await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.two))).secret
+    await world.tenants.change_user(ADMIN, world.ann, None, None, True)
+    await world.tenants.change_project(ADMIN, world.two, None, None, True)
+    for secret in (token, key):
+        with pytest.raises(AuthenticationFailed):
+            await world.ring.verify(secret, Chosen())
+    await world.tenants.change_user(ADMIN, world.ann, None, None, False)
+    await world.ring.verify(token, Chosen())
+    with pytest.raises(InvalidValue, match="default cannot be archived"):
+        await world.tenants.change_project(ADMIN, "default", None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (WantedKey(KeyKind.SERVICE), MissingParameter),
+        (WantedKey(KeyKind.SERVICE, project="default", user="u"), InvalidValue),
+        (WantedKey(KeyKind.ADMIN, project="default"), InvalidValue),
+        (WantedKey(KeyKind.ACCESS_TOKEN), MissingParameter),
+        (WantedKey(KeyKind.ACCESS_TOKEN, user="nobody"), NotFound),
+        (WantedKey(KeyKind.SERVICE, project="none"), NotFound),
+        (WantedKey(KeyKind.SERVICE, project="default", expires=999), InvalidValue),
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_refused(world, wanted, error):
+    with pytest.raises(error):
+        await world.tenants.add_key(ADMIN, wanted)
+
+
+async def test_a_change_whose_caller_left_holds_all_the_same(world, monkeypatch):
+    secret = await world.token(world.ann)
+    key = next(key for key in world.tenants.keys(ADMIN) if secret.startswith(key.prefix))
+    began, may_go_on, change = threading.Event(), threading.Event(), SqlTenancy.change_key
+
+    def slowly(*arguments):
+        began.set()
+        may_go_on.wait(10)
+        change(*arguments)
+
+    monkeypatch.setattr(SqlTenancy, "change_key", slowly)
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.tenants.revoke_key, ADMIN, key.id)
+        await anyio.to_thread.run_sync(began.wait)
+        group.cancel_scope.cancel()
+    may_go_on.set()
+    await world.tenants.audit(ADMIN, 1, None, None)  # its turn comes after the change
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(secret, Chosen())
+
+
+async def test_changes_at_once_are_made_one_after_the_other(world):
+    failed = []
+
+    async def add():
+        try:
+            await world.tenants.add_project(ADMIN, "Same", "")
+        except Conflict:
+            failed.append(True)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(add)
+    assert len(failed) == 7

@@ -1,0 +1,94 @@
+"""A server with keys as its operator starts it: the first key, restarts, and what it refuses to start for."""
+
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.server import serving
+from tests.e2e.test_refused_starts import refused
+
+CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+
+
+@pytest.fixture
+def env(tmp_path):
+    return {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token.strip()}"}
+
+
+def test_the_operators_key_makes_others_and_all_outlive_a_kill(env, tmp_path):
+    home = tmp_path / "home"
+    with serving(env=env) as server, server.client() as client:
+        admin = (home / "admin.key").read_text()
+        made = client.post(
+            "/admin/v1/keys", json={"kind": "service", "project": "default"}, headers=bearer(admin)
+        )
+        key = made.json()["secret"]
+        assert client.post("/v1/chat/completions", json=CHAT, headers=bearer(key)).status_code == 200
+        assert client.get("/v1/models").status_code == 401
+        server.supervisor.kill()
+        said = "\n".join(server.lines)
+    assert str(home / "admin.key") in said
+    assert admin.strip() not in said
+    assert key not in said
+    for file in ("admin.key", "pepper"):
+        assert stat.S_IMODE((home / file).stat().st_mode) == 0o600
+    kept = b"".join(path.read_bytes() for path in home.glob("antiphon.db*"))
+    assert key.encode() not in kept
+    with serving(env=env) as server, server.client() as client:
+        assert client.get("/v1/models", headers=bearer(key)).status_code == 200
+        assert client.get("/admin/v1/audit", headers=bearer(admin)).status_code == 200
+        assert (home / "admin.key").read_text() == admin
+
+
+def test_keys_open_the_door_to_other_addresses(env):
+    with serving("--host", "0.0.0.0", env=env) as server:
+        assert re.search(r"listens on http://0\.0\.0\.0:\d+", "\n".join(server.lines))
+
+
+def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
+    home = tmp_path / "home"
+    with serving(env=env):
+        pass
+    pepper = (home / "pepper").read_text()
+    (home / "pepper").unlink()
+    assert "their pepper is missing" in refused(env=env)
+    (home / "pepper").write_text("ab" * 32)
+    assert "not the one that this database's keys were made with" in refused(env=env)
+    (home / "pepper").write_text(pepper)
+    with sqlite3.connect(home / "antiphon.db") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert "made by a later version of Antiphon" in refused(env=env)
+    assert "no address of a database" in refused(env=env | {"ANTIPHON_STORE": "nonsense"})
+    shutil.rmtree(home)
+    home.mkdir()
+    (home / "admin.key").write_text("somebody's\n")
+    assert "is there already" in refused(env=env)
+
+
+def test_the_command_says_where_the_database_stands(env):
+    command = [sys.executable, "-m", "antiphon", "store"]
+
+    def ran(*words):
+        return subprocess.run(
+            [*command, *words],
+            env={"PATH": "/usr/bin:/bin", **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    before = ran("status")
+    assert (before.returncode, "0001" in before.stdout) == (1, True)
+    assert ran("upgrade", "--dry-run").returncode == 0
+    assert "it is empty" in ran("status").stdout
+    assert ran("upgrade").returncode == 0
+    assert ran("status").returncode == 0

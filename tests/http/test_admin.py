@@ -1,0 +1,316 @@
+"""The admin API over the wire: what is asked for is done, everything else refused by name; and which actor
+may call which route."""
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import jsonschema
+import pytest
+from starlette.routing import Route
+
+from antiphon.auth.base import Chosen
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.secrets import Pepper, new_key
+from antiphon.auth.tenants import Tenants, WantedKey
+from antiphon.auth.tokens import ServiceKey
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.http.app import route_table
+from antiphon.http.authenticate import PUBLIC
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
+from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
+
+OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
+ROOT = "/admin/v1"
+
+
+class Keyed(Served):
+    """A server with keys; the first of them the operator's."""
+
+    admin = ""
+    """The operator's key."""
+
+    @property
+    def tenants(self) -> Tenants:
+        assert self.edge.tenants is not None
+        return self.edge.tenants
+
+    async def prepare(self):
+        await self.tenants.load()
+        made = await self.tenants.add_key(OPERATOR, WantedKey(KeyKind.ADMIN))
+        object.__setattr__(self, "admin", made.secret)
+        return self
+
+    async def asked(self, token, path, body=None, **how):
+        headers = {"authorization": f"Bearer {token}"} | how.pop("headers", {})
+        return await self.ask(path, body, headers=headers, **how)
+
+    async def person(self, role, project="default"):
+        """An access token of a new user of that role."""
+        user = await self.tenants.add_user(OPERATOR, str(role), None, "")
+        await self.tenants.put_member(OPERATOR, project, user.id, role)
+        return user.id, await self.token(KeyKind.ACCESS_TOKEN, user=user.id)
+
+    async def token(self, kind, **said):
+        return (await self.tenants.add_key(OPERATOR, WantedKey(kind, **said))).secret
+
+
+@asynccontextmanager
+async def keyed(folder):
+    database = Database(f"sqlite:///{folder}/antiphon.db")
+    database.ready()
+    pepper = Pepper(b"p" * 32)
+    async with serving() as plain:
+        clock = plain.edge.clock.wall
+        ring = Keyring(pepper, clock)
+        tenants = Tenants(SqlTenancy(database), ring, pepper, clock)
+        edge = replace(plain.edge, verifiers=(ring, ServiceKey(KEY)), tenants=tenants)
+        async with serving_edge(edge) as (port, connections):
+            yield await Keyed(port, plain.engine, edge, connections).prepare()
+    tenants.close()
+
+
+@pytest.fixture
+async def server(tmp_path):
+    async with keyed(tmp_path) as running:
+        yield running
+
+
+async def test_from_a_project_to_a_key_that_generates_and_is_revoked(server):
+    admin = server.admin
+    project = (await server.asked(admin, f"{ROOT}/projects", {"name": "Research"})).json()
+    user = (await server.asked(admin, f"{ROOT}/users", {"name": "Ann", "email": "ann@example.com"})).json()
+    path = f"{ROOT}/projects/{project['id']}/members/{user['id']}"
+    assert (await server.asked(admin, path, {"role": "owner"}, method="PUT")).json()["role"] == "owner"
+    body = {"kind": "access_token", "user": user["id"]}
+    ann = (await server.asked(admin, f"{ROOT}/keys", body)).json()["secret"]
+    body = {"kind": "service", "project": project["id"], "models": ["m"], "note": "bot"}
+    made = await server.asked(ann, f"{ROOT}/keys", body)
+    assert (made.status, made.headers["cache-control"]) == (201, "no-store")
+    key = made.json()
+    assert (await server.asked(key["secret"], CHAT, HELLO)).status == 200
+    assert server.engine.streams[-1].context.actor.project == project["id"]
+    shown = (await server.asked(ann, f"{ROOT}/keys/{key['id']}")).json()
+    assert "secret" not in shown
+    assert shown["created_by"] != key["id"]
+    rotated = (await server.asked(ann, f"{ROOT}/keys/{key['id']}/rotate", {"overlap": 3600})).json()
+    assert (await server.asked(rotated["secret"], CHAT, HELLO)).status == 200
+    assert (await server.asked(key["secret"], CHAT, HELLO)).status == 200
+    assert (await server.asked(ann, f"{ROOT}/keys/{key['id']}/revoke", {})).json()["revoked_at"] is not None
+    assert (await server.asked(key["secret"], CHAT, HELLO)).status == 401
+    assert (await server.asked(ann, path, method="DELETE")).status == 204
+    assert (await server.asked(ann, f"{ROOT}/keys")).status == 403  # a member of no project
+
+
+async def test_lists_come_by_pages(server):
+    for number in range(5):
+        await server.asked(server.admin, f"{ROOT}/projects", {"name": f"P{number}"})
+    names, after = [], ""
+    while after is not None:
+        page = (await server.asked(server.admin, f"{ROOT}/projects?limit=2{after}")).json()
+        names += [each["name"] for each in page["data"]]
+        after = page["next"] and f"&after={page['next']}"
+    assert names == ["default", "P0", "P1", "P2", "P3", "P4"]
+    entries, before = [], ""
+    while before is not None:
+        page = (await server.asked(server.admin, f"{ROOT}/audit?limit=2{before}")).json()
+        entries += [each["id"] for each in page["data"]]
+        before = page["next"] and f"&before={page['next']}"
+    assert entries == sorted(entries, reverse=True)
+    assert len(entries) == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/projects", {"name": "P", "organisation": "x"}, 400, "organisation"),
+        ("/projects", {"name": ""}, 400, "name"),
+        ("/projects", {"name": 3}, 400, "name"),
+        ("/projects", {}, 400, "name"),
+        ("/projects", {"name": "a\nb"}, 400, "name"),
+        ("/projects", b'{"name": "P", "name": "Q"}', 400, "name"),
+        ("/projects", b"[]", 400, None),
+        ("/projects", {"name": "default"}, 409, None),
+        ("/users", {"name": "A", "email": "nobody"}, 400, "email"),
+        ("/users", {"name": "A", "admin": True}, 400, "admin"),
+        ("/keys", {"kind": "root"}, 400, "kind"),
+        ("/keys", {"kind": "service", "project": "nope"}, 404, None),
+        ("/keys", {"kind": "service", "project": "default", "digest": "00"}, 400, "digest"),
+        ("/keys", {"kind": "service", "project": "default", "models": "m"}, 400, "models"),
+        ("/keys", {"kind": "service", "project": "default", "expires_at": 1}, 400, "expires"),
+        ("/keys", {"kind": "service", "project": "default", "expires_at": -1}, 400, "expires_at"),
+        ("/keys/none/rotate", {"overlap": 10**12}, 400, "overlap"),
+        ("/keys/none/revoke", {}, 404, None),
+        ("/keys/none/revoke", {"why": "x"}, 400, "why"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_name(server, path, body, status, param):
+    answer = await server.asked(server.admin, ROOT + path, body)
+    assert (answer.status, answer.error["param"]) == (status, param)
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", "limit=-1", "after=none", "limit=%C2%B2"]
+)
+async def test_a_page_that_makes_no_sense_is_refused(server, query):
+    assert (await server.asked(server.admin, f"{ROOT}/projects?{query}")).status == 400
+
+
+async def test_a_patch_changes_what_it_names_and_nothing_else(server):
+    body = {"kind": "service", "project": "default", "models": ["a"], "endpoints": ["/v1/*"], "note": "n"}
+    key = (await server.asked(server.admin, f"{ROOT}/keys", body)).json()
+    path = f"{ROOT}/keys/{key['id']}"
+    changed = (await server.asked(server.admin, path, {"models": None}, method="PATCH")).json()
+    assert (changed["models"], changed["endpoints"], changed["note"]) == (None, ["/v1/*"], "n")
+    for field in ("kind", "project", "user", "prefix", "revoked_at", "id"):
+        answer = await server.asked(server.admin, path, {field: "x"}, method="PATCH")
+        assert (answer.status, answer.error["param"]) == (400, field)
+
+
+async def test_headers_choose_only_among_what_the_key_may_speak_for(server):
+    user, token = await server.person(Role.MEMBER)
+    other = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
+    service = await server.token(KeyKind.SERVICE, project="default")
+    fine = [
+        {"x-project-id": "default"},
+        {"x-selected-account-id": "default"},
+        {"x-user-id": user},
+        {"x-user-id": ""},
+    ]
+    for headers in fine:
+        for key in (token, service):
+            assert (await server.asked(key, CHAT, HELLO, headers=headers)).status == 200, headers
+    assert server.engine.streams[-3].context.actor.user == user
+    for headers in ({"x-project-id": other}, {"x-user-id": "somebody"}, {"x-selected-account-id": other}):
+        for key in (token, service):
+            answer = await server.asked(key, CHAT, HELLO, headers=headers)
+            assert (answer.status, answer.error["code"]) == (403, "permission_denied"), headers
+    two = {"x-project-id": "default", "x-selected-account-id": other}
+    assert (await server.asked(token, CHAT, HELLO, headers=two)).status == 400
+    assert (await server.asked(token, CHAT, HELLO, headers={"x-user-id": "' OR 1=1 --"})).status == 400
+
+
+@pytest.mark.parametrize("carrier", ["authorization", "x-api-key", "api-key"])
+async def test_every_carrier_is_the_same_policy(server, carrier):
+    narrow = await server.token(
+        KeyKind.SERVICE, project="default", grant=Grant(("other",), ("/v1/chat/*", "/v1/models*"))
+    )
+    said = f"Bearer {narrow}" if carrier == "authorization" else narrow
+    for path, body, status in (
+        (CHAT, HELLO, 403),
+        ("/tokenize", {"prompt": "a"}, 403),
+        ("/v1/models/m", None, 403),
+        ("/v1/models", None, 200),
+    ):
+        assert (await server.ask(path, body, headers={carrier: said})).status == status, path
+    assert server.engine.streams == []
+    listed = await server.ask("/v1/models", headers={carrier: said})
+    assert listed.json()["data"] == []
+
+
+async def test_a_confined_key_is_confined_under_every_name_of_a_model(server):
+    narrow = await server.token(KeyKind.SERVICE, project="default", grant=Grant(("other",)))
+    body = HELLO | {"model": "accounts/fireworks/models/m"}
+    for path in (CHAT, "/fireworks/inference/v1/chat/completions"):
+        assert (await server.asked(narrow, path, body)).status == 403
+    assert server.engine.streams == []
+
+
+async def test_two_different_credentials_are_refused(server):
+    token = await server.token(KeyKind.SERVICE, project="default")
+    headers = {"x-api-key": server.admin}
+    assert (await server.asked(token, "/v1/models", headers=headers)).status == 400
+
+
+EVERYBODY = ("none", "wrong", "revoked", "viewer", "member", "owner", "service", "environment", "admin")
+REFUSED = {"none": 401, "wrong": 401, "revoked": 401}
+MAY = {
+    "read": {"viewer", "member", "owner", "service", "environment", "admin"},
+    "generate": {"member", "owner", "service", "environment", "admin"},
+    "adapt": {"environment", "admin"},
+    "observe": {"environment", "admin"},
+    "manage": {"viewer", "member", "owner", "admin"},
+}
+READS = ("/tokenize", "/detokenize", "/apply-template")
+
+
+def asked_of(method, path):
+    """Which right a route asks for, said a second time and by another way."""
+    if "/admin/" in path:
+        return "manage"
+    if path == "/metrics":
+        return "observe"
+    if method == "GET" or path.endswith(READS):
+        return "read"
+    return "adapt" if "lora" in path else "generate"
+
+
+async def test_every_route_and_every_kind_of_actor(server):
+    people = {role: (await server.person(role))[1] for role in Role}
+    revoked = await server.token(KeyKind.SERVICE, project="default")
+    ring = server.edge.verifiers[0]
+    actor = await ring.verify(revoked, Chosen())
+    await server.tenants.revoke_key(OPERATOR, actor.id)
+    tokens: dict[str, str | None] = {
+        "none": None,
+        "wrong": new_key(),
+        "revoked": revoked,
+        **{str(role): token for role, token in people.items()},
+        "service": await server.token(KeyKind.SERVICE, project="default"),
+        "environment": KEY,
+        "admin": server.admin,
+    }
+    assert set(tokens) == set(EVERYBODY)
+    asked = 0
+    for route in route_table(server.edge):
+        assert isinstance(route, Route)
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            for who, token in tokens.items():
+                path = route.path.replace("{", "").replace("}", "").replace(":path", "")
+                headers = {} if token is None else {"authorization": f"Bearer {token}"}
+                body: object = None if method in ("GET", "DELETE") else {}
+                answer = await server.ask(path, body, method=method, headers=headers)
+                asked += 1
+                if route.path in PUBLIC:
+                    assert answer.status in (200, 503), (route.path, who)
+                elif who in REFUSED:
+                    assert answer.status == 401, (route.path, method, who)
+                elif who in MAY[asked_of(method, route.path)]:
+                    named = answer.body.decode()
+                    assert answer.status != 401, (route.path, method, who)
+                    assert "this key may not" not in named, (route.path, method, who)
+                else:
+                    assert answer.status == 403, (route.path, method, who)
+    assert asked > 300
+
+
+async def test_the_document_describes_every_admin_route_and_its_answers_truly(server):
+    document = (await server.asked(server.admin, "/openapi.json")).json()
+    described = {
+        (method.upper(), path)
+        for path, item in document["paths"].items()
+        if path.startswith(ROOT)
+        for method in item
+    }
+    served = {
+        (method, route.path)
+        for route in route_table(server.edge)
+        if isinstance(route, Route) and route.path.startswith(ROOT)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert described == served
+    await server.asked(server.admin, f"{ROOT}/users", {"name": "Ann"})
+    for path in ("/projects", "/users", "/keys", "/audit", "/projects/default/members"):
+        found = document["paths"][f"{ROOT}{path.replace('default', '{project}')}"]["get"]
+        schema = found["responses"]["200"]["content"]["application/json"]["schema"]
+        answer = (await server.asked(server.admin, ROOT + path)).json()
+        jsonschema.validate(answer, {**schema, "components": document["components"]})
+
+
+async def test_without_keys_there_is_no_admin_api():
+    async with serving(key=KEY) as server:
+        answer = await server.ask(f"{ROOT}/projects", headers={"authorization": f"Bearer {KEY}"})
+        assert answer.status in (403, 404)
+        document = (await server.ask("/openapi.json", headers={"authorization": f"Bearer {KEY}"})).json()
+        assert not any(path.startswith(ROOT) for path in document["paths"])
