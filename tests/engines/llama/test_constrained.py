@@ -68,8 +68,9 @@ async def say(
     """Runs one sequence; what it had said is in `said` also when it fails."""
     said = said or Said()
     prompt = await engine.tokenize([TextPiece("Once upon a time")], True)
-    asked = {name: more.pop(name) for name in ("seed", "banned", "allowed_token_ids") if name in more}
-    sampling = Sampling(temperature=more.pop("temperature", 1.5), **({"seed": 1} | asked))
+    drawing: dict[str, Any] = {"seed": 1, "temperature": 1.5}
+    drawn = ("seed", "temperature", "banned", "allowed_token_ids")
+    sampling = Sampling(**drawing | {name: more.pop(name) for name in drawn if name in more})
     most = more.pop("max_tokens", 120)
     asked = TokenRequest((TokenSegment(prompt),), most, sampling, constraint=constraint, **more)
     async for event in engine.generate(asked):
