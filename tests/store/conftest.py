@@ -1,14 +1,20 @@
-"""A database of each test's own."""
+"""A database of each test's own, in SQLite and in PostgreSQL."""
 
 import pytest
 
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
+from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 
 @pytest.fixture
-def url(tmp_path):
+def sqlite(tmp_path):
     return f"sqlite:///{tmp_path}/antiphon.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request):
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture

@@ -1,17 +1,18 @@
 """A database: made, brought up to date with every row kept, or refused in a clear sentence."""
 
-import sqlite3
-from contextlib import suppress
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from antiphon.errors import StoreRefused, StoreUnavailable
+from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.store.database import Database
 from antiphon.store.schema import metadata
+from tests.postgresql import PASSWORD, running
 
 
 def test_an_empty_database_is_made_with_the_project_that_is_always_there(database):
@@ -25,6 +26,7 @@ def test_the_revisions_make_the_tables_that_the_schema_says(database):
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_what_was_answered_outlives_a_power_failure(database):
     with database.reading() as connection:
         said = [
@@ -45,30 +47,61 @@ def test_a_block_that_raises_changes_nothing(database):
     with suppress(ZeroDivisionError), database.writing() as connection:
         connection.execute(sa.text("UPDATE projects SET note = 'changed'"))
         raise ZeroDivisionError
+    assert noted(database) == ""
+
+
+def noted(database: Database) -> str:
     with database.reading() as connection:
-        assert connection.execute(sa.text("SELECT note FROM projects")).scalar() == ""
+        return str(connection.execute(sa.text("SELECT note FROM projects")).scalar())
 
 
-def revised(url: str, revision: str) -> None:
+def test_what_is_read_in_one_block_is_of_one_moment(database):
+    read = sa.text("SELECT note FROM projects")
+    with database.reading() as connection:
+        before = connection.execute(read).scalar()
+        with database.writing() as other:
+            other.execute(sa.text("UPDATE projects SET note = 'changed'"))
+        assert connection.execute(read).scalar() == before
+    assert noted(database) == "changed"
+
+
+def test_servers_that_start_at_once_make_one_schema(url):
+    together = Barrier(4)
+
+    def started() -> str | None:
+        with closing(Database(url)) as database:
+            together.wait(30)
+            database.ready()
+            return database.standing().found
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [each.result() for each in [threads.submit(started) for _ in range(4)]]
+    with closing(Database(url)) as database:
+        assert set(found) == {database.standing().wanted}
+
+
+def revised(database: Database, revision: str) -> None:
     """Says that another revision made the database."""
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    with database.writing() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
 
 
-def test_a_newer_database_is_refused_and_left_alone(url, database):
-    revised(url, "9999")
-    before = Path(url.removeprefix("sqlite:///")).read_bytes()
+def test_a_newer_database_is_refused_and_left_alone(database):
+    revised(database, "9999")
     for attempt in (database.ready, database.upgrade):
         with pytest.raises(StoreRefused, match=r"made by a later version of Antiphon \(revision 9999"):
             attempt()
-    assert Path(url.removeprefix("sqlite:///")).read_bytes() == before
+    assert database.standing().found == "9999"
+    with database.reading() as connection:
+        assert set(sa.inspect(connection).get_table_names()) == {*metadata.tables, "alembic_version"}
 
 
 def test_tables_of_somebody_else_are_refused(url):
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-        connection.execute("CREATE TABLE guests (name TEXT)")
-    with pytest.raises(StoreRefused, match="tables that are not Antiphon's"):
-        Database(url).ready()
+    with closing(Database(url)) as database:
+        with database.writing() as connection:
+            connection.execute(sa.text("CREATE TABLE guests (name TEXT)"))
+        with pytest.raises(StoreRefused, match="tables that are not Antiphon's"):
+            database.ready()
 
 
 def test_a_file_that_is_no_database_is_a_sentence_without_its_content(tmp_path):
@@ -82,8 +115,13 @@ def test_a_file_that_is_no_database_is_a_sentence_without_its_content(tmp_path):
     ("url", "said"),
     [
         ("nonsense", "no address of a database"),
+        ("postgresql:/ann:hunter2@host", "no address of a database"),
+        ("postgresql://ann:hunter2@host:port/name", "no address of a database"),
         ("mysql://host/name", "not supported"),
         ("postgresql://ann:hunter2@host/name", "***"),
+        ("postgresql://ann:top/hunter2@host/name", "***"),
+        ("postgresql://host/name?password=hunter2", "pip install"),
+        ("postgresql://ann:hunter2@4@host/name", "written %40"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused_without_its_password(url, said, monkeypatch):
@@ -92,3 +130,76 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_password(url, sai
         Database(url)
     assert said in refused.value.message
     assert "hunter2" not in refused.value.message
+
+
+def test_a_file_is_shown_as_it_is_called(tmp_path):
+    assert Database(f"sqlite:///{tmp_path}/a@b.db").shown == f"sqlite:///{tmp_path}/a@b.db"
+
+
+def test_a_wrong_password_is_a_sentence_without_it(cluster):
+    address = cluster.address("postgres", "canary-wrong")
+    failed = pytest.raises(StoreUnavailable, match="password authentication failed")
+    with closing(Database(address)) as database, failed as refused:
+        database.ready()
+    assert "canary" not in refused.value.message
+
+
+def test_a_server_that_is_gone_is_a_sentence_and_back_again_it_is_used(postgresql_alone):
+    with closing(Database(postgresql_alone.database())) as database:
+        database.ready()
+        with database.writing() as connection:
+            connection.execute(sa.text("UPDATE projects SET note = 'kept'"))
+        postgresql_alone.stop()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable) as refused:
+                noted(database)
+            assert PASSWORD not in refused.value.message
+        postgresql_alone.start()
+        assert noted(database) == "kept"
+
+
+@pytest.fixture(scope="module")
+def postgresql_alone():
+    """A cluster that no other test uses."""
+    with running() as made:
+        yield made
+
+
+def test_what_a_dying_server_had_begun_is_undone(postgresql_alone):
+    with closing(Database(postgresql_alone.database())) as database:
+        database.ready()
+
+        def interrupted() -> None:
+            with database.writing() as connection:
+                connection.execute(sa.text("UPDATE projects SET note = 'half'"))
+                postgresql_alone.stop()
+                connection.execute(sa.text("UPDATE projects SET name = 'half'"))
+
+        with pytest.raises(StoreUnavailable):
+            interrupted()
+        postgresql_alone.start()
+        assert noted(database) == ""
+
+
+def test_a_text_that_postgresql_cannot_hold_is_refused(postgresql):
+    with closing(Database(postgresql)) as database:
+        database.ready()
+        for text in ("a\0b", "n" * 201):
+            with pytest.raises(InvalidValue), database.writing() as connection:
+                connection.execute(sa.text("UPDATE projects SET name = :it"), {"it": text})
+
+
+def test_a_database_of_another_encoding_gives_texts(cluster):
+    address = cluster.database("--encoding=SQL_ASCII", "--template=template0")
+    with closing(Database(address)) as database:
+        database.ready()
+        with database.writing() as connection:
+            connection.execute(sa.text("UPDATE projects SET note = 'Grüße'"))
+        assert noted(database) == "Grüße"
+
+
+def test_a_copy_of_what_is_no_file_is_refused(postgresql, tmp_path):
+    with closing(Database(postgresql)) as database:
+        database.ready()
+        with pytest.raises(StoreRefused, match="pg_dump"):
+            database.upgrade(tmp_path / "copy")

@@ -1,6 +1,7 @@
 """Projects, users, memberships and keys: what is put in comes out, and every change leaves its entry."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,8 @@ def peopled(tenancy):
 def test_what_is_put_in_comes_out_also_after_a_restart(peopled, url):
     peopled.put_membership(Membership("project-1", "user-1", Role.OWNER, 8), BY)
     peopled.add_key(KeptKey(KEY, b"d" * 32), BY)
-    again = SqlTenancy(Database(url)).directory()
+    with closing(SqlTenancy(Database(url))) as restarted:
+        again = restarted.directory()
     assert again.projects == (Project("default", "default", 0), PROJECT)
     assert again.users == (ANN,)
     assert again.memberships == (Membership("project-1", "user-1", Role.OWNER, 8),)

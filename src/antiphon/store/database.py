@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
-from antiphon.errors import StoreRefused, StoreUnavailable
+from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 UPGRADE = "antiphon store upgrade"
@@ -33,10 +33,18 @@ BUSY_MS = 10_000
 POOL = 4
 """Connections to PostgreSQL; requests are not answered from the database, so few are needed."""
 
+CONNECT_S = 10
+"""Seconds for which a connection to PostgreSQL is tried."""
+
 WRITES = "antiphon_writes"
 """Execution option of connections that change something."""
 
-SECRET = re.compile(r"//[^/@]*@")
+LOCK = 0x616E7469
+"""Number of the lock under which PostgreSQL's tables are changed: two servers may start at once."""
+
+SECRET = re.compile(r"(?<=:)/*.*@")
+"""Name and password in an address, whether or not it is well-formed."""
+QUERY_SECRETS = ("password", "sslpassword", "passfile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +65,19 @@ class Database:
 
     def __init__(self, url: str) -> None:
         """`url`: `sqlite:///PATH`, or `postgresql://...`. Connects to nothing yet. Raises StoreRefused."""
-        self.shown = SECRET.sub("//***@", url)
-        """The address without the password."""
         try:
             self._url = sa.make_url(url)
-        except sa.exc.ArgumentError:
-            raise StoreRefused(f"{self.shown} is no address of a database; say sqlite:///PATH") from None
-        self._engine = _engine(self._url, self.shown)
-        self._writer = self._engine.execution_options(**{WRITES: True})
+        except (sa.exc.ArgumentError, ValueError):
+            raise StoreRefused(
+                f"{_masked(url.partition('?')[0])} is no address of a database; say sqlite:///PATH"
+            ) from None
+        self.shown = _shown(self._url, url)
+        """The address without name and password."""
+        engine = _engine(self._url, self.shown)
+        self._writer = engine.execution_options(**{WRITES: True})
+        # All reads of a transaction are of one moment; SQLite's are anyway.
+        moment = {} if self._url.get_backend_name() == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+        self._engine = engine.execution_options(**moment)
 
     @property
     def file(self) -> Path | None:
@@ -103,10 +116,14 @@ class Database:
 
     def upgrade(self, backup: Path | None = None) -> Path | None:
         """Applies what is pending; all of it, or nothing. A SQLite file is copied first, beside itself or to
-        `backup`; returns the copy. Raises StoreRefused."""
+        `backup`; returns the copy. Raises StoreRefused, also for a `backup` of what is no file."""
         standing = self.standing()
         if standing.newer:
             self.ready()
+        if backup and not self.file:
+            raise StoreRefused(
+                f"{self.shown} is no file, so it cannot be copied: use pg_dump, without --backup"
+            )
         if not standing.pending:
             return None
         copy = self._copied(backup, standing.found) if self.file and standing.found else None
@@ -117,6 +134,8 @@ class Database:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with self.writing() as connection:
+            if connection.dialect.name == "postgresql":  # SQLite's writers wait for each other anyway
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
@@ -154,6 +173,10 @@ class Database:
             yield
         except sa.exc.IntegrityError:
             raise
+        except sa.exc.DataError:
+            raise InvalidValue(
+                "the database cannot hold that text: it is too long, or has a NUL in it"
+            ) from None
         except sa.exc.SQLAlchemyError as problem:
             said = str(getattr(problem, "orig", None) or type(problem).__name__).strip().split("\n")[0]
             raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
@@ -169,16 +192,38 @@ def _engine(url: sa.URL, shown: str) -> Engine:
         if backend == "sqlite":
             return _sqlite(url)
         if backend == "postgresql":
-            return sa.create_engine(
-                url.set(drivername="postgresql+psycopg"),
-                pool_size=POOL,
-                max_overflow=POOL,
-                pool_pre_ping=True,
-                hide_parameters=True,
-            )
+            return _postgresql(url, shown)
     except ModuleNotFoundError:
         raise StoreRefused(f"{shown} needs PostgreSQL's driver: pip install 'antiphon[postgresql]'") from None
     raise StoreRefused(f"{shown} is a database that is not supported; say sqlite:///PATH or postgresql://...")
+
+
+def _shown(url: sa.URL, said: str) -> str:
+    if url.get_backend_name() == "sqlite":
+        return said
+    plain = url.difference_update_query(QUERY_SECRETS).render_as_string(hide_password=True)
+    address, mark, query = plain.partition("?")
+    return _masked(address) + mark + query
+
+
+def _masked(address: str) -> str:
+    return SECRET.sub("//***@", address)
+
+
+def _postgresql(url: sa.URL, shown: str) -> Engine:
+    if "@" in (url.host or ""):  # the driver would print it, and it is part of a password
+        raise StoreRefused(f"an @ in a name or password is written %40: {shown.rpartition('@')[2]}")
+    connecting: dict[str, object] = {"client_encoding": "utf8"}  # texts, not bytes, from whatever database
+    if "connect_timeout" not in url.query:
+        connecting["connect_timeout"] = CONNECT_S
+    return sa.create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_size=POOL,
+        max_overflow=POOL,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args=connecting,
+    )
 
 
 def _sqlite(url: sa.URL) -> Engine:
