@@ -8,8 +8,9 @@ import pytest
 
 from antiphon.auth.base import Chosen
 from antiphon.auth.keyring import Keyring
+from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper
-from antiphon.auth.tenants import Tenants, WantedKey
+from antiphon.auth.tenants import Tenants
 from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
 from antiphon.errors import (
@@ -19,6 +20,7 @@ from antiphon.errors import (
     MissingParameter,
     NotFound,
     PermissionDenied,
+    StoreUnavailable,
 )
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
@@ -171,6 +173,81 @@ async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
     wide = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
     with pytest.raises(PermissionDenied, match="cannot give"):
         await world.tenants.rotate_key(ann, wide.key.id, 0)
+
+
+async def test_a_token_for_one_project_makes_none_for_others(world):
+    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.OWNER)
+    wide = await world.token(world.ann)
+    unbound = next(key for key in world.tenants.keys(ADMIN) if wide.startswith(key.prefix))
+    ann = await world.actor(world.ann, project=world.one)
+    for wanted in (
+        WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann),
+        WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann, project=world.two),
+        WantedKey(KeyKind.SERVICE, project=world.two),
+    ):
+        with pytest.raises((PermissionDenied, NotFound)):
+            await world.tenants.add_key(ann, wanted)
+    for change in (world.tenants.rotate_key(ann, unbound.id, 60), world.tenants.revoke_key(ann, unbound.id)):
+        with pytest.raises(NotFound):
+            await change
+    assert [project.id for project in world.tenants.projects(ann)] == [world.one]
+    own = WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann, project=world.one)
+    assert (await world.tenants.add_key(ann, own)).key.project == world.one
+
+
+async def test_a_key_that_ends_makes_none_that_lasts_longer(world):
+    ann = await world.actor(world.ann, expires=2_000)
+    (mine,) = world.tenants.keys(ann)
+    for expires in (None, 2_001):
+        with pytest.raises(PermissionDenied, match="ends at 2000"):
+            await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, expires=expires))
+    with pytest.raises(PermissionDenied, match="ends at 2000"):
+        await world.tenants.change_key(ann, mine.id, None, lambda grant: grant, 2**53)
+    made = await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, expires=1_999))
+    assert made.key.expires == 1_999
+
+
+@pytest.mark.parametrize("end", ["revoked", "rotated", "expired"])
+async def test_a_key_that_has_ended_stays_so(world, end):
+    made = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one, expires=1_010))
+    if end == "revoked":
+        await world.tenants.revoke_key(ADMIN, made.key.id)
+    elif end == "rotated":
+        await world.tenants.rotate_key(ADMIN, made.key.id, overlap=0)
+    else:
+        world.now = 1_010.0
+    with pytest.raises(InvalidValue, match="has ended"):
+        await world.tenants.change_key(ADMIN, made.key.id, "back", lambda grant: grant, 9_999)
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(made.secret, Chosen())
+
+
+async def test_a_written_revocation_holds_though_the_database_is_gone_afterwards(world, monkeypatch):
+    made = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
+
+    def gone(*_):
+        raise StoreUnavailable("the database is gone")
+
+    monkeypatch.setattr(SqlTenancy, "directory", gone)
+    await world.tenants.revoke_key(ADMIN, made.key.id)
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(made.secret, Chosen())
+
+
+async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
+    made = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
+    await world.tenants.rotate_key(ADMIN, made.key.id, overlap=5)
+    await world.tenants.change_key(ADMIN, made.key.id, "old", lambda _: Grant(("a",)), None)
+    await world.tenants.change_project(ADMIN, world.two, "Too", None, True)
+    await world.tenants.change_user(ADMIN, world.dan, "Daniel", None, True)
+    await world.tenants.put_member(ADMIN, world.one, world.ben, Role.VIEWER)
+    await world.tenants.remove_member(ADMIN, world.one, world.cleo)
+    learnt = [set(each(ADMIN)) for each in (world.tenants.projects, world.tenants.users, world.tenants.keys)]
+    members = set(world.tenants.members(ADMIN, world.one))
+    await world.tenants.load()
+    kept = [set(each(ADMIN)) for each in (world.tenants.projects, world.tenants.users, world.tenants.keys)]
+    assert learnt == kept
+    assert members == set(world.tenants.members(ADMIN, world.one))
 
 
 async def test_a_service_key_manages_nothing(world):

@@ -10,8 +10,9 @@ from starlette.routing import Route
 
 from antiphon.auth.base import Chosen
 from antiphon.auth.keyring import Keyring
+from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper, new_key
-from antiphon.auth.tenants import Tenants, WantedKey
+from antiphon.auth.tenants import Tenants
 from antiphon.auth.tokens import ServiceKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
@@ -138,7 +139,7 @@ async def test_lists_come_by_pages(server):
         ("/keys", {"kind": "service", "project": "nope"}, 404, None),
         ("/keys", {"kind": "service", "project": "default", "digest": "00"}, 400, "digest"),
         ("/keys", {"kind": "service", "project": "default", "models": "m"}, 400, "models"),
-        ("/keys", {"kind": "service", "project": "default", "expires_at": 1}, 400, "expires"),
+        ("/keys", {"kind": "service", "project": "default", "expires_at": 1}, 400, "expires_at"),
         ("/keys", {"kind": "service", "project": "default", "expires_at": -1}, 400, "expires_at"),
         ("/keys/none/rotate", {"overlap": 10**12}, 400, "overlap"),
         ("/keys/none/revoke", {}, 404, None),

@@ -96,7 +96,7 @@ class Keyring:
             raise PermissionDenied(f"there is no project {project}", param="x-project-id")
         if chosen.user is not None and not self._known.is_active(chosen.user):
             raise PermissionDenied(f"there is no user {chosen.user}", param="x-user-id")
-        return Actor(ActorKind.ADMIN, key.id, project, chosen.user, EVERY_RIGHT, key.grant)
+        return Actor(ActorKind.ADMIN, key.id, project, chosen.user, EVERY_RIGHT, key.grant, until=key.expires)
 
     def _service(self, key: Key, chosen: Chosen) -> Actor:
         project = key.project or DEFAULT_PROJECT
@@ -109,7 +109,9 @@ class Keyring:
                     f"this key speaks for members of its project alone, and {chosen.user} is none",
                     param="x-user-id",
                 )
-        return Actor(ActorKind.SERVICE_KEY, key.id, project, chosen.user, SERVICE, key.grant)
+        return Actor(
+            ActorKind.SERVICE_KEY, key.id, project, chosen.user, SERVICE, key.grant, True, key.expires
+        )
 
     def _user(self, key: Key, chosen: Chosen) -> Actor:
         user = key.user or ""
@@ -120,7 +122,8 @@ class Keyring:
         if role is None:
             raise PermissionDenied(f"the user is no member of the project {project}", param="x-project-id")
         rights = READER if role is Role.VIEWER else WRITER
-        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant)
+        bound = key.project is not None
+        return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
 
     def _project(self, key: Key, user: str, chosen: str | None) -> str:
         """The project that a token speaks in."""

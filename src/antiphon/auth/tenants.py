@@ -13,39 +13,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from antiphon.auth.keyring import Keyring, Known
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.policy import Policy, WantedKey, found, require_admin
 from antiphon.auth.secrets import ALPHABET, Pepper, new_key, prefix_of
-from antiphon.domain.identity import Actor, ActorKind, within
+from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import (
-    EVERYTHING,
     AuditEntry,
     Grant,
     Key,
-    KeyKind,
     Membership,
     Project,
     Role,
     User,
 )
-from antiphon.errors import InvalidValue, MissingParameter, NotFound, PermissionDenied
+from antiphon.errors import InvalidValue
 from antiphon.store.base import By, Directory, KeptKey, Tenancy
 
 MOMENT_LENGTH = 9
 """Digits of a moment in milliseconds, which ids begin with: what is listed by them comes in order."""
 RANDOM_LENGTH = 10
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class WantedKey:
-    """A key that somebody asks for."""
-
-    kind: KeyKind
-    project: str | None = None
-    user: str | None = None
-    grant: Grant = EVERYTHING
-    expires: int | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +61,12 @@ class Tenants:
 
     async def load(self) -> None:
         """Learns what the store holds."""
-        await self._change(lambda: None)
+
+        def loaded() -> None:
+            self._directory = self._tenancy.directory()
+            self._keyring.learn(self._directory)
+
+        await self._threaded(loaded)
 
     def close(self) -> None:
         """Waits for the change that is being made, and lets go of the store."""
@@ -84,35 +76,38 @@ class Tenants:
     # --- projects and users ---
 
     def projects(self, actor: Actor) -> list[Project]:
-        """Those that the actor may see: the operator all, others their own."""
-        mine = self._known().projects_of(actor.user or "")
-        return [each for each in self._directory.projects if actor.admin or each.id in (*mine, actor.project)]
+        """Those that the actor may see."""
+        return self._policy.projects(actor)
 
     def users(self, actor: Actor) -> list[User]:
-        """Those that the actor may see: the operator all, others themselves."""
-        return [each for each in self._directory.users if actor.admin or each.id == actor.user]
+        """Those that the actor may see."""
+        return self._policy.users(actor)
 
     def project(self, actor: Actor, id_: str) -> Project:
         """Raises NotFound, also for one that the actor may not see."""
-        return _found(self.projects(actor), id_, "project")
+        return found(self.projects(actor), id_, "project")
 
     def user(self, actor: Actor, id_: str) -> User:
         """Raises NotFound, also for one that the actor may not see."""
-        return _found(self.users(actor), id_, "user")
+        return found(self.users(actor), id_, "user")
 
     async def add_project(self, actor: Actor, name: str, note: str) -> Project:
-        _require_admin(actor)
+        require_admin(actor)
         project = Project(self._id("proj"), name, self._now(), note=note)
-        await self._change(lambda: self._tenancy.add_project(project, self._by(actor)))
-        return project
+
+        def changed() -> Project:
+            self._tenancy.add_project(project, self._by(actor))
+            return self._learn_project(project)
+
+        return await self._threaded(changed)
 
     async def change_project(
         self, actor: Actor, id_: str, name: str | None, note: str | None, archived: bool | None
     ) -> Project:
-        _require_admin(actor)
+        require_admin(actor)
 
         def changed() -> Project:
-            project = _found(self._directory.projects, id_, "project")
+            project = found(self._directory.projects, id_, "project")
             if archived and id_ == "default":
                 raise InvalidValue("the project default cannot be archived", param="archived")
             new = replace(
@@ -122,23 +117,27 @@ class Tenants:
                 archived=self._since(project.archived, archived),
             )
             self._tenancy.change_project(new, self._by(actor))
-            return new
+            return self._learn_project(new)
 
-        return await self._change(changed)
+        return await self._threaded(changed)
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
-        _require_admin(actor)
+        require_admin(actor)
         user = User(self._id("user"), name, self._now(), email, note=note)
-        await self._change(lambda: self._tenancy.add_user(user, self._by(actor)))
-        return user
+
+        def changed() -> User:
+            self._tenancy.add_user(user, self._by(actor))
+            return self._learn_user(user)
+
+        return await self._threaded(changed)
 
     async def change_user(
         self, actor: Actor, id_: str, name: str | None, note: str | None, disabled: bool | None
     ) -> User:
-        _require_admin(actor)
+        require_admin(actor)
 
         def changed() -> User:
-            user = _found(self._directory.users, id_, "user")
+            user = found(self._directory.users, id_, "user")
             new = replace(
                 user,
                 name=user.name if name is None else name,
@@ -146,51 +145,53 @@ class Tenants:
                 disabled=self._since(user.disabled, disabled),
             )
             self._tenancy.change_user(new, self._by(actor))
-            return new
+            return self._learn_user(new)
 
-        return await self._change(changed)
+        return await self._threaded(changed)
 
     # --- members ---
 
     def members(self, actor: Actor, project: str) -> list[Membership]:
         """Of a project that the actor may see. Raises NotFound."""
-        _found(self.projects(actor), project, "project")
+        found(self.projects(actor), project, "project")
         return [each for each in self._directory.memberships if each.project == project]
 
     async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
         def changed() -> Membership:
-            self._require_owner(actor, project)
+            self._policy.require_owner(actor, project)
             membership = Membership(project, user, role, self._now())
             self._tenancy.put_membership(membership, self._by(actor))
+            self._learn(memberships=(*self._without(project, user), membership))
             return membership
 
-        return await self._change(changed)
+        return await self._threaded(changed)
 
     async def remove_member(self, actor: Actor, project: str, user: str) -> None:
         def changed() -> None:
             if user != actor.user:
-                self._require_owner(actor, project)
-            _found(self.projects(actor), project, "project")
+                self._policy.require_owner(actor, project)
+            found(self.projects(actor), project, "project")
             self._tenancy.remove_membership(project, user, self._by(actor))
+            self._learn(memberships=self._without(project, user))
 
-        await self._change(changed)
+        await self._threaded(changed)
 
     # --- keys ---
 
     def keys(self, actor: Actor) -> list[Key]:
         """Those that the actor may see."""
-        return [kept.key for kept in self._directory.keys if self._sees(actor, kept.key)]
+        return self._policy.keys(actor)
 
     def key(self, actor: Actor, id_: str) -> Key:
         """Raises NotFound, also for one that the actor may not see."""
-        return _found(self.keys(actor), id_, "key")
+        return found(self.keys(actor), id_, "key")
 
     async def add_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
         def made() -> MadeKey:
-            self._require_mintable(actor, wanted)
+            self._policy.require_mintable(actor, wanted)
             return self._kept(actor, wanted)
 
-        return await self._change(made)
+        return await self._threaded(made)
 
     async def change_key(
         self,
@@ -200,42 +201,40 @@ class Tenants:
         grant: Callable[[Grant], Grant],
         expires: int | None,
     ) -> Key:
-        """`grant`: from what the key may to what it may from then on."""
+        """`grant`: from what the key may to what it may from then on. A key that has ended stays so."""
 
         def changed() -> Key:
-            key = self._own(actor, id_)
+            key = self._policy.living(actor, id_)
             new = replace(
                 key,
                 note=key.note if note is None else note,
                 grant=grant(key.grant),
                 expires=key.expires if expires is None else expires,
             )
-            _require_within(actor, new.grant)
+            self._policy.require_reached(actor, new)
             self._tenancy.change_key(new, self._by(actor))
-            return new
+            return self._learn_key(new)
 
-        return await self._change(changed)
+        return await self._threaded(changed)
 
     async def revoke_key(self, actor: Actor, id_: str) -> Key:
         """From now on it is accepted nowhere; once more changes nothing."""
 
         def changed() -> Key:
-            key = self._own(actor, id_)
+            key = self.key(actor, id_)
             if key.revoked is None:
                 key = replace(key, revoked=self._now())
                 self._tenancy.change_key(key, self._by(actor))
-            return key
+            return self._learn_key(key)
 
-        return await self._change(changed)
+        return await self._threaded(changed)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
         """A new key that may what the old one may, which ends `overlap` seconds from now."""
 
         def changed() -> MadeKey:
-            old = self._own(actor, id_)
-            if old.revoked is not None or (old.expires is not None and old.expires <= self._now()):
-                raise InvalidValue("the key has ended: make a new one", param="id")
-            _require_within(actor, old.grant)
+            old = self._policy.living(actor, id_)
+            self._policy.require_reached(actor, old)
             secret = new_key()
             key = replace(
                 old, id=self._id("key"), prefix=prefix_of(secret), created=self._now(), creator=actor.id
@@ -244,64 +243,18 @@ class Tenants:
             ending = replace(old, expires=ends if old.expires is None else min(ends, old.expires))
             kept = KeptKey(key, self._pepper.digest(secret))
             self._tenancy.rotate_key(ending, kept, self._by(actor))
+            self._learn_key(ending)
+            self._learn(keys=(*self._directory.keys, kept))
             return MadeKey(key, secret)
 
-        return await self._change(changed)
+        return await self._threaded(changed)
 
     async def audit(
         self, actor: Actor, limit: int, before: int | None, target: str | None
     ) -> Sequence[AuditEntry]:
         """For the operator."""
-        _require_admin(actor)
+        require_admin(actor)
         return await self._threaded(lambda: self._tenancy.audit(limit, before, target))
-
-    # --- who may what ---
-
-    def _require_owner(self, actor: Actor, project: str) -> None:
-        _found(self.projects(actor), project, "project")
-        if not (actor.admin or self._owns(actor, project)):
-            raise PermissionDenied("only an owner of the project may change its members")
-
-    def _owns(self, actor: Actor, project: str | None) -> bool:
-        """Whether a user is an owner of the project in which the token speaks."""
-        if actor.kind is not ActorKind.USER or actor.project != project:
-            return False
-        return self._known().roles.get((actor.project, actor.user or "")) is Role.OWNER
-
-    def _sees(self, actor: Actor, key: Key) -> bool:
-        if actor.admin:
-            return True
-        if key.kind is KeyKind.ACCESS_TOKEN:
-            return key.user == actor.user is not None
-        return key.kind is KeyKind.SERVICE and self._owns(actor, key.project)
-
-    def _own(self, actor: Actor, id_: str) -> Key:
-        """A key that the actor may change: each that it sees."""
-        return self.key(actor, id_)
-
-    def _require_mintable(self, actor: Actor, wanted: WantedKey) -> None:
-        _require_within(actor, wanted.grant)
-        if wanted.kind is KeyKind.ADMIN:
-            _require_admin(actor)
-            _require_absent(wanted, "project", "user")
-        elif wanted.kind is KeyKind.SERVICE:
-            _require_absent(wanted, "user")
-            project = _required(wanted.project, "project")
-            _found(self.projects(actor), project, "project")
-            if not (actor.admin or self._owns(actor, project)):
-                raise PermissionDenied("only an owner of the project may make keys for it")
-        else:
-            self._require_token_mintable(actor, wanted)
-        if wanted.expires is not None and wanted.expires <= self._now():
-            raise InvalidValue("the key would end before it begins", param="expires")
-
-    def _require_token_mintable(self, actor: Actor, wanted: WantedKey) -> None:
-        user = _required(wanted.user, "user")
-        if not actor.admin and user != actor.user:
-            raise PermissionDenied("access tokens are made by their own user, or by the operator")
-        _found(self._directory.users, user, "user")
-        if wanted.project is not None and wanted.project not in self._known().projects_of(user):
-            raise NotFound(f"{user} is no member of {wanted.project}", param="project")
 
     # --- how it is done ---
 
@@ -319,26 +272,45 @@ class Tenants:
             expires=wanted.expires,
             note=wanted.note,
         )
-        self._tenancy.add_key(KeptKey(key, self._pepper.digest(secret)), self._by(actor))
+        kept = KeptKey(key, self._pepper.digest(secret))
+        self._tenancy.add_key(kept, self._by(actor))
+        self._learn(keys=(*self._directory.keys, kept))
         return MadeKey(key, secret)
 
-    async def _change(self, change: Callable[[], T]) -> T:
-        """Does it, and learns what is then there."""
+    def _learn(self, **changes: tuple[object, ...]) -> None:
+        """What was written is known from now on, without asking the database again: it may be gone."""
+        self._directory = replace(self._directory, **changes)  # type: ignore[arg-type]
+        self._keyring.learn(self._directory)
 
-        def changed() -> T:
-            try:
-                return change()
-            finally:
-                self._directory = self._tenancy.directory()
-                self._keyring.learn(self._directory)
+    def _learn_project(self, project: Project) -> Project:
+        self._learn(projects=_put(self._directory.projects, project))
+        return project
 
-        return await self._threaded(changed)
+    def _learn_user(self, user: User) -> User:
+        self._learn(users=_put(self._directory.users, user))
+        return user
+
+    def _learn_key(self, key: Key) -> Key:
+        self._learn(
+            keys=tuple(
+                replace(kept, key=key) if kept.key.id == key.id else kept for kept in self._directory.keys
+            )
+        )
+        return key
+
+    def _without(self, project: str, user: str) -> tuple[Membership, ...]:
+        """The memberships but for one."""
+        return tuple(
+            each for each in self._directory.memberships if (each.project, each.user) != (project, user)
+        )
 
     async def _threaded(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _known(self) -> Known:
-        return Known.of(self._directory)
+    @property
+    def _policy(self) -> Policy:
+        """The rules as of now."""
+        return Policy(self._directory, self._now())
 
     def _id(self, noun: str) -> str:
         """An id that nobody has."""
@@ -367,33 +339,10 @@ def _digits(number: int) -> str:
     return digits.rjust(MOMENT_LENGTH, ALPHABET[0])
 
 
-Noun = TypeVar("Noun", Project, User, Key)
+Listed = TypeVar("Listed", Project, User)
 
 
-def _found(things: Iterable[Noun], id_: str, noun: str) -> Noun:
-    for thing in things:
-        if thing.id == id_:
-            return thing
-    raise NotFound(f"there is no {noun} {id_[:100]}")
-
-
-def _required(value: str | None, name: str) -> str:
-    if value is None:
-        raise MissingParameter(f"{name} is missing", param=name)
-    return value
-
-
-def _require_absent(wanted: WantedKey, *names: str) -> None:
-    for name in names:
-        if getattr(wanted, name) is not None:
-            raise InvalidValue(f"a key of kind {wanted.kind} has no {name}; leave it out", param=name)
-
-
-def _require_admin(actor: Actor) -> None:
-    if not actor.admin:
-        raise PermissionDenied("only the operator's key may do this")
-
-
-def _require_within(actor: Actor, grant: Grant) -> None:
-    if not within(grant, actor.grant):
-        raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
+def _put(things: Iterable[Listed], thing: Listed) -> tuple[Listed, ...]:
+    """The same with one in the place of the one of its id, or at the end."""
+    by_id = {each.id: each for each in things} | {thing.id: thing}
+    return tuple(by_id.values())

@@ -56,6 +56,10 @@ class Actor:
     rights: frozenset[Right] = LOCAL
     grant: Grant = EVERYTHING
     """To which models and paths the key is confined."""
+    bound: bool = False
+    """Whether the key is for its project alone, and so for none other of its user's."""
+    until: int | None = None
+    """Unix seconds at which the key ends."""
 
     @property
     def admin(self) -> bool:

@@ -7,7 +7,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.auth.tenants import Tenants, WantedKey
+from antiphon.auth.policy import WantedKey
+from antiphon.auth.tenants import Tenants
 from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Grant, Key, Membership
 from antiphon.errors import InvalidValue

@@ -1,0 +1,141 @@
+"""What an actor may see and change of projects, users and keys at one moment: decides, and changes none."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from antiphon.auth.keyring import Known
+from antiphon.domain.identity import Actor, ActorKind, within
+from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
+from antiphon.errors import InvalidValue, MissingParameter, NotFound, PermissionDenied
+from antiphon.store.base import Directory
+
+
+@dataclass(frozen=True, slots=True)
+class WantedKey:
+    """A key that somebody asks for."""
+
+    kind: KeyKind
+    project: str | None = None
+    user: str | None = None
+    grant: Grant = EVERYTHING
+    expires: int | None = None
+    note: str = ""
+
+
+class Policy:
+    """The rules over one directory. What an actor may not see is not there."""
+
+    def __init__(self, directory: Directory, now: int) -> None:
+        self._directory = directory
+        self._known = Known.of(directory)
+        self._now = now
+
+    def projects(self, actor: Actor) -> list[Project]:
+        """Those that the actor may see: the operator all, others their own, a key of one project that one."""
+        mine = [] if actor.bound else self._known.projects_of(actor.user or "")
+        return [each for each in self._directory.projects if actor.admin or each.id in (*mine, actor.project)]
+
+    def users(self, actor: Actor) -> list[User]:
+        """Those that the actor may see: the operator all, others themselves."""
+        return [each for each in self._directory.users if actor.admin or each.id == actor.user]
+
+    def keys(self, actor: Actor) -> list[Key]:
+        """Those that the actor may see."""
+        return [kept.key for kept in self._directory.keys if self.sees(actor, kept.key)]
+
+    def key(self, actor: Actor, id_: str) -> Key:
+        """Raises NotFound, also for one that the actor may not see."""
+        return found(self.keys(actor), id_, "key")
+
+    def require_owner(self, actor: Actor, project: str) -> None:
+        """Raises NotFound and PermissionDenied."""
+        found(self.projects(actor), project, "project")
+        if not (actor.admin or self.owns(actor, project)):
+            raise PermissionDenied("only an owner of the project may change its members")
+
+    def owns(self, actor: Actor, project: str | None) -> bool:
+        """Whether a user is an owner of the project in which the token speaks."""
+        if actor.kind is not ActorKind.USER or actor.project != project:
+            return False
+        return self._known.roles.get((actor.project, actor.user or "")) is Role.OWNER
+
+    def sees(self, actor: Actor, key: Key) -> bool:
+        """Whether a key is there for an actor, which then may also change it."""
+        if actor.admin:
+            return True
+        if actor.bound and key.project != actor.project:
+            return False
+        if key.kind is KeyKind.ACCESS_TOKEN:
+            return key.user == actor.user is not None
+        return key.kind is KeyKind.SERVICE and self.owns(actor, key.project)
+
+    def living(self, actor: Actor, id_: str) -> Key:
+        """A key that the actor may change, which is each that it sees and that has not ended."""
+        key = self.key(actor, id_)
+        if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
+            raise InvalidValue("the key has ended: make a new one", param="id")
+        return key
+
+    def require_reached(self, actor: Actor, key: Key | WantedKey) -> None:
+        """Nobody makes a key that may more than theirs: other models or paths, other projects, for longer."""
+        if not within(key.grant, actor.grant):
+            raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
+        if actor.bound and key.project != actor.project:
+            raise PermissionDenied(f"this key is for the project {actor.project} alone: name it in project")
+        if actor.until is not None and (key.expires is None or key.expires > actor.until):
+            raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
+
+    def require_mintable(self, actor: Actor, wanted: WantedKey) -> None:
+        """Raises a RequestError for a key that makes no sense, or that the actor may not make."""
+        self.require_reached(actor, wanted)
+        if wanted.kind is KeyKind.ADMIN:
+            require_admin(actor)
+            _require_absent(wanted, "project", "user")
+        elif wanted.kind is KeyKind.SERVICE:
+            _require_absent(wanted, "user")
+            project = _required(wanted.project, "project")
+            found(self.projects(actor), project, "project")
+            if not (actor.admin or self.owns(actor, project)):
+                raise PermissionDenied("only an owner of the project may make keys for it")
+        else:
+            self._require_token_mintable(actor, wanted)
+        if wanted.expires is not None and wanted.expires <= self._now:
+            raise InvalidValue("the key would end before it begins", param="expires_at")
+
+    def _require_token_mintable(self, actor: Actor, wanted: WantedKey) -> None:
+        user = _required(wanted.user, "user")
+        if not actor.admin and user != actor.user:
+            raise PermissionDenied("access tokens are made by their own user, or by the operator")
+        found(self._directory.users, user, "user")
+        if wanted.project is not None and wanted.project not in self._known.projects_of(user):
+            raise NotFound(f"{user} is no member of {wanted.project}", param="project")
+
+
+Noun = TypeVar("Noun", Project, User, Key)
+
+
+def found(things: Iterable[Noun], id_: str, noun: str) -> Noun:
+    """The one of an id. Raises NotFound."""
+    for thing in things:
+        if thing.id == id_:
+            return thing
+    raise NotFound(f"there is no {noun} {id_[:100]}")
+
+
+def _required(value: str | None, name: str) -> str:
+    if value is None:
+        raise MissingParameter(f"{name} is missing", param=name)
+    return value
+
+
+def _require_absent(wanted: WantedKey, *names: str) -> None:
+    for name in names:
+        if getattr(wanted, name) is not None:
+            raise InvalidValue(f"a key of kind {wanted.kind} has no {name}; leave it out", param=name)
+
+
+def require_admin(actor: Actor) -> None:
+    """Raises PermissionDenied for everybody else."""
+    if not actor.admin:
+        raise PermissionDenied("only the operator's key may do this")
