@@ -12,7 +12,13 @@ import pytest
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tool, ToolCall, Tools
-from antiphon.errors import Overloaded, TemplateRefused, UnsupportedParameter
+from antiphon.errors import (
+    ContextLengthExceeded,
+    InvalidValue,
+    Overloaded,
+    TemplateRefused,
+    UnsupportedParameter,
+)
 from antiphon.rendering.apart import (
     AT_ONCE,
     MOST_WAITING,
@@ -110,6 +116,7 @@ async def test_a_hostile_template_is_refused_within_seconds_while_others_go_on(s
         assert not job.done()
     refused = job.result()
     assert refused.param == "chat_template" and refused.status == 400
+    assert refused.message.startswith("the request's chat template ")
     assert "0x" not in refused.message and os.sep + "usr" not in refused.message
     assert time.monotonic() - begun < 40
     assert descendants(os.getpid(), "antiphon.sandbox") == []
@@ -137,6 +144,35 @@ async def test_what_was_stopped_is_told_without_details(stop, said):
     with pytest.raises(TemplateRefused, match=said) as refused:
         await own("{{ x }}", Helper(stopped)).render(talk("Hello"), FakeClock())
     assert refused.value.param == "chat_template" and "detail" not in refused.value.message
+
+
+@pytest.mark.parametrize("source", ['{{ "\\ud800" }}', '{{ raise_exception("\\ud800") }}', "a\udc00"])
+async def test_half_a_surrogate_pair_of_a_template_reaches_neither_a_tokenizer_nor_an_error(source):
+    engine, tokens = renderer(Script(text="ok"))
+    refused = await refusal(engine, replace(talk("Hello"), template=source))
+    assert refused.param == "chat_template" and not tokens.requests
+    assert refused.message.encode()
+    with pytest.raises(TemplateRefused):
+        ChatTemplate(source, SPECIAL).render(talk("Hello"), FakeClock())
+
+
+async def test_a_prompt_that_is_too_long_names_what_made_it_so():
+    engine, _ = renderer()
+
+    async def named(conversation, **output):
+        with pytest.raises((ContextLengthExceeded, InvalidValue)) as refused:
+            await answer(engine, asking(conversation, **output))
+        return refused.value.param, "the request's chat template" in refused.value.message
+
+    short, long = talk("Hello"), talk("a" * 6000)
+    for least in (100, 100_000):
+        writes = replace(short, template=f"{{{{ 'a b ' * {4096 + least} }}}}")
+        assert await named(writes) == ("chat_template", True)
+    assert await named(replace(long, template=FAMILIES["chatml"])) == ("messages", True)
+    assert await named(long) == ("messages", False)
+    few = replace(short, template="{{ 'a b ' * 99 }}")
+    assert await named(few, max_tokens=100_000) == ("chat_template", True)
+    assert await named(replace(short, template="{{ '' }}", add_special=False)) == ("chat_template", False)
 
 
 async def test_errors_that_name_a_field_keep_it():

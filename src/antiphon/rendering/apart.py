@@ -27,6 +27,9 @@ RENDER = "antiphon.rendering.apart:render"
 FIELD = "chat_template"
 """What the callers call it; errors name it."""
 
+ANY = "the chat template"
+"""How errors of rendering begin, whose template it may be."""
+
 AT_ONCE = 2
 """Helpers that run at the same time: each takes a processor while it does."""
 
@@ -77,10 +80,10 @@ class Helper:
             async with self._places:
                 said = await self._run(RENDER, payload_of(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
-            raise TemplateRefused(refused.message, param=FIELD) from None
+            raise TemplateRefused(_of_request(refused.message), param=FIELD) from None
         except JobStopped as stopped:
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
-            raise TemplateRefused(f"the chat template {what}", param=FIELD) from None
+            raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
         finally:
             self._here -= 1
         return await asyncio.to_thread(_pieces, said)
@@ -240,6 +243,11 @@ def _message(said: SaidMessage) -> Message:
         said["tool_call_id"],
         said["reasoning"],
     )
+
+
+def _of_request(message: str) -> str:
+    """The sentence about a template with whose it is."""
+    return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
 
 
 def _pieces(said: object) -> tuple[TextPiece, ...]:

@@ -2,7 +2,7 @@
 nothing."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.domain.constraint import Constraint
@@ -12,7 +12,8 @@ from antiphon.domain.request import Conversation, GenerationRequest, Output, Ove
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.apart import OwnTemplate
+from antiphon.rendering.apart import FIELD, OwnTemplate
+from antiphon.rendering.characters import is_whole
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.recital import Recital, lay_out
@@ -244,7 +245,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
     left = context - count
     if not count:
-        raise InvalidValue("the prompt holds no token; send at least one", param=_field(prompt))
+        raise InvalidValue("the prompt holds no token; send at least one", param=_at_fault(prompt, ()))
     if wanted is not None and wanted < (0 if output.echo else 1):
         raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
     if left < (0 if wanted == 0 else 1):
@@ -252,7 +253,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
             f"this model's context length is {context} tokens, and {_named(prompt)} has {count}: "
             "shorten it to at "
             + (f"most {context}" if wanted == 0 else f"most {context - 1}, so that one can be generated"),
-            param=_field(prompt),
+            param=_at_fault(prompt, _lengths(tokens, facts)),
         )
     if wanted is not None and wanted > left and output.overflow is Overflow.SHORTEN:
         wanted = left
@@ -260,7 +261,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -
         raise ContextLengthExceeded(
             f"this model's context length is {context} tokens; {_named(prompt)} has {count} and {wanted} "
             f"more were asked for, {count + wanted} together: ask for at most {left}, or shorten the prompt",
-            param=_field(prompt),
+            param=_at_fault(prompt, _lengths(tokens, facts)),
         )
     return Fitted(tokens, left if wanted is None else wanted)
 
@@ -274,27 +275,39 @@ def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt,
         raise ContextLengthExceeded(
             f"this model's context length is {facts.info.context_length} tokens, and {_named(prompt)} has "
             f"at least {least}: shorten it",
-            param=_field(prompt),
+            param=_at_fault(prompt, (size,)),
         )
 
 
 def _require_characters(prompt: Prompt) -> None:
     """Raises InvalidValue for half a surrogate pair: JSON can say one, UTF-8 and tokenizers cannot."""
     texts = texts_of(prompt) if isinstance(prompt, Conversation) else [prompt.text or ""]
-    try:
-        for text in texts:
-            text.encode()
-    except UnicodeEncodeError:
+    if not all(map(is_whole, texts)):
         raise InvalidValue(
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",
             param=_field(prompt),
-        ) from None
+        )
 
 
 def _named(prompt: Prompt) -> str:
     """With what counts beside the messages."""
-    has_tools = isinstance(prompt, Conversation) and prompt.tools is not None
-    return "the prompt with its tools" if has_tools else "the prompt"
+    if not isinstance(prompt, Conversation):
+        return "the prompt"
+    written = "the prompt that the request's chat template writes" if prompt.template is not None else ""
+    return written or ("the prompt with its tools" if prompt.tools is not None else "the prompt")
+
+
+def _at_fault(prompt: Prompt, lengths: Iterable[int]) -> str:
+    """The field that made a prompt of parts of these lengths, in bytes or characters: the request's template,
+    where less than half of it is what the messages and tools say."""
+    if not isinstance(prompt, Conversation) or prompt.template is None:
+        return _field(prompt)
+    said, size = sum(len(text.encode()) for text in texts_of(prompt)), sum(lengths)
+    return FIELD if not size or 2 * said < size else _field(prompt)
+
+
+def _lengths(tokens: Sequence[int], facts: Facts) -> Iterator[int]:
+    return (len(facts.vocabulary.pieces[token]) for token in tokens)
 
 
 def _field(prompt: Prompt) -> str:

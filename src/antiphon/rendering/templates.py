@@ -20,6 +20,7 @@ from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.allowance import Allowance, allow
+from antiphon.rendering.characters import escaped, is_whole
 from antiphon.rendering.environment import BoundedEnvironment
 from antiphon.rendering.reasoning import effort
 from antiphon.rendering.reasoning.families import notation_of
@@ -189,7 +190,7 @@ class ChatTemplate:
         variables = self._variables(conversation, cover, clock)
         # A message weighs more than its text: a template runs a dozen steps for each.
         with allow(size_of(conversation)) as granted, covering(cover):
-            rendered = "".join(self._written(variables, granted))
+            rendered = _valid("".join(self._written(variables, granted)))
         if loses:
             raise TemplateRefused(
                 "the chat template shows no system message; say it in the user's", param="messages"
@@ -363,7 +364,7 @@ def _written(tree: nodes.Template) -> Written:
 
 def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
     def raise_exception(message: object) -> NoReturn:
-        said = show(str(message))[:500]
+        said = escaped(show(str(message))[:500])
         raise RaisedByTemplate(f"the chat template refuses these messages: {said}", param="messages")
 
     return raise_exception
@@ -379,8 +380,15 @@ def _strftime_now(clock: Clock) -> Callable[[str], str]:
     return strftime_now
 
 
+def _valid(text: str) -> str:
+    """What a template wrote. Raises TemplateRefused: its literals can say what is no character."""
+    if not is_whole(text):
+        raise TemplateRefused("the chat template writes half of a surrogate pair, which is no character")
+    return text
+
+
 def _refusal(what: str, error: BaseException) -> TemplateRefused:
     """The template's error as one of ours; its text may name Python objects, but holds no address and no
     path."""
-    said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return TemplateRefused(f"the model's chat template {what} ({said})", param="messages")
+    said = escaped(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    return TemplateRefused(f"the chat template {what} ({said})", param="messages")

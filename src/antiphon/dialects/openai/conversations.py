@@ -1,6 +1,6 @@
-"""A conversation with what is said of its rendering: the assistant's turn opened or the last message left open,
-a template of the request's own, values and documents for it. What of them the model's template can take is
-not known here."""
+"""A conversation with what is said of its rendering: the assistant's turn opened or the last message left
+open, a template of the request's own, values and documents for it. What of them the model's template can take
+is not known here."""
 
 import json
 import re

@@ -5,9 +5,10 @@ from types import MappingProxyType
 
 RENDERED: Mapping[str, str] = MappingProxyType(
     {
-        "add_generation_prompt": "Whether the assistant's turn is opened after the messages; true by default.",
-        "continue_final_message": "Whether the last message, the assistant's, is left open and the model goes "
-        "on with it; its text is not repeated. Not together with add_generation_prompt.",
+        "add_generation_prompt": "Whether the assistant's turn is opened after the messages; true by "
+        "default.",
+        "continue_final_message": "Whether the last message, the assistant's, is left open and the model "
+        "goes on with it; its text is not repeated. Not together with add_generation_prompt.",
         "chat_template": "A Jinja template in the place of the model's, at most 100,000 characters; rendered "
         "in a process of its own within two seconds of processor time and 256 MB.",
         "chat_template_kwargs": "Values by name for the template, at most 64. One that it does not read, and "
