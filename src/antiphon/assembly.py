@@ -97,7 +97,9 @@ def managing(settings: Settings, clock: Clock) -> tuple[Keyring, Tenants]:
 
     pepper = given_pepper(settings.keys.pepper or "")
     keyring = Keyring(pepper, clock.wall)
-    return keyring, Tenants(SqlTenancy(Database(settings.keys.store or "")), keyring, pepper, clock.wall)
+    return keyring, Tenants(
+        SqlTenancy(Database(settings.keys.store or "", told=False)), keyring, pepper, clock.wall
+    )
 
 
 def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings) -> Adapters:

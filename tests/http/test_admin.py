@@ -130,6 +130,8 @@ async def test_lists_come_by_pages(server):
         ("/projects", {"name": 3}, 400, "name"),
         ("/projects", {}, 400, "name"),
         ("/projects", {"name": "a\nb"}, 400, "name"),
+        ("/projects", {"name": "a\n"}, 400, "name"),
+        ("/users", {"name": "A", "email": "a@b\n"}, 400, "email"),
         ("/projects", b'{"name": "P", "name": "Q"}', 400, "name"),
         ("/projects", b"[]", 400, None),
         ("/projects", {"name": "default"}, 409, None),

@@ -35,6 +35,13 @@ def test_what_was_answered_outlives_a_power_failure(database):
         assert said == ["wal", 2]
 
 
+def test_a_new_file_is_its_owners_alone(tmp_path):
+    made = Database(f"sqlite:///{tmp_path}/antiphon.db")
+    made.ready()
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+    made.close()
+
+
 def test_foreign_keys_are_kept(database):
     with pytest.raises(sa.exc.IntegrityError), database.writing() as connection:
         connection.execute(

@@ -98,6 +98,8 @@ class Policy:
             found(self.projects(actor), project, "project")
             if not (actor.admin or self.owns(actor, project)):
                 raise PermissionDenied("only an owner of the project may make keys for it")
+            if not self._known.is_open(project):
+                raise InvalidValue("the project is archived: no key of it is accepted", param="project")
         else:
             self._require_token_mintable(actor, wanted)
         if wanted.expires is not None and wanted.expires <= self._now:
@@ -107,7 +109,8 @@ class Policy:
         user = _required(wanted.user, "user")
         if not actor.admin and user != actor.user:
             raise PermissionDenied("access tokens are made by their own user, or by the operator")
-        found(self._directory.users, user, "user")
+        if not self._known.is_active(found(self._directory.users, user, "user").id):
+            raise InvalidValue("the user is disabled: no token of theirs is accepted", param="user")
         if wanted.project is not None and wanted.project not in self._known.projects_of(user):
             raise NotFound(f"{user} is no member of {wanted.project}", param="project")
 

@@ -123,7 +123,8 @@ class Tenants:
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
         require_admin(actor)
-        user = User(self._id("user"), name, self._now(), email, note=note)
+        address = None if email is None else email.lower()
+        user = User(self._id("user"), name, self._now(), address, note=note)
 
         def changed() -> User:
             self._tenancy.add_user(user, self._by(actor))

@@ -1,7 +1,6 @@
 """`antiphon config`: the effective settings and where each came from. Starts nothing and opens no model."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from antiphon.settings_model import ModelSettings
 from antiphon.settings_said import SourceKind, flag
 
 SECRET_SETTINGS = frozenset({"api_key", "pepper"})
-CREDENTIALS = re.compile(r"//[^/@]*@")
-"""Name and password in an address."""
 MASK = "***"
 
 
@@ -59,8 +56,8 @@ def section_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
         values = getattr(settings, section)
         for name, _, _, _ in declared(section):
             value = getattr(values, name)
-            shown = CREDENTIALS.sub(f"//{MASK}@", value) if isinstance(value, str) else value
-            shown = MASK if name in SECRET_SETTINGS and value else shown
+            secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
+            shown = MASK if secret and value else value
             yield Row(f"{section}.{name}", shown, found.get((section, name), DEFAULT))
 
 

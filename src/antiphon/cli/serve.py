@@ -131,7 +131,11 @@ def panel(settings: Settings, serving: Serving) -> str:
     info = serving.engines[first]
     lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
     path, body = example(first, info)
-    key = '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n' if settings.server.api_key else ""
+    key = (
+        '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n'
+        if settings.server.api_key or settings.keys.enabled
+        else ""
+    )
     lines += [
         f"  docs     {serving.url}/docs",
         "",

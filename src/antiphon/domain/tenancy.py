@@ -35,7 +35,7 @@ class Project:
 
     id: str
     name: str
-    """Unique among those that are not archived."""
+    """Unique, also among those that are archived."""
     created: int
     """Unix seconds, as all times here."""
     archived: int | None = None

@@ -5,7 +5,7 @@ Base models are there from the start to the end. Adapters come and go while requ
 engine that it found, so taking a name away ends none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from antiphon.domain.adapter import Adapter
@@ -53,14 +53,14 @@ class Models:
         """The models that are adapters of another."""
         return tuple(model for model in self if model.parent is not None)
 
-    def get(self, name: str) -> Model:
+    def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
         """The model of that name, or of which it is an alias. Raises ModelNotFound, which names those that
-        exist."""
+        exist, of those that the caller may use."""
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
             found = self._models.get(target)
         if found is None:
-            known = ", ".join(list(self._models)[:MOST_SHOWN]) or "none"
+            known = ", ".join([name for name in self._models if may_use(name)][:MOST_SHOWN]) or "none"
             shown = name if len(name) <= 100 else name[:100] + "..."
             deployment = (
                 "; nothing is deployed by name here, leave out # and what follows" if "#" in name else ""
@@ -69,6 +69,10 @@ class Models:
                 f"the model {shown!r} does not exist; this server has: {known}{deployment}", param="model"
             )
         return found
+
+    def is_alias(self, name: str) -> bool:
+        """Whether a rule of the operator's, or of a dialect, says what the name means."""
+        return self._aliases.is_taken(name)
 
     def put(self, model: Model) -> None:
         """Serves an adapter from now on, in place of one of the same name."""

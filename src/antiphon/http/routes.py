@@ -18,7 +18,7 @@ from antiphon.http.edge import Edge, exchange_of
 from antiphon.http.generate import decoded
 from antiphon.http.openapi import document
 from antiphon.http.work import attended
-from antiphon.pipeline.authorize import authorize
+from antiphon.pipeline.resolve import resolve
 
 T = TypeVar("T")
 
@@ -127,14 +127,12 @@ async def awaited(request: Request, work: Awaitable[T]) -> T:
 def _chosen(request: Request, name: str | None) -> Model:
     """The named model; without a name the only one, adapters of it apart. Raises PermissionDenied for a model
     that the caller's key is not for."""
-    models = edge_of(request).models
-    bases = models.bases()
+    models, actor = edge_of(request).models, exchange_of(request.scope).actor
+    bases = [model for model in models.bases() if actor.may_use(model.name)]
     if name is None and len(bases) != 1:
         names = ", ".join(model.name for model in bases) or "none"
         raise MissingParameter(f"model is missing; this server has: {names}", param="model")
-    model = bases[0] if name is None else models.get(name)
-    authorize(exchange_of(request.scope).actor, model)
-    return model
+    return bases[0] if name is None else resolve(models, name, actor)
 
 
 def _tokenizing(model: Model) -> Tokenizing:

@@ -5,7 +5,8 @@ from antiphon.engines.registry import Model
 from antiphon.errors import PermissionDenied
 
 
-def authorize(actor: Actor, model: Model) -> None:
-    """Raises PermissionDenied for a model that the actor's key is not for, whatever name it was asked by."""
+def authorize(actor: Actor, model: Model, name: str) -> None:
+    """Raises PermissionDenied for a model that the actor's key is not for, whatever the `name` that it was
+    asked by; tells of no other."""
     if not actor.may_use(model.name):
-        raise PermissionDenied(f"this key is not for the model {model.name}", param="model")
+        raise PermissionDenied(f"this key is not for the model {name}", param="model")

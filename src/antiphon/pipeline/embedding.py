@@ -10,8 +10,8 @@ from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import Models
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.attempt import patiently
-from antiphon.pipeline.authorize import authorize
 from antiphon.pipeline.meter import OK, ending
+from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
@@ -24,8 +24,7 @@ async def embed(
     Raises ModelNotFound, PermissionDenied for a model that the caller's key is not for, and
     UnsupportedParameter for one that makes none.
     """
-    model = models.get(request.model)
-    authorize(context.actor, model)
+    model = resolve(models, request.model, context.actor)
     request = replace(request, model=model.name)
     engine = model.engine
     if not isinstance(engine, TextEmbedding):

@@ -13,7 +13,6 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.pipeline.attempt import attempt
-from antiphon.pipeline.authorize import authorize
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
 from antiphon.pipeline.resolve import resolve
@@ -36,8 +35,7 @@ class Pipeline:
 
         Raises ModelNotFound, and PermissionDenied for a model that the caller's key is not for.
         """
-        model = resolve(self.models, request)
-        authorize(context.actor, model)
+        model = resolve(self.models, request.model, context.actor)
         if request.model != model.name:
             request = replace(request, model=model.name)
         attempted = attempt(model.engine, request, context, self.restart_patience)

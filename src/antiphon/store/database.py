@@ -4,6 +4,7 @@ SQLite runs in WAL mode with full synchronisation, so that what was answered out
 PostgreSQL has a small pool.
 """
 
+import logging
 import re
 import shutil
 import sqlite3
@@ -22,6 +23,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
+from antiphon.telemetry.logs import record
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 UPGRADE = "antiphon store upgrade"
@@ -63,8 +65,11 @@ class Standing:
 class Database:
     """One database. Every method blocks."""
 
-    def __init__(self, url: str) -> None:
-        """`url`: `sqlite:///PATH`, or `postgresql://...`. Connects to nothing yet. Raises StoreRefused."""
+    def __init__(self, url: str, told: bool = True) -> None:
+        """`url`: `sqlite:///PATH`, or `postgresql://...`. `told`: whether errors say where it is and what it
+        said, as the operator needs it; else the log does, as callers read errors. Connects to nothing yet.
+        Raises StoreRefused."""
+        self._told = told
         try:
             self._url = sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError):
@@ -139,6 +144,11 @@ class Database:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
+    def _make_private(self) -> None:
+        """A new file is its owner's alone; what SQLite puts beside it gets the same rights."""
+        if self.file is not None and self.file.parent.is_dir() and not self.file.exists():
+            self.file.touch(mode=0o600)
+
     def _copied(self, backup: Path | None, revision: str | None) -> Path:
         source = self.file
         if source is None:
@@ -170,6 +180,7 @@ class Database:
     def _spoken(self) -> Iterator[None]:
         """The driver's failures in one sentence, without what was sent."""
         try:
+            self._make_private()
             yield
         except sa.exc.IntegrityError:
             raise
@@ -179,7 +190,10 @@ class Database:
             ) from None
         except sa.exc.SQLAlchemyError as problem:
             said = str(getattr(problem, "orig", None) or type(problem).__name__).strip().split("\n")[0]
-            raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
+            if self._told:
+                raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
+            record("store_failed", logging.ERROR, database=self.shown, problem=said)
+            raise StoreUnavailable("the database does not answer; nothing was changed") from None
 
     def close(self) -> None:
         """Closes every connection."""

@@ -1,6 +1,6 @@
 """The handlers of /admin/v1, and where they lie."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -9,9 +9,10 @@ from starlette.responses import Response
 
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.tenants import Tenants
+from antiphon.dialects.strict_json import shown_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.tenancy import Grant, Key, Membership
-from antiphon.errors import InvalidValue
+from antiphon.errors import InvalidValue, UnknownParameter
 from antiphon.http.admin import shapes
 from antiphon.http.edge import exchange_of
 
@@ -166,12 +167,12 @@ class Admin:
 
     async def audit(self, request: Request) -> Response:
         """The latest changes first."""
-        limit, before = _limit(request), request.query_params.get("before")
+        query = _query(request, "limit", "before", "target")
+        limit, before = _limit(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
             raise InvalidValue("before must be the number of an entry", param="before")
-        target = request.query_params.get("target")
         found = await self._tenants.audit(
-            _actor(request), limit + 1, None if before is None else int(before), target
+            _actor(request), limit + 1, None if before is None else int(before), query.get("target")
         )
         cards = [(str(each.id), shapes.audit_card(each)) for each in found[:limit]]
         return _listed(cards, len(found) > limit, shapes.AuditPage)
@@ -179,7 +180,8 @@ class Admin:
 
 def _page(request: Request, cards: Sequence[tuple[str, Card]], shape: type[shapes.Page]) -> Response:
     """Those after the id that the query names."""
-    limit, after = _limit(request), request.query_params.get("after")
+    query = _query(request, "limit", "after")
+    limit, after = _limit(query), query.get("after")
     at = 0
     if after is not None:
         ids = [id_ for id_, _ in cards]
@@ -196,8 +198,22 @@ def _listed(cards: Sequence[tuple[str, Card]], more: bool, shape: type[shapes.Pa
     )
 
 
-def _limit(request: Request) -> int:
-    said = request.query_params.get("limit", str(USUAL))
+def _query(request: Request, *known: str) -> dict[str, str]:
+    """The query by name. Raises UnknownParameter and InvalidValue for what would be dropped."""
+    said: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise UnknownParameter(
+                f"unknown query field {shown_key(name)}; known: {', '.join(known)}", param=shown_key(name)
+            )
+        if name in said:
+            raise InvalidValue(f"{name} is said twice", param=name)
+        said[name] = value
+    return said
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    said = query.get("limit", str(USUAL))
     if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= MOST):
         raise InvalidValue(f"limit must be an integer of 1 to {MOST}", param="limit")
     return int(said)

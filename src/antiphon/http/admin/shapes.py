@@ -14,12 +14,14 @@ from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, Unkno
 
 YEAR = 366 * 24 * 3600
 MAX_PATTERNS = 100
+PLAIN = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
+"""No control characters. `$` would take a line break at the end."""
 
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PLAIN)]
 Note = Annotated[str, Meta(max_length=2_000)]
-Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=r"^[^@\s]+@[^@\s]+$")]
+Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=r"^[^@\s]+@[^@\s]+(?![\s\S])")]
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
-Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN)]
 Patterns = Annotated[list[Pattern], Meta(max_length=MAX_PATTERNS)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
 Overlap = Annotated[int, Meta(ge=0, le=YEAR)]
@@ -298,8 +300,16 @@ def _explained(complaint: complaints.Complaint) -> AntiphonError:
     if name := complaint.unknown:
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
-    return InvalidValue(f"{path or 'the body'} must be {complaint.taken}", param=path or None)
+    taken = complaint.taken
+    if complaint.chooses and path in CHOICES:
+        taken = " or ".join(CHOICES[path])
+    elif "matching regex" in complaint.said:
+        taken = "an email address" if path == "email" else "a text without control characters"
+    return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
 
+
+CHOICES: Mapping[str, tuple[str, ...]] = {"kind": tuple(KeyKind), "role": tuple(Role)}
+"""What fields of few values take."""
 
 REQUESTS: Mapping[str, type[Struct]] = {
     each.__name__: each
