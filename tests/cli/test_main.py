@@ -24,7 +24,20 @@ def test_help_lists_every_command_within_its_time(antiphon: Run):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("serve",), ("chat",), ("doctor",), ("bench",), ("top",), ("config",)]
+    "arguments",
+    [
+        (),
+        ("serve",),
+        ("chat",),
+        ("doctor",),
+        ("bench",),
+        ("top",),
+        ("config",),
+        ("projects", "list"),
+        ("users", "create"),
+        ("keys", "create"),
+        ("audit",),
+    ],
 )
 def test_help_imports_no_work(arguments: tuple[str, ...]):
     shown = subprocess.run(

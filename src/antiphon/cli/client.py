@@ -22,7 +22,7 @@ LARGEST_ANSWER = 16 * 1024 * 1024
 
 RECEIVED_AT_ONCE = 64 * 1024
 
-OK = 200
+GRANTED = (200, 201, 204)
 
 
 class CallFailed(Exception):
@@ -111,6 +111,11 @@ class Client:
         with self._called("POST", path, body) as response:
             return response.read(LARGEST_ANSWER).decode("utf-8", "replace")
 
+    def asked(self, method: str, path: str, body: dict[str, object] | None = None) -> object:
+        """The JSON value that the server answers with; None where it answers with none. Raises CallFailed."""
+        with self._called(method, path, body) as response:
+            return _decoded(response.read(LARGEST_ANSWER))
+
     def metrics(self) -> str:
         """The page of the server's numbers, as it stands. Raises CallFailed."""
         with self._called("GET", "/metrics") as response:
@@ -133,7 +138,7 @@ class Client:
     def _called(
         self, method: str, path: str, body: dict[str, object] | None = None
     ) -> Iterator[HTTPResponse]:
-        """A response with status 200, closed with its connection afterwards; its faults as CallFailed."""
+        """A response that grants what was asked, closed with its connection afterwards; else CallFailed."""
         sent = None if body is None else json.dumps(body).encode()
         with closing(self._connected()) as connection:
             try:
@@ -199,8 +204,8 @@ def _usage(value: object) -> Usage | None:
 
 
 def _granted(response: HTTPResponse) -> HTTPResponse:
-    """The response, if its status is 200; else its error is raised as CallFailed."""
-    if response.status != OK:
+    """The response, if it grants what was asked; else its error is raised as CallFailed."""
+    if response.status not in GRANTED:
         answer = _decoded(response.read(LARGEST_ANSWER))
         raise _said(answer, response.status, f"the server answered {response.status} {response.reason}")
     return response

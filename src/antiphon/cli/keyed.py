@@ -8,24 +8,18 @@ from contextlib import closing
 from pathlib import Path
 
 from antiphon.auth.secrets import Pepper, given_pepper, kept_pepper, new_key, prefix_of, write_secret
+from antiphon.cli.home import ADMIN_FILE, home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
 from antiphon.settings import Settings, with_keys
 from antiphon.store.base import By, KeptKey, Tenancy
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
-from antiphon.weights.keeping import default_registry
 
 STORE_FILE = "antiphon.db"
-ADMIN_FILE = "admin.key"
 MARK = "pepper"
 BOOT = "antiphon serve"
 """Who the audit says made the first key."""
-
-
-def home_of(environ: Mapping[str, str], home: Path) -> Path:
-    """ANTIPHON_HOME, or the platform's directory for data."""
-    return default_registry(environ, home).parent
 
 
 def store_url(said: str | None, home: Path) -> str:

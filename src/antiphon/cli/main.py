@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 import antiphon
+from antiphon.cli import keys, models, options, projects, store_app, users
 from antiphon.cli import lora as adapters
-from antiphon.cli import models, options, store_app
 
 app = typer.Typer(
     name="antiphon",
@@ -24,6 +24,10 @@ app = typer.Typer(
 
 app.add_typer(models.app)
 app.add_typer(adapters.app)
+app.add_typer(projects.app)
+app.add_typer(users.app)
+app.add_typer(keys.app)
+app.command("audit")(keys.audit)
 app.add_typer(store_app.app)
 
 

@@ -43,3 +43,4 @@ ServerUrl = Annotated[
     str | None,
     typer.Option("--url", help="Address of the server. [that of the settings: http://127.0.0.1:8000]"),
 ]
+Note = Annotated[str, typer.Option(help="What it is for. [nothing]", show_default=False)]

@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 from antiphon.cli.asked import Asked
-from antiphon.cli.keyed import home_of, store_url
+from antiphon.cli.home import home_of
+from antiphon.cli.keyed import store_url
 from antiphon.errors import AntiphonError
 from antiphon.store.database import Database
 

@@ -1,0 +1,177 @@
+"""`antiphon keys` and `antiphon audit`: the keys of a running server, and who changed what."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.cli import options
+from antiphon.domain.tenancy import KeyKind
+
+if TYPE_CHECKING:
+    from antiphon.cli.admin import Admin, Card
+
+app = typer.Typer(name="keys", help="Keys of a running server.", no_args_is_help=True, rich_markup_mode=None)
+
+Key = Annotated[str, typer.Argument(help="Its id, as `keys list` shows it; not the key itself.")]
+NONE = "there is no key that you may see; antiphon keys create makes one"
+
+
+@app.command("list")
+def list_keys(
+    project: Annotated[str | None, typer.Option(help="Only those of a project.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only those of a user.")] = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """List keys, also those that ended."""
+    from antiphon.cli import admin
+
+    def work(server: "Admin") -> None:
+        found = [
+            card
+            for card in server.listed("keys")
+            if project in (None, card.get("project")) and user in (None, card.get("user"))
+        ]
+        rows = [_row(card) for card in found]
+        print(admin.as_json({"keys": found}) if as_json else admin.table(rows, NONE))
+
+    admin.run(work, url)
+
+
+@app.command()
+def create(
+    kind: Annotated[KeyKind, typer.Argument(help="Whom it speaks for: see docs/keys.md.")],
+    project: Annotated[
+        str | None, typer.Option(help="Of a service key its project; of an access token the only one.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Of an access token its user.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Models that it is for, * for any run; repeated. [all]"),
+    ] = None,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Paths that it is for, * for any run; repeated. [all]"),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [never]")
+    ] = None,
+    note: options.Note = "",
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
+    from antiphon.cli import admin, moments
+
+    def work(server: "Admin") -> None:
+        card = server.made(
+            "keys",
+            kind=kind,
+            project=project,
+            user=user,
+            models=model or None,
+            endpoints=endpoint or None,
+            expires_at=None if expires is None else moments.until(expires),
+            note=note,
+        )
+        _show_once(card, as_json)
+
+    admin.run(work, url)
+
+
+@app.command()
+def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+    """Show what a key may, and until when."""
+    from antiphon.cli import admin
+
+    def work(server: "Admin") -> None:
+        card = server.shown("keys", key)
+        print(admin.as_json(card) if as_json else admin.details(card))
+
+    admin.run(work, url)
+
+
+@app.command()
+def rotate(
+    key: Key,
+    overlap: Annotated[str, typer.Option(help="How long the old key is still accepted: 1h, 7d.")] = "0s",
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key that may what the old one may, and print it this once; the old one ends."""
+    from antiphon.cli import admin, moments
+
+    def work(server: "Admin") -> None:
+        card = server.made("keys", key, "rotate", overlap=moments.duration(overlap))
+        _show_once(card, as_json)
+        admin.note(f"{key} ends in {overlap}" if moments.duration(overlap) else f"{key} has ended")
+
+    admin.run(work, url)
+
+
+@app.command()
+def revoke(key: Key, url: options.ServerUrl = None) -> None:
+    """End a key now."""
+    from antiphon.cli import admin
+
+    def work(server: "Admin") -> None:
+        server.made("keys", key, "revoke")
+        admin.note(f"revoked {key}")
+
+    admin.run(work, url)
+
+
+def audit(
+    target: Annotated[str | None, typer.Option(help="Only changes of this project, user or key.")] = None,
+    most: Annotated[int, typer.Option("--limit", min=1, help="Entries, the latest first.")] = 50,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """List who changed what of projects, users and keys."""
+    from antiphon.cli import admin
+
+    def work(server: "Admin") -> None:
+        found = server.listed("audit", most=most, **({"target": target} if target else {}))
+        names = ("id", "at", "actor", "action", "target")
+        rows = [{name: admin.cell(name, card.get(name)) for name in names} | _detail(card) for card in found]
+        print(admin.as_json({"audit": found}) if as_json else admin.table(rows, "nothing was changed"))
+
+    admin.run(work, url)
+
+
+def _show_once(card: "Card", as_json: bool) -> None:
+    """The key alone on standard output."""
+    from antiphon.cli import admin
+
+    print(admin.as_json(card) if as_json else card.get("secret"))
+    admin.note(f"made {card.get('kind')} key {card.get('id')}; it is not shown again")
+
+
+def _detail(card: "Card") -> dict[str, str]:
+    detail = card.get("detail")
+    said = detail.items() if isinstance(detail, dict) else ()
+    return {"detail": " ".join(f"{name}={value}" for name, value in said)}
+
+
+def _row(card: "Card") -> dict[str, str]:
+    from antiphon.cli.admin import cell
+
+    names = ("id", "kind", "prefix", "project", "user")
+    models = "all" if card.get("models") is None else cell("models", card.get("models"))
+    return {
+        **{name: cell(name, card.get(name)) for name in names},
+        "models": models,
+        "state": _state(card),
+        "note": str(card.get("note")),
+    }
+
+
+def _state(card: "Card") -> str:
+    from antiphon.cli import admin, moments
+
+    if card.get("revoked_at") is not None:
+        return f"revoked {admin.cell('revoked_at', card.get('revoked_at'))}"
+    ends = card.get("expires_at")
+    if not isinstance(ends, int):
+        return "active"
+    return f"{'ended' if ends <= moments.now() else 'ends'} {admin.moment(ends)}"

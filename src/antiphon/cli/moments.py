@@ -1,0 +1,43 @@
+"""Times as people write them on a command line."""
+
+import re
+import time
+from datetime import UTC, datetime
+
+from antiphon.errors import SettingsError
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+
+
+def now() -> int:
+    """Unix seconds."""
+    return int(time.time())
+
+
+def duration(text: str) -> int:
+    """Seconds of `30d`, `12h`, `15m`, `90s`, `2w`. Raises SettingsError."""
+    seconds = _seconds(text)
+    if seconds is None:
+        raise SettingsError(f"{text!r} is no duration; write it as 90s, 15m, 12h, 30d or 2w")
+    return seconds
+
+
+def until(text: str) -> int:
+    """The Unix second in which a duration from now ends, or a date begins, in UTC unless it says another
+    zone. Raises SettingsError."""
+    seconds = _seconds(text)
+    if seconds is not None:
+        return now() + seconds
+    try:
+        said = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"{text!r} is no time; write it as 12h, 30d, 2030-01-31 or 2030-01-31T12:00"
+        ) from None
+    return int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp())
+
+
+def _seconds(text: str) -> int | None:
+    found = DURATION.fullmatch(text)
+    return int(found[1]) * UNITS[found[2]] if found else None

@@ -1,0 +1,197 @@
+"""The commands over the admin API as a user runs them: what they send and print, and one line about what is
+wrong. With a real server they are tested in tests/e2e/test_keys_commands.py."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from antiphon.cli import admin
+from antiphon.cli.client import CallFailed
+from tests.cli.conftest import Run
+
+SECRET = "ak-canary-5d1c"
+
+
+@dataclass
+class Scripted:
+    """Answers in turn, and keeps what it was asked."""
+
+    url: str = ""
+    answers: list[tuple[int, object]] = field(default_factory=list)
+    asked: list[tuple[str, str, object, str | None]] = field(default_factory=list)
+    """Method, path, body, bearer."""
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    state = Scripted()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+        def handle_one(self) -> None:
+            size = int(self.headers["content-length"] or 0)
+            said = json.loads(self.rfile.read(size)) if size else None
+            state.asked.append((self.command, self.path, said, self.headers["authorization"]))
+            status, answer = state.answers.pop(0)
+            body = b"" if status == 204 else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = handle_one  # noqa: N815 - as http.server calls them
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{listening.server_address[1]}"
+    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield state
+    finally:
+        listening.shutdown()
+        listening.server_close()
+        thread.join()
+
+
+def page(*rows: object, following: str | None = None) -> tuple[int, object]:
+    return 200, {"object": "list", "data": list(rows), "next": following}
+
+
+def project(number: int) -> dict[str, object]:
+    named = {"object": "project", "id": f"proj_{number}", "name": f"P{number}", "note": ""}
+    return named | {"created_at": 0, "archived_at": None}
+
+
+def test_a_list_is_read_to_its_end(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(project(1), following="proj_1"), page(project(2))]
+    ended = antiphon("projects", "list", "--url", server.url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "CREATED", "STATE", "NOTE"]
+    assert [line.split()[0] for line in lines[1:]] == ["proj_1", "proj_2"]
+    assert [path.partition("?")[2] for _, path, _, _ in server.asked] == [
+        "limit=1000",
+        "limit=1000&after=proj_1",
+    ]
+
+
+def test_the_audit_ends_at_its_limit(antiphon: Run, server: Scripted) -> None:
+    rows: list[dict[str, object]] = [
+        {"id": n, "at": 60, "actor": "a", "action": "key.create", "target": "k", "detail": {}} for n in (3, 2)
+    ]
+    server.answers = [page(*rows, following="2"), page(rows[0], following="1")]
+    ended = antiphon("audit", "--limit", "3", "--target", "k", "--json", "--url", server.url)
+    assert [row["id"] for row in json.loads(ended.stdout)["audit"]] == [3, 2, 3]
+    queries = [path.partition("?")[2] for _, path, _, _ in server.asked]
+    assert queries == ["limit=3&target=k", "limit=1&target=k&before=2"]
+
+
+def test_a_new_key_is_alone_on_standard_output(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(201, {"id": "key_1", "kind": "service", "secret": SECRET})]
+    words = "service --project default --model a* --model b --endpoint /v1/* --expires 2030-01-01 --note bot"
+    ended = antiphon("keys", "create", *words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, f"{SECRET}\n")
+    assert "key_1" in ended.stderr and SECRET not in ended.stderr
+    confined = {"models": ["a*", "b"], "endpoints": ["/v1/*"], "expires_at": 1_893_456_000, "note": "bot"}
+    sent = {"kind": "service", "project": "default"} | confined
+    assert server.asked == [("POST", "/admin/v1/keys", sent, None)]
+
+
+def test_what_a_rotation_asks_for(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(201, {"id": "key_2", "kind": "service", "secret": SECRET})]
+    ended = antiphon("keys", "rotate", "key_1", "--overlap", "1h", "--url", server.url)
+    assert ended.stdout == f"{SECRET}\n" and "key_1 ends in 1h" in ended.stderr
+    assert server.asked[0][:3] == ("POST", "/admin/v1/keys/key_1/rotate", {"overlap": 3600})
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ("projects rename p New", ("PATCH", "/projects/p", {"name": "New"})),
+        ("projects archive p", ("PATCH", "/projects/p", {"archived": True})),
+        ("projects restore p", ("PATCH", "/projects/p", {"archived": False})),
+        ("projects add-member p u --role owner", ("PUT", "/projects/p/members/u", {"role": "owner"})),
+        ("projects remove-member p u", ("DELETE", "/projects/p/members/u", None)),
+        ("users disable u", ("PATCH", "/users/u", {"disabled": True})),
+        ("users enable u/../v", ("PATCH", "/users/u%2F..%2Fv", {"disabled": False})),
+        ("keys revoke k", ("POST", "/keys/k/revoke", {})),
+    ],
+)
+def test_what_changes_something_sends_only_that(
+    antiphon: Run, server: Scripted, words: str, sent: tuple[str, str, object]
+) -> None:
+    server.answers = [(204, None) if "remove" in words else (200, {})]
+    ended = antiphon(*words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    method, path, body = sent
+    assert server.asked == [(method, f"/admin/v1{path}", body, None)]
+
+
+def test_what_is_no_time_is_told_before_anything_is_sent(antiphon: Run, server: Scripted) -> None:
+    for words in (("create", "service", "--expires", ""), ("rotate", "k", "--overlap", "soon")):
+        ended = antiphon("keys", *words, "--url", server.url)
+        assert ended.returncode == 1 and "write it as" in ended.stderr
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (
+            403,
+            {"message": "only the operator's key may do this", "code": "permission_denied"},
+            "do this. Set ANTIPHON_API_KEY",
+        ),
+        (404, {"message": "no such path.", "code": "route_not_found"}, "ANTIPHON_KEYS=true"),
+        (409, {"message": "taken\x1b[2J", "code": "conflict"}, r"taken\x1b[2J"),
+    ],
+)
+def test_a_refusal_is_one_line_that_helps(
+    antiphon: Run, server: Scripted, status: int, error: dict[str, str], said: str
+) -> None:
+    server.answers = [(status, {"error": error})]
+    ended = antiphon("users", "create", "Ann", "--url", server.url)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize("answer", [{"data": "x"}, {"data": ["x"]}, [], "x"])
+def test_another_server_is_told_apart(antiphon: Run, server: Scripted, answer: object) -> None:
+    server.answers = [(200, answer)]
+    ended = antiphon("projects", "list", "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "does not answer like Antiphon" in ended.stderr
+
+
+def test_names_command_no_terminal(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(project(1) | {"name": "\x1b]52;c;x\x07"})]
+    assert "\x1b" not in antiphon("projects", "list", "--url", server.url).stdout
+
+
+def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "admin.key").write_text("ak-operator\n")
+    monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
+    monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
+    for url in ("http://127.0.0.1:8000", "localhost:8000", "http://[::1]:1", "http://127.9.9.9"):
+        assert admin.place(url) == (url, "ak-operator")
+    for url in (
+        "http://192.0.2.1",
+        "https://example.com",
+        "http://localhost.example.com",
+        "127.0.0.1@host:1",
+        "::",
+    ):
+        assert admin.place(url) == (url, None)
+    monkeypatch.setenv("ANTIPHON_API_KEY", "ak-mine")
+    assert admin.place("http://127.0.0.1:8000")[1] == "ak-mine"
+
+
+def test_an_id_of_dots_is_no_path() -> None:
+    with pytest.raises(CallFailed, match="no id"):
+        admin._path("projects", "..")
