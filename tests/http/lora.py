@@ -3,7 +3,7 @@ everything as it ships but the library.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,9 @@ from safetensors.numpy import save_file
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.aliases import Aliases
 from antiphon.engines.registry import Model, Models
 from antiphon.http.edge import Edge
 from antiphon.pipeline.adapters import Adapters, Home
@@ -98,13 +100,17 @@ async def lending(
     models: tuple[str, ...] = ("m",),
     hub: str | None = None,
     repositories: tuple[str, ...] = ("*",),
+    aliases: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Lora]:
     """The server, while the context lasts; `hub`: the address of one that callers may deploy from."""
     shelf, registry = tmp_path / "shelf", tmp_path / "registry"
     shelf.mkdir(exist_ok=True)
     made = tokens or ScriptedTokenEngine()
     renderers = {name: Renderer(made, prove=unproved) for name in models}
-    served = Models(tuple(Model(name, renderer, 7) for name, renderer in renderers.items()))
+    served = Models(
+        tuple(Model(name, renderer, 7) for name, renderer in renderers.items()),
+        Aliases(aliases or {}, Fireworks.aliases),
+    )
     metrics, clock = Metrics(), FakeClock()
     keeper = Keeper(registry, [shelf], MOST)
     homes = {

@@ -277,6 +277,8 @@ async def test_both_routes_ask_for_the_key(tmp_path, base):
         ({"lora_name": "../a", "lora_path": "a"}, "invalid_value", "lora_name"),
         ({"lora_name": "a\n", "lora_path": "a"}, "invalid_value", "lora_name"),
         ({"lora_name": "a" * 201, "lora_path": "a"}, "invalid_value", "lora_name"),
+        ({"lora_name": "a/../b", "lora_path": "a"}, "invalid_value", "lora_name"),
+        ({"lora_name": "a//b", "lora_path": "a"}, "invalid_value", "lora_name"),
         ({"lora_name": 1, "lora_path": "a"}, "invalid_value", "lora_name"),
         ({"lora_name": "a", "lora_path": ""}, "invalid_value", "lora_path"),
         ({"lora_name": "a", "lora_path": ["a"]}, "invalid_value", "lora_path"),
@@ -290,7 +292,7 @@ async def test_both_routes_ask_for_the_key(tmp_path, base):
             "is_3d_lora_weight",
         ),
     ],
-    ids=range(16),
+    ids=range(18),
 )
 async def test_a_body_that_is_wrong_is_refused_by_the_fields_name(lora, body, code, param):
     reply = await lora.ask(LOAD, body)

@@ -306,6 +306,13 @@ async def test_an_adapter_of_another_model_is_an_error(caller, hub, tmp_path):
         ({"model_name": PIRATE, "hf_token": "a\r\nx: y"}, "hf_token"),
         ({"model_name": PIRATE, "name": "a b"}, "name"),
         ({"model_name": PIRATE, "name": "m"}, "name"),
+        ({"model_name": PIRATE, "name": "a/../m"}, "name"),
+        ({"model_name": PIRATE, "name": "a//m"}, "name"),
+        ({"model_name": PIRATE, "name": "a/"}, "name"),
+        ({"model_name": PIRATE, "name": "a/."}, "name"),
+        ({"model_name": "a/../b", "model_source": "LOCAL"}, "model_name"),
+        ({"model_name": PIRATE, "name": "accounts/fireworks/models/m"}, "name"),
+        ({"model_name": PIRATE, "name": "accounts/fireworks/models/later"}, "name"),
         ({"model_name": PIRATE, "name": "x" * 201}, "name"),
         ({"model_name": PIRATE, "base_model_name": "other"}, "base_model_name"),
         ({"model_name": PIRATE, "surprise": 1}, "surprise"),
@@ -331,6 +338,24 @@ async def test_a_name_that_was_not_deployed_is_not_taken(caller):
     assert shown["model_name"].startswith("sha256:") and shown["creator"] is None
     assert (await caller.http.delete(f"{API}/lora/loaded")).status_code == 200
     await caller.deployed(name="loaded")
+
+
+async def test_no_adapter_takes_over_an_alias_and_a_rule_for_all_other_names_reserves_none(
+    tmp_path, base, hub
+):
+    aliases = {"gpt-4": "m", "later": "nothing-yet", "team/*": "m", "*": "m"}
+    async with calling(tmp_path, base, hub=hub.url, aliases=aliases) as caller:
+        before = await caller.say("gpt-4")
+        path = str(caller.lora.peft("pirate"))
+        for name in ("gpt-4", "later", "team/pirate", "accounts/fireworks/models/m"):
+            error = await caller.refused(name=name)
+            assert error["param"] == "name" and "is an alias" in error["message"], error
+            loaded = await caller.lora.load(name, path, load_inplace=True)
+            assert (loaded.status, loaded.error["param"]) == (400, "lora_name")
+        assert not hub.asked, "nobody was asked"
+        assert await caller.say("gpt-4") == before
+        await caller.deployed(name="pirate.v1/.x")
+        assert await caller.names() == ["pirate.v1/.x"]
 
 
 # --- who may ------------------------------------------------------------------------------------------------

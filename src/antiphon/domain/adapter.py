@@ -7,8 +7,15 @@ from dataclasses import dataclass
 LONGEST_NAME = 200
 """Characters of a name, as of a model's."""
 
-ADAPTER_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
-"""Such names can be said in a log, a label, a path of an address and a terminal without being quoted."""
+ADAPTER_NAME = re.compile(rf"(?!.*/\.{{0,2}}(?:/|\Z))[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{LONGEST_NAME - 1}}}")
+"""Such names can be said in a log, a label, a path of an address and a terminal without being quoted; no
+client or proxy makes another of them on the way, as they do of `a/../b`."""
+
+NAME_RULE = (
+    f"at most {LONGEST_NAME} letters, digits and characters of ._:/-, begin with a letter or digit, and hold "
+    "no empty, . or .. part between slashes"
+)
+"""The same in words, after `must be`."""
 
 
 @dataclass(frozen=True, slots=True)

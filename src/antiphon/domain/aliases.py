@@ -30,6 +30,11 @@ class Aliases:
                 return target.replace(STAR, fits[1]) if STAR in target else target
         return None
 
+    def is_taken(self, name: str) -> bool:
+        """Whether a rule is about such names, so that no adapter of a caller's may have one. A lone `*` is
+        about all that has no name, and takes none."""
+        return any(pattern.fullmatch(name) for pattern, _ in self._rules if pattern != ANYTHING)
+
 
 def _precedence(name: str) -> tuple[bool, int]:
     return STAR in name, -len(name)
@@ -37,3 +42,6 @@ def _precedence(name: str) -> tuple[bool, int]:
 
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.escape(name).replace(re.escape(STAR), "([^#]+)"), re.DOTALL)
+
+
+ANYTHING = _pattern(STAR)

@@ -184,6 +184,11 @@ class Adapters:
             raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")
         return name, self._homes[name]
 
+    def require_no_alias(self, name: str) -> None:
+        """Raises InvalidValue for a name that means another model: its callers would get this one."""
+        if self._models.is_alias(name):
+            raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
+
     def _require_free(self, wanted: Wanted) -> None:
         """Raises InvalidValue for a name that no adapter can have, before any file is looked at."""
         if wanted.name in self._models:
@@ -191,7 +196,9 @@ class Adapters:
                 raise InvalidValue(
                     f"{wanted.name!r} is a base model's name; choose another", param="lora_name"
                 )
-        elif len(self._models.adapters()) >= MOST_ADAPTERS:
+            return
+        self.require_no_alias(wanted.name)
+        if len(self._models.adapters()) >= MOST_ADAPTERS:
             record("adapters_full", logging.WARNING, most=MOST_ADAPTERS)
             raise InvalidValue(
                 f"{MOST_ADAPTERS:,} adapters are loaded, which is the most; unload one first",

@@ -77,7 +77,7 @@ class Deployments:
         then nothing has changed and nothing is left."""
         adapters = self._changing()
         with _named():
-            self._require_free(wanted.name)
+            self._require_free(wanted.name, adapters)
             if wanted.source is Source.LOCAL:
                 await adapters.load(Wanted(wanted.name, _below(wanted), wanted.base, in_place=True))
                 return self._noted(wanted, None, actor)
@@ -85,7 +85,7 @@ class Deployments:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(wanted)
             async with self._turn(), self._fetching.fetched(wanted) as found:
-                self._require_free(wanted.name)
+                self._require_free(wanted.name, adapters)
                 base = wanted.base or self._base(adapters, found)
                 await adapters.load(Wanted(wanted.name, found.path, base, True, found.directory))
                 return self._noted(wanted, found.commit, actor)
@@ -125,9 +125,12 @@ class Deployments:
             raise PermissionDenied(REMEDY)
         return self._adapters
 
-    def _require_free(self, name: str) -> None:
+    def _require_free(self, name: str, adapters: Adapters) -> None:
         """Raises InvalidValue for a name that is not a deployment's."""
-        if name not in self._models or self._record(self._models.get(name)) is not None:
+        if name not in self._models:
+            adapters.require_no_alias(name)
+            return
+        if self._record(self._models.get(name)) is not None:
             return
         whose = (
             "a base model" if self._models.get(name).parent is None else "an adapter that was not deployed"

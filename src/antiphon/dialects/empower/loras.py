@@ -11,7 +11,7 @@ from antiphon.dialects.empower.fields import PREFIX, Place, sift
 from antiphon.dialects.empower.wire import DeployRequest
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.strict_json import read_object
-from antiphon.domain.adapter import ADAPTER_NAME, LONGEST_NAME
+from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.errors import InvalidValue
@@ -109,8 +109,7 @@ class EmpowerLoras:
         if not ADAPTER_NAME.fullmatch(name):
             also = "; send a name that does" if wire.name is None else ""
             raise InvalidValue(
-                f"{field} must be at most {LONGEST_NAME} letters, digits and characters of ._:/-, and begin "
-                f"with a letter or digit{also}",
+                f"{field} must be {NAME_RULE}{also}",
                 param=field,
             )
         if wire.hf_token is not None and not HUB_TOKEN.fullmatch(wire.hf_token):

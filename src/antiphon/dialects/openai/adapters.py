@@ -10,7 +10,7 @@ from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.wire import Name
 from antiphon.dialects.strict_json import read_object
-from antiphon.domain.adapter import ADAPTER_NAME, LONGEST_NAME
+from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.errors import InvalidValue
 
 LONGEST_PATH = 4096
@@ -45,8 +45,7 @@ class VLLMAdapters:
         wire = shaped(given, LoadAdapterRequest)
         if not ADAPTER_NAME.fullmatch(wire.lora_name):
             raise InvalidValue(
-                f"lora_name must be at most {LONGEST_NAME} letters, digits and characters of ._:/-, and "
-                "begin with a letter or digit",
+                f"lora_name must be {NAME_RULE}",
                 param="lora_name",
             )
         return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
