@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from antiphon.domain.events import Started
+from antiphon.errors import InternalError
 from antiphon.telemetry.logs import FIELDS
 from tests.http.harness import CHAT, HELLO, KEY, LooseEngine, serving
 
@@ -97,6 +98,22 @@ async def test_a_defect_says_the_request_id_and_nothing_else(caplog):
     fields = getattr(logged, FIELDS)
     assert fields["request_id"] == "trace-9" and fields["problem"].startswith("KeyError at ")
     assert "test_border.py" in fields["problem"] and "canary" not in caplog.text + str(fields)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_defect_that_an_engine_contained_is_logged_once_with_the_request_id(caplog, stream):
+    async def broken():
+        yield Started(1)
+        raise InternalError("IndexError at filters.py:60 keep")
+
+    async with serving(LooseEngine(broken)) as server:
+        reply = await server.ask(CHAT, HELLO | {"stream": stream}, headers={"x-request-id": "trace-11"})
+    assert b"trace-11" in reply.body and b"IndexError" not in reply.body
+    (logged,) = [record for record in caplog.records if record.message == "internal_error"]
+    assert getattr(logged, FIELDS) == {
+        "request_id": "trace-11",
+        "problem": "IndexError at filters.py:60 keep",
+    }
 
 
 async def test_refusals_are_logged_with_their_request_id(served, caplog):

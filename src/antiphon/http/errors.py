@@ -1,8 +1,6 @@
 """Errors as HTTP responses: status and headers from the error, the body from the dialect."""
 
 import math
-import re
-import traceback
 
 from starlette.types import Message, Send
 
@@ -22,17 +20,6 @@ UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 def internal(request_id: str) -> InternalError:
     """What a caller hears of a defect: the request id and nothing else."""
     return InternalError(f"something went wrong inside the server; the request id is {request_id}")
-
-
-def frames(problem: BaseException) -> str:
-    """Type and place of an exception without its message, which may hold a prompt."""
-    stack = traceback.extract_tb(problem.__traceback__)
-    places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
-    return f"{type(problem).__name__} at {places}"
-
-
-def _short(filename: str) -> str:
-    return re.sub(r"^.*/(?:site-packages|src)/", "", filename)
 
 
 def error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:

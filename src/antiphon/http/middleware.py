@@ -24,10 +24,11 @@ from antiphon.errors import (
 )
 from antiphon.http.bodies import Account
 from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of, gathered
-from antiphon.http.errors import frames, internal, send_error
+from antiphon.http.errors import internal, send_error
 from antiphon.http.work import ClientLeft
 from antiphon.settings import is_loopback
 from antiphon.telemetry.logs import record
+from antiphon.telemetry.places import frames
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 """What a caller may name a request: enough for every tracing format, and nothing that a log or header could
@@ -51,14 +52,21 @@ JSON_TYPE = b"application/json"
 
 @contextmanager
 def translated(request_id: str) -> Iterator[None]:
-    """Turns a defect into an InternalError and a log record with its place, but not its message."""
+    """Turns a defect into an InternalError and a log record with its place, but not its message. An engine
+    that contained a defect of its own says the place."""
+    told = internal(request_id)
     try:
         yield
+    except InternalError as problem:
+        if problem.message == told.message:
+            raise
+        record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
+        raise told from problem
     except (AntiphonError, ClientLeft):
         raise
     except Exception as problem:
         record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
-        raise internal(request_id) from problem
+        raise told from problem
 
 
 class Stamp:

@@ -15,7 +15,7 @@ from antiphon.engines.llama.embedding_loop import Answer, EmbeddingLoop
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.streams import Ended
-from antiphon.errors import AntiphonError, EngineBusy, EngineError, Overloaded
+from antiphon.errors import AntiphonError, EngineBusy, EngineError, InternalError, Overloaded
 
 ROWS = 20
 POLICY = Policy(sequences=4, chunk=ROWS, budget=ROWS, cells=ROWS, queue=5, queue_per_actor=3)
@@ -32,11 +32,15 @@ class Context:
         self.statuses: dict[int, int] = {}
         self.broken: set[int] = set()
         """First tokens of texts whose vectors are no numbers."""
+        self.faulty: set[int] = set()
+        """First tokens of texts that cannot be computed for a defect of ours."""
 
     def compute(self, texts: list["array[int]"]) -> tuple[int, NDArray[np.float32]]:
         number = len(self.steps)
         self.steps.append([text[0] for text in texts])
         self.meanwhile.get(number, lambda: None)()
+        if any(text[0] in self.faulty for text in texts):
+            raise ValueError("a defect")
         status = Decoded.ABORTED if self.aborted else self.statuses.get(number, Decoded.DONE)
         rows = np.array([[1, text[0]] for text in texts], np.float32)
         rows[[text[0] in self.broken for text in texts]] = np.nan
@@ -129,6 +133,16 @@ def test_a_step_that_fails_ends_those_in_it_and_nobody_else() -> None:
     bench.context.statuses[0] = -3
     bench.run(2)
     assert isinstance(bench.error(one), EngineError) and bench.error(other) is None
+
+
+def test_a_defect_in_one_text_ends_its_request_and_nobody_else() -> None:
+    bench = Bench()
+    bench.context.faulty = {2}
+    one = bench.ask((1, 2), (2, 2), (4, 2), actor="a")
+    other, alone = bench.ask((3, 2), actor="b"), bench.ask((2, 15), actor="c")
+    bench.run(6)
+    assert isinstance(bench.error(one), InternalError) and isinstance(bench.error(alone), InternalError)
+    assert bench.error(other) is None and isinstance(bench.of(other)[1], Vectors)
 
 
 def test_a_text_without_a_vector_ends_its_request_and_nobody_else() -> None:

@@ -13,10 +13,12 @@ import pytest
 from antiphon.constraints.checking import checked
 from antiphon.constraints.matching import Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.engines.base import TokenKind
+from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama.constraining import Lent
+from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.masks import CAP, Guide, Masks, tokens_of
+from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import EngineError, UnsupportedParameter
 from tests.constraints.support import END, TOKENS
 
@@ -212,3 +214,16 @@ def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more(
     back.join(10)
     caller.join(10)
     assert not back.is_alive() and lent(b"b") == [] and calls == [b"a"]
+
+
+def test_a_guide_that_fails_between_two_looks_of_a_step_ends_in_the_next_one(masks: Masks):
+    """Its worker goes on while the decode thread looks at it."""
+    guiding, request = Guiding(), TokenRequest((TokenSegment((1, 2)),), 9)
+    sequence = Sequence(request, (1, 2), 100)
+    sequence.guide = guide = answered(masks.guide(grammar(KIND.CHOICE, '["ab"]')))
+    sequence.id, sequence.computed = 0, 1
+    guide.look()
+    assert guiding.failed([sequence]) == []
+    guide.error = EngineError("it cannot go on")
+    assert guiding.forced([sequence]) == []
+    assert [one for one, _ in guiding.failed([sequence])] == [sequence]

@@ -24,6 +24,7 @@ from antiphon.engines.base import (
     TokenEvent,
 )
 from antiphon.engines.llama.computing import Computing, Drawer, Logits, change, empty, fill
+from antiphon.engines.llama.defects import guarded
 from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.inbox import Inbox
 from antiphon.engines.llama.lending import NO_NUMBERS, Lending
@@ -183,8 +184,11 @@ class DecodeLoop:
         """Gives a sequence tokens that nothing was drawn for, until one ends it."""
         cause, said = None, 0
         while cause is None and said < len(tokens):
-            cause = sequence.take(tokens[said], self._ends)
+            cause = guarded(sequence.take, tokens[said], self._ends)
             said += 1
+        if isinstance(cause, AntiphonError):
+            self._release(sequence, Ended(cause), keep=False)
+            return
         self._say(sequence, Steps(tokens[:said]))
         self._meters.drew(sequence.request.adapter, said)
         if cause is not None:
@@ -304,11 +308,12 @@ class DecodeLoop:
         """Says the scores of the tokens that follow a span's."""
         sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt)
         asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
-        try:
-            found = prompt_scores(logits[: len(asked)], asked, sequence.request.prompt_logprobs or 0)
-        except EngineError as error:
-            self._release(sequence, Ended(error), keep=False)
-            self._clean()
+        width = sequence.request.prompt_logprobs or 0
+        found = guarded(prompt_scores, logits[: len(asked)], asked, width)
+        if isinstance(found, AntiphonError):
+            self._release(sequence, Ended(found), keep=False)
+            if isinstance(found, EngineError):
+                self._clean()
             return
         sequence.scored = span.stop
         self._say(sequence, PromptScores(span.start + 1, *found))

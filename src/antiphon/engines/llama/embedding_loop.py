@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.domain.load import Load
 from antiphon.engines.base import SequenceStarted
+from antiphon.engines.llama.defects import guarded
 from antiphon.engines.llama.inbox import Abortable, Inbox
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.lines import Lines
 from antiphon.engines.llama.meters import Timer
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.streams import Ended, Mailbox
-from antiphon.errors import EngineDied, EngineError, EngineUnavailable
+from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -175,15 +176,31 @@ class EmbeddingLoop:
         if not batch:
             return
         self._greet(batch)
-        status, rows = self._compute(batch)
-        if status == Decoded.DONE:
-            self._give(batch, rows)
-        elif status != Decoded.ABORTED:
-            log.error("llama_decode failed with %d", status)
-            failure = EngineError("the engine's library failed at this batch; the server's log says how")
-            for answer in {answer for answer, _ in batch}:
-                self._end(answer, Ended(failure))
+        found = guarded(self._compute, batch)
+        if isinstance(found, AntiphonError) and len(batch) > 1:
+            for answer, text in batch:
+                if not answer.gone:
+                    self._settle([(answer, text)], guarded(self._compute, [(answer, text)]))
+        else:
+            self._settle(batch, found)
         self._flush()
+
+    def _settle(
+        self, batch: list[tuple[Answer, "array[int]"]], found: tuple[int, Rows] | AntiphonError
+    ) -> None:
+        """Gives what was computed; a failure ends the requests of the batch."""
+        if isinstance(found, AntiphonError):
+            failure = found
+        elif found[0] == Decoded.DONE:
+            self._give(batch, found[1])
+            return
+        elif found[0] == Decoded.ABORTED:
+            return
+        else:
+            log.error("llama_decode failed with %d", found[0])
+            failure = EngineError("the engine's library failed at this batch; the server's log says how")
+        for answer in {answer for answer, _ in batch}:
+            self._end(answer, Ended(failure))
 
     def _chosen(self) -> list[tuple[Answer, "array[int]"]]:
         """The texts of the next step, each with its request. The first goes even when it is longer than a

@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from antiphon.engines.llama.computing import Logits
+from antiphon.engines.llama.defects import guarded
 from antiphon.engines.llama.sequence import Sequence
-from antiphon.errors import EngineError
+from antiphon.errors import AntiphonError, EngineError
 
 PATIENCE = 0.002
 """Seconds that a step waits for answers: more than nearly all take, less than a step. Who has none by then
@@ -72,17 +73,20 @@ class Guiding:
         """Tokens that come without a draw, of sequences that have nothing else to compute. Where
         log-probabilities are wanted each is drawn, as the only one allowed; and where the caller excludes
         tokens, so that none of these comes by force."""
-        return [
-            (one, one.guide.take_forced())
-            for one in running
-            if one.guide is not None
-            and one.request.logprobs is None
-            and not (one.drawing is not None and one.drawing.excludes)
-            and one.computed == len(one.tokens) - 1
-            and not one.scores
-            and not one.held
-            and one.guide.forced()
-        ]
+        found: list[tuple[Sequence, tuple[int, ...]]] = []
+        for one in running:
+            excludes = one.drawing is not None and one.drawing.excludes
+            if one.guide is None or one.request.logprobs is not None or excludes:
+                continue
+            if one.computed != len(one.tokens) - 1 or one.scores or one.held:
+                continue
+            try:
+                tokens = one.guide.take_forced()
+            except EngineError:
+                continue  # a worker has just found that it cannot go on: the next step ends it
+            if tokens:
+                found.append((one, tokens))
+        return found
 
     def unparked(self) -> tuple[list[Sequence | None], Logits] | None:
         """Rows whose mask has come since; those of sequences that were put back are computed again."""
@@ -97,10 +101,10 @@ class Guiding:
 
     def masked(
         self, owners: list[Sequence | None], logits: Logits
-    ) -> tuple[list[Sequence | None], dict[Sequence, EngineError]]:
+    ) -> tuple[list[Sequence | None], dict[Sequence, AntiphonError]]:
         """Who is to draw now, with its mask set; rows that have none yet are kept. And who fails."""
         drawing = list(owners)
-        errors: dict[Sequence, EngineError] = {}
+        errors: dict[Sequence, AntiphonError] = {}
         for place, sequence in enumerate(owners):
             if sequence is None or sequence.guide is None or sequence.drawing is None:
                 continue
@@ -108,10 +112,10 @@ class Guiding:
                 self._parked[sequence] = logits[place].copy()
                 drawing[place] = None
                 continue
-            try:
-                sequence.drawing.mask = sequence.guide.allowed()
-                sequence.drawing.pinned = bool(sequence.guide.forced())
-            except EngineError as error:
-                errors[sequence] = error
+            found = guarded(sequence.guide.next)
+            if isinstance(found, AntiphonError):
+                errors[sequence] = found
                 drawing[place] = None
+            else:
+                sequence.drawing.mask, sequence.drawing.pinned = found
         return drawing, errors

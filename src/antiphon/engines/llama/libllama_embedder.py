@@ -60,12 +60,14 @@ class NativeEmbedder(NativeContext):
         for seat, text in enumerate(texts):
             self.set_rows(at, text, 0, seat, True, every=True)
             at += len(text)
-        status = self.decode(at)
         found = np.zeros((len(texts), self._dimensions), np.float32)
-        if status == Decoded.DONE:
-            for seat in range(len(texts)):
-                found[seat] = self._pooled(seat)
-        self._forget(len(texts))
+        try:
+            status = self.decode(at)
+            if status == Decoded.DONE:
+                for seat in range(len(texts)):
+                    found[seat] = self._pooled(seat)
+        finally:
+            self._forget(len(texts))
         return status, found
 
     def _in_parts(self, text: "array[int]") -> tuple[int, Vector]:
@@ -73,20 +75,22 @@ class NativeEmbedder(NativeContext):
         over the parts."""
         found = np.zeros((1, self._dimensions), np.float32)
         status: int = Decoded.DONE
-        for start in range(0, len(text), self.shape.rows):
-            part = text[start : start + self.shape.rows]
-            self.set_rows(0, part, start, 0, True, every=True)
-            status = self.decode(len(part))
-            if status != Decoded.DONE:
-                break
-            match self._pooling:
-                case Pooling.MEAN:
-                    found[0] += self._pooled(0) * (len(part) / len(text))
-                case Pooling.LAST:
-                    found[0] = self._pooled(0)
-                case Pooling.CLS if start == 0:
-                    found[0] = self._pooled(0)
-        self._forget(1)
+        try:
+            for start in range(0, len(text), self.shape.rows):
+                part = text[start : start + self.shape.rows]
+                self.set_rows(0, part, start, 0, True, every=True)
+                status = self.decode(len(part))
+                if status != Decoded.DONE:
+                    break
+                match self._pooling:
+                    case Pooling.MEAN:
+                        found[0] += self._pooled(0) * (len(part) / len(text))
+                    case Pooling.LAST:
+                        found[0] = self._pooled(0)
+                    case Pooling.CLS if start == 0:
+                        found[0] = self._pooled(0)
+        finally:
+            self._forget(1)
         return status, found
 
     def _pooled(self, seat: int) -> Vector:

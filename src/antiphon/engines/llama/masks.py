@@ -130,6 +130,10 @@ class Guide:
             raise EngineError("the constraint allows no token here; nothing can follow")
         return self._allowed
 
+    def next(self) -> tuple[Allowed, bool]:
+        """What is allowed, and whether that is one token. Once `ready`. Raises EngineError."""
+        return self.allowed(), bool(self._forced)
+
     def look(self) -> None:
         """Notes whether forced tokens are known, so that all of one step go by the same: workers go on
         meanwhile. Whether they are computed together or one by one changes the last bits of what follows."""

@@ -162,13 +162,15 @@ class Drawing:
         if self.mask is not None:
             row[~self.mask] = -np.inf
 
-    def accept(self, token: int) -> None:
-        """Notes what was drawn."""
+    def accept(self, token: int, surprise: float | None = None) -> None:
+        """Notes what was drawn, and how surprising it was, in bits, where Mirostat steers."""
         self.made += 1
         if self._occurrences is not None:
             self._occurrences.add(token)
         if self._bans is not None:
             self._bans.add(token)
+        if self.steering is not None and surprise is not None:
+            self.steering.observe(surprise)
 
 
 def check(sampling: Sampling, vocabulary: int) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.engines.llama.defects import guarded
 from antiphon.engines.llama.sampling.block import Block, Floats, Head, Rows, column_sums, largest, part
 from antiphon.engines.llama.sampling.drawing import Drawing, points
 from antiphon.engines.llama.sampling.filters import keep, keep_typical, narrow
@@ -41,6 +42,10 @@ class Drawn(NamedTuple):
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
     """The likeliest (id, log-probability), best first."""
+
+
+Found = tuple[Drawn, float | None] | AntiphonError | None
+"""A row's token and, where Mirostat steers, its surprise in bits; or the error that ends its sequence."""
 
 
 @dataclass(slots=True)
@@ -82,39 +87,49 @@ class Sampler:
     def draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
         """The token of each row, or the error that ends its sequence; the drawings note their tokens.
 
-        `logits`: (rows, vocabulary), the model's own, only read. None for a row that nobody asks for.
+        `logits`: (rows, vocabulary), the model's own, only read. None for a row that nobody asks for. Raises
+        nothing: a row that cannot be drawn from for a defect of ours is an InternalError that says where
+        it lies, and the other rows' tokens are what they are without it.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            if all(drawing is None or drawing.plain for drawing in drawings):
-                return _likeliest(logits, drawings)
-            starts = range(0, len(drawings), self._size)
-            return [
-                *chain.from_iterable(
-                    self._draw(logits[at : at + self._size], drawings[at : at + self._size]) for at in starts
-                )
-            ]
+            try:
+                found = self._found(logits, drawings)
+            except Exception:  # noqa: BLE001 - a defect of ours, to be found row by row
+                rows = enumerate(drawings)
+                found = [one(guarded(self._found, logits[row : row + 1], [asked])) for row, asked in rows]
+            return [noted(*each) for each in zip(drawings, found, strict=True)]
 
-    def _draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
+    def _found(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
+        """What `draw` says, before any drawing has noted it."""
+        if all(drawing is None or drawing.plain for drawing in drawings):
+            return _likeliest(logits, drawings)
+        starts = range(0, len(drawings), self._size)
+        return [
+            *chain.from_iterable(
+                self._draw(logits[at : at + self._size], drawings[at : at + self._size]) for at in starts
+            )
+        ]
+
+    def _draw(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
         raw = Block.of(logits)
         sound = np.isfinite(raw.tops)
         asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
         said = self._said(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
         block = self._changed(raw, {row: one for row, one in asked.items() if one.changes})
         tokens = self._tokens(block, asked)
-        results: list[Drawn | AntiphonError | None] = []
+        results: list[Found] = []
         for row, drawing in enumerate(drawings):
-            token = tokens.get(row)
-            if token is None:
+            if row not in tokens:
                 error = InvalidValue(NO_TOKEN) if sound[row] else EngineError(NO_NUMBER)
                 results.append(None if drawing is None else error)
                 continue
-            asked[row].accept(token)
+            token, surprise = tokens[row]
             if row in said:
                 best, alternatives = said[row]
                 below = float(logits[row, token]) - float(raw.tops[row])
-                results.append(Drawn(token, below + best, alternatives))
+                results.append((Drawn(token, below + best, alternatives), surprise))
             else:
-                results.append(Drawn(token))
+                results.append((Drawn(token), surprise))
         return results
 
     def _said(
@@ -143,15 +158,15 @@ class Sampler:
             drawing.change(rows[row])
         return Block.of(rows)
 
-    def _tokens(self, block: Block, asked: dict[int, Drawing]) -> dict[int, int]:
-        """The token of each row that has a legal one."""
-        found: dict[int, int] = {}
+    def _tokens(self, block: Block, asked: dict[int, Drawing]) -> dict[int, tuple[int, float | None]]:
+        """The token of each row that has a legal one, and its surprise where that steers."""
+        found: dict[int, tuple[int, float | None]] = {}
         groups: dict[int, list[int]] = {}
         for row, drawing in asked.items():
             if block.tops[row] == -np.inf:
                 continue
             if drawing.greedy or drawing.pinned:
-                found[row] = int(block.rows[row].argmax())
+                found[row] = int(block.rows[row].argmax()), None
             else:
                 groups.setdefault(depth(drawing), []).append(row)
         for length, rows in groups.items():
@@ -182,14 +197,13 @@ class _Group:
         self._wanted = wanted
         self._room = room
 
-    def from_all(self) -> list[int]:
+    def from_all(self) -> list[tuple[int, float | None]]:
         """Tokens of rows that nothing is filtered from."""
         weights, sums = self._weigh(np.arange(len(self._block.rows)))
-        tokens: list[int] = across(weights, sums, self._wanted.points).tolist()
-        return tokens
+        return [(token, None) for token in across(weights, sums, self._wanted.points).tolist()]
 
-    def from_head(self, length: int) -> list[int]:
-        """Tokens of filtered rows."""
+    def from_head(self, length: int) -> list[tuple[int, float | None]]:
+        """Tokens of filtered rows, and the surprise in bits of those that Mirostat steers."""
         head = self._block.head(length)
         falls = (head.values - self._block.tops[:, None]) * self._wanted.coldness[:, None]
         weights = np.exp(falls).astype(np.float64)
@@ -208,11 +222,9 @@ class _Group:
         if len(wider):
             rows = opened[wider]
             tokens[rows], drawn[rows] = self._from_whole(rows, part(wide, wider), masses[rows])
-        for drawing, weight, mass in zip(self._wanted.drawings, drawn.tolist(), masses.tolist(), strict=True):
-            if drawing.steering is not None:
-                drawing.steering.observe(log2(mass / weight))
-        found: list[int] = tokens.tolist()
-        return found
+        numbers = zip(self._wanted.drawings, drawn.tolist(), masses.tolist(), strict=True)
+        surprises = [None if one.steering is None else log2(mass / weight) for one, weight, mass in numbers]
+        return list(zip(tokens.tolist(), surprises, strict=True))
 
     def _bounded(self, head: Head, weights: Wide) -> tuple[Flags, Flags]:
         """What min-p and top-k keep of each row's head, and for which rows that is all they keep."""
@@ -309,17 +321,28 @@ def passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
     return spots
 
 
-def _likeliest(logits: Floats, drawings: Sequence[Drawing | None]) -> list[Drawn | AntiphonError | None]:
+def _likeliest(logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
     """Greedy tokens, nothing more."""
     tokens = logits.argmax(axis=1)
     sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
-    results: list[Drawn | AntiphonError | None] = []
+    results: list[Found] = []
     for drawing, token, good in zip(drawings, tokens.tolist(), sound, strict=True):
         if drawing is None:
             results.append(None)
-        elif good:
-            drawing.accept(token)
-            results.append(Drawn(token))
         else:
-            results.append(EngineError(NO_NUMBER))
+            results.append((Drawn(token), None) if good else EngineError(NO_NUMBER))
     return results
+
+
+def noted(drawing: Drawing | None, found: Found) -> Drawn | AntiphonError | None:
+    """What a row gives, once its drawing has noted it."""
+    if drawing is None or not isinstance(found, tuple):
+        return None if isinstance(found, tuple) else found
+    drawn, surprise = found
+    error = guarded(drawing.accept, drawn.token, surprise)
+    return drawn if error is None else error
+
+
+def one(found: list[Found] | AntiphonError) -> Found:
+    """What a single row gives."""
+    return found if isinstance(found, AntiphonError) else found[0]

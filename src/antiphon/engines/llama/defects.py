@@ -1,0 +1,31 @@
+"""A defect of ours that is found while one sequence is worked on: it ends that sequence and no other."""
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from antiphon.errors import AntiphonError, InternalError
+from antiphon.telemetry.places import frames
+
+log = logging.getLogger(__name__)
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def guarded(
+    work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+) -> Result | AntiphonError:
+    """What the work gives, or what ends the sequence that it is done for.
+
+    A defect is an InternalError that says its type and place and not its message, which may hold what was
+    asked; the edge logs it under the request's id, and tells the caller that id.
+    """
+    try:
+        return work(*given, **named)
+    except AntiphonError as error:
+        return error
+    except Exception as defect:  # noqa: BLE001 - it ends one sequence, and the engine goes on
+        place = frames(defect)
+        log.error("a sequence is ended by a defect: %s", place)  # noqa: TRY400 - without the message
+        return InternalError(place)
