@@ -9,7 +9,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,7 +138,7 @@ class Database:
     def _upgrade(self) -> None:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self.writing() as connection:
+        with self._altering() as connection:
             if connection.dialect.name == "postgresql":  # SQLite's writers wait for each other anyway
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
             config.attributes["connection"] = connection
@@ -175,6 +175,16 @@ class Database:
         """One transaction: kept when the block ends, undone when it raises. Raises StoreUnavailable."""
         with self._spoken(), self._writer.begin() as connection:
             yield connection
+
+    @contextmanager
+    def _altering(self) -> Iterator[Connection]:
+        """One transaction in which tables may be made anew. Raises StoreUnavailable and StoreRefused."""
+        with self._spoken(), self._writer.connect() as connection:
+            sqlite = connection.dialect.name == "sqlite"
+            with _keys_resting(connection) if sqlite else nullcontext(), connection.begin():
+                yield connection
+                if sqlite and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
+                    raise StoreRefused(f"rows of {self.shown} name others that are not there")
 
     @contextmanager
     def _spoken(self) -> Iterator[None]:
@@ -263,6 +273,18 @@ def _sqlite(url: sa.URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+@contextmanager
+def _keys_resting(connection: Connection) -> Iterator[None]:
+    """SQLite drops no table that others name, so its foreign keys rest while tables are made anew. Outside
+    transactions: inside, SQLite ignores the switch."""
+    with closing(connection.connection.cursor()) as switch:
+        switch.execute("PRAGMA foreign_keys=OFF")
+        try:
+            yield
+        finally:
+            switch.execute("PRAGMA foreign_keys=ON")
 
 
 def _pending(script: ScriptDirectory, found: str | None) -> Iterator[str]:
