@@ -101,6 +101,7 @@ async def lending(
     hub: str | None = None,
     repositories: tuple[str, ...] = ("*",),
     aliases: Mapping[str, str] | None = None,
+    knowing: tuple[TokenVerifier, ...] = (),
 ) -> AsyncIterator[Lora]:
     """The server, while the context lasts; `hub`: the address of one that callers may deploy from."""
     shelf, registry = tmp_path / "shelf", tmp_path / "registry"
@@ -119,7 +120,7 @@ async def lending(
     }
     adapters = Adapters(served, homes, clock, metrics)
     fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
-    verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
+    verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
     pipeline = Pipeline(served, metrics, restart_patience=0.0)
     edge = Edge(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
     deployments = Deployments(served, adapters, fetching, clock)

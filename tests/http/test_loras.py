@@ -11,6 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from antiphon.auth.base import Chosen
+from antiphon.auth.tokens import ServiceKey
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.tenancy import Grant
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from benchmarks.make_model import SIZES, write_model
 from tests.http.harness import KEY, TEXT, gone
@@ -408,6 +412,52 @@ async def test_with_a_key_nobody_else_deploys_and_the_creator_is_its_name(tmp_pa
         creator = (await caller.deployed())["active_deployment"]["creator"]
         assert creator == {"actor_type": "API_KEY", "user": None, "api_key": {"name": "service-key"}}
         assert KEY not in json.dumps(creator)
+
+
+class Confined:
+    """Every token is a key of its own project, for the models `m` and `mine...`; it may deploy."""
+
+    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+        grant = Grant(models=("m", "mine*"))
+        return Actor(ActorKind.SERVICE_KEY, token, project=token, rights=EVERY_RIGHT, grant=grant)
+
+
+async def test_a_key_for_some_models_is_told_of_no_others_and_changes_none(tmp_path, base, hub):
+    knowing = (ServiceKey(KEY), Confined())
+    async with calling(tmp_path, base, hub=hub.url, models=("m", "n"), knowing=knowing) as caller:
+        caller.http.headers["authorization"] = f"Bearer {KEY}"
+        for name in ("mine", "theirs"):
+            await caller.deployed(name=name, base_model_name="m")
+        assert (await caller.http.get(f"{API}/lora/mine")).json()["active_deployment"]["creator"]
+        caller.http.headers["authorization"] = "Bearer other"
+        assert await caller.names() == ["mine"]
+        for reply in (
+            (await caller.http.get(f"{API}/lora")).json()[0],
+            await caller.deployed(name="mine2", base_model_name="m"),
+        ):
+            whose = reply["active_deployment"]["creator"]
+            assert whose is None if reply["name"] == "mine" else whose["api_key"]["name"] == "other"
+        assert [row["name"] for row in (await caller.http.get(f"{API}/base-model")).json()] == ["m"]
+        for method, path in (("GET", "lora/theirs"), ("DELETE", "lora/theirs"), ("GET", "base-model/n")):
+            reply = await caller.http.request(method, f"{API}/{path}")
+            assert reply.status_code == 404 and "does not exist" in reply.json()["message"], reply.text
+        told = await caller.refused(name="theirs")
+        assert (told["status"], told["param"]) == (403, "name")
+        for more, status, said in (
+            ({}, 400, "models that take adapters: m"),
+            ({"base_model_name": "n"}, 404, "the model 'n' does not exist"),
+            ({"base_model_name": "mine0"}, 404, "this server has: m, mine, mine2"),
+        ):
+            told = await caller.refused(name="mine3", **more)
+            assert (told["status"], told["param"]) == (status, "base_model_name"), told
+            assert told["message"].endswith(said), told
+        for path in ("load", "unload"):
+            body = {"lora_name": "theirs"} | ({"lora_path": "x"} if path == "load" else {})
+            reply = await caller.http.post(f"/v1/{path}_lora_adapter", json=body)
+            error = reply.json()["error"]
+            assert (reply.status_code, error["param"]) == (403, "lora_name"), error
+        caller.http.headers["authorization"] = f"Bearer {KEY}"
+        assert await caller.names() == ["mine", "theirs", "mine2"]
 
 
 async def test_base_models_are_shown_and_are_no_loras(caller):

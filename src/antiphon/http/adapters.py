@@ -7,6 +7,7 @@ from antiphon.errors import PermissionDenied
 from antiphon.http.edge import Edge, exchange_of
 from antiphon.http.routes import awaited, edge_of
 from antiphon.pipeline.adapters import Adapters, Wanted
+from antiphon.pipeline.authorize import authorize_name
 
 REMEDY = (
     "adapters are loaded and unloaded at run time only where the operator names the directories that they "
@@ -20,7 +21,9 @@ async def load(request: Request) -> Response:
     edge = edge_of(request)
     operations = edge.dialect.adapters
     call = operations.decode_load(exchange_of(request.scope).body)
-    wanted = Wanted(call.name, call.path, call.base, call.in_place)
+    actor = exchange_of(request.scope).actor
+    authorize_name(actor, call.name, "lora_name")
+    wanted = Wanted(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
     await awaited(request, _changing(edge).load(wanted))
     return PlainTextResponse(operations.loaded(call.name))
 
@@ -30,6 +33,7 @@ async def unload(request: Request) -> Response:
     edge = edge_of(request)
     operations = edge.dialect.adapters
     name = operations.decode_unload(exchange_of(request.scope).body)
+    authorize_name(exchange_of(request.scope).actor, name, "lora_name")
     await _changing(edge).unload(name)
     return PlainTextResponse(operations.unloaded(name))
 

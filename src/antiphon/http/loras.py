@@ -32,26 +32,34 @@ class LoraRoutes:
         """Takes an adapter's name away; what runs with it ends."""
         _require_owner(request)
         name = request.path_params["name"]
-        await _deployments(edge_of(request)).remove(name)
+        await _deployments(edge_of(request)).remove(name, exchange_of(request.scope).actor)
         return _json(self._operations.removed(name))
 
     async def shown(self, request: Request) -> Response:
         """One adapter."""
-        found = _deployments(edge_of(request)).find(request.path_params["name"])
+        found = _deployments(edge_of(request)).find(
+            request.path_params["name"], exchange_of(request.scope).actor
+        )
         return _json(self._operations.deployed(found))
 
     async def listed(self, request: Request) -> Response:
         """All adapters."""
-        return _json(self._operations.listed(_deployments(edge_of(request)).listed()))
+        return _json(
+            self._operations.listed(_deployments(edge_of(request)).listed(exchange_of(request.scope).actor))
+        )
 
     async def base(self, request: Request) -> Response:
         """One base model."""
-        found = _deployments(edge_of(request)).base(request.path_params["name"])
+        found = _deployments(edge_of(request)).base(
+            request.path_params["name"], exchange_of(request.scope).actor
+        )
         return _json(self._operations.base(found))
 
     async def bases(self, request: Request) -> Response:
         """All base models."""
-        return _json(self._operations.bases(_deployments(edge_of(request)).bases()))
+        return _json(
+            self._operations.bases(_deployments(edge_of(request)).bases(exchange_of(request.scope).actor))
+        )
 
 
 def _require_owner(request: Request) -> None:

@@ -60,6 +60,8 @@ class Wanted:
     """Whether it may take the place of one of the same name."""
     among: Path | None = None
     """The one directory that the path lies in; None are the operator's."""
+    may_use: Callable[[str], bool] = lambda _: True
+    """Whether the caller may know of a base model."""
 
 
 class Adapters:
@@ -107,7 +109,7 @@ class Adapters:
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
         has changed.
         """
-        base, home = self._home(wanted.base)
+        base, home = self._home(wanted.base, wanted.may_use)
         self._require_free(wanted)
         async with self._reading:
             adapter = await home.keep(wanted.path, wanted.among)
@@ -167,18 +169,20 @@ class Adapters:
     def _of(self, base: str) -> Iterable[Model]:
         return (model for model in self._models.adapters() if model.parent == base)
 
-    def _home(self, name: str | None) -> tuple[str, Home]:
+    def _home(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, Home]:
         """The base model of an adapter, by name."""
         if name is None:
             if len(self._homes) == 1:
                 return next(iter(self._homes.items()))
-            known = ", ".join(self._homes) or "none"
+            known = ", ".join(filter(may_use, self._homes)) or "none"
             raise MissingParameter(
                 f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
             )
+        if not may_use(name):
+            raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="base_model_name")
         if name not in self._homes:
             try:
-                found = self._models.get(name)
+                found = self._models.get(name, may_use)
             except ModelNotFound as absent:
                 raise ModelNotFound(absent.message, param="base_model_name") from None
             raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")

@@ -10,3 +10,10 @@ def authorize(actor: Actor, model: Model, name: str) -> None:
     asked by; tells of no other."""
     if not actor.may_use(model.name):
         raise PermissionDenied(f"this key is not for the model {name}", param="model")
+
+
+def authorize_name(actor: Actor, name: str, param: str) -> None:
+    """Raises PermissionDenied where the actor's key is for no model of that name, whether there is one or
+    not."""
+    if not actor.may_use(name):
+        raise PermissionDenied(f"this key is not for the model {name}", param=param)

@@ -8,7 +8,7 @@ that the operator gave, or that was loaded by its path, is refused.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from antiphon.domain.context import Clock, SystemClock
@@ -17,6 +17,7 @@ from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import Adapters, Wanted
+from antiphon.pipeline.authorize import authorize_name
 from antiphon.telemetry.logs import record
 
 AT_ONCE = 2
@@ -77,9 +78,12 @@ class Deployments:
         then nothing has changed and nothing is left."""
         adapters = self._changing()
         with _named():
+            authorize_name(actor, wanted.name, "name")
             self._require_free(wanted.name, adapters)
             if wanted.source is Source.LOCAL:
-                await adapters.load(Wanted(wanted.name, _below(wanted), wanted.base, in_place=True))
+                await adapters.load(
+                    Wanted(wanted.name, _below(wanted), wanted.base, True, None, actor.may_use)
+                )
                 return self._noted(wanted, None, actor)
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
@@ -87,38 +91,40 @@ class Deployments:
             async with self._turn(), self._fetching.fetched(wanted) as found:
                 self._require_free(wanted.name, adapters)
                 base = wanted.base or self._base(adapters, found)
-                await adapters.load(Wanted(wanted.name, found.path, base, True, found.directory))
+                path, directory = found.path, found.directory
+                await adapters.load(Wanted(wanted.name, path, base, True, directory, actor.may_use))
                 return self._noted(wanted, found.commit, actor)
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, actor: Actor) -> None:
         """Takes a name away at once; what runs with it ends. Raises ModelNotFound."""
         adapters = self._changing()
-        self.find(name)
+        self.find(name, actor)
         with _named():
             await adapters.unload(name)
         self._records.pop(name, None)
 
-    def find(self, name: str) -> Deployed:
-        """The adapter of that name. Raises ModelNotFound."""
-        model = self._models.get(name) if name in self._models else None
+    def find(self, name: str, actor: Actor) -> Deployed:
+        """The adapter of that name, if the actor's key is for it. Raises ModelNotFound."""
+        model = self._models.get(name) if name in self._models and actor.may_use(name) else None
         if model is None or model.parent is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
-        return self._shown(model)
+        return self._shown(model, actor)
 
-    def listed(self) -> Iterator[Deployed]:
-        """All adapters, those too that nobody deployed."""
-        return map(self._shown, self._models.adapters())
+    def listed(self, actor: Actor) -> Iterator[Deployed]:
+        """All adapters that the actor's key is for, those too that nobody deployed."""
+        return (self._shown(model, actor) for model in self._models.adapters() if actor.may_use(model.name))
 
-    def base(self, name: str) -> DeployedBase:
-        """The base model of that name. Raises ModelNotFound."""
-        for model in self.bases():
+    def base(self, name: str, actor: Actor) -> DeployedBase:
+        """The base model of that name, if the actor's key is for it. Raises ModelNotFound."""
+        for model in self.bases(actor):
             if model.name == name:
                 return model
         raise ModelNotFound(f"the base model {name[:100]!r} does not exist", param="name")
 
-    def bases(self) -> Iterator[DeployedBase]:
-        """All base models."""
-        return (DeployedBase(model.name, model.created) for model in self._models.bases())
+    def bases(self, actor: Actor) -> Iterator[DeployedBase]:
+        """All base models that the actor's key is for."""
+        bases = (model for model in self._models.bases() if actor.may_use(model.name))
+        return (DeployedBase(model.name, model.created) for model in bases)
 
     def _changing(self) -> Adapters:
         if self._adapters is None:
@@ -176,10 +182,13 @@ class Deployments:
         record("lora_deployed", name=wanted.name, source=str(wanted.source), commit=commit, actor=actor.id)
         return deployed
 
-    def _shown(self, model: Model) -> Deployed:
+    def _shown(self, model: Model, actor: Actor) -> Deployed:
+        """Who deployed it is told in the project that it was deployed in, and to the operator."""
         found = self._record(model)
         if found is not None:
-            return found.deployed
+            creator = found.deployed.creator
+            is_told = actor.admin or (creator is not None and creator.project == actor.project)
+            return found.deployed if is_told else replace(found.deployed, creator=None)
         content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
         return Deployed(model.name, model.parent or "", content, Source.LOCAL, model.created)
 
