@@ -145,6 +145,17 @@ def test_a_whitespace_pattern_says_what_stands_between():
     assert any("\n" in text for text in texts)
 
 
+@pytest.mark.parametrize(("pattern", "spacing"), [("[\\t]{2}", "\t\t"), ("[ ]{2}", "  "), ("\\n", "\n")])
+def test_a_whitespace_pattern_stands_whole_or_not_at_all(pattern: str, spacing: str):
+    schema = json.dumps({"type": "array", "items": {"const": 1}, "minItems": 3, "maxItems": 3})
+    texts = sampled(KIND.JSON_SCHEMA, schema, vocabulary(), 20, pattern)
+    assert {each for text in texts for each in re.findall(r"\s+", text)} == {spacing}
+    words = vocabulary()
+    matcher = Matcher(checked(Constraint(KIND.JSON_SCHEMA, schema, pattern), words), words)
+    matcher.consume(list(b"[1,1,1]"))
+    assert matcher.complete
+
+
 @pytest.mark.parametrize("pattern", REGEXES)
 def test_regexes_match_the_whole_text(pattern: str):
     texts = sampled(KIND.REGEX, pattern, vocabulary(), 5)

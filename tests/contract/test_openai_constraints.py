@@ -91,6 +91,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_choice": ["a"], "response_format": FORMAT}, "guided_choice", "exclude each other"),
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "together"),
     ({"guided_choice": ["a"], "guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "together"),
+    ({"guided_json": {}, "guided_whitespace_pattern": "["}, "guided_whitespace_pattern", "line ends"),
+    ({"guided_json": {}, "guided_whitespace_pattern": f"[{' ' * 300}]"}, "guided_whitespace_pattern", "256"),
+    (
+        {"structured_outputs": {"json": {}, "whitespace_pattern": "x"}},
+        "structured_outputs.whitespace_pattern",
+        "line ends",
+    ),
     ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "constraint"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
     ({"response_format": {"type": "xml"}}, "response_format.type", ""),

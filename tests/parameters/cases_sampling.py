@@ -39,7 +39,7 @@ def the_same_seed_draws_the_same(one: Answer, other: Answer, again: Answer) -> N
     assert one.texts == again.texts != other.texts
 
 
-LONG = {"max_tokens": 100, "temperature": 0, "ignore_eos": True}
+LONG = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
 
 
 def repeated(answer: Answer) -> float:

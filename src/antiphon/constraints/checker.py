@@ -98,7 +98,7 @@ class Checker:
 
     def _require_small(self, constraint: Constraint) -> None:
         size, most = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
-        if size > most or len(constraint.whitespace or "") > most:
+        if size > most:
             raise InvalidValue(
                 f"{constraint.field} has {size} bytes, more than {most}", param=constraint.field
             )

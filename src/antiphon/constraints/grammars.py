@@ -15,6 +15,7 @@ from antiphon.constraints import calls
 from antiphon.constraints.preludes import after
 from antiphon.constraints.regexes import require_portable
 from antiphon.constraints.schemas import compilable, parsed
+from antiphon.constraints.spacing import require_whitespace
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
@@ -42,11 +43,6 @@ STRICT: "JsonCompileOptions" = {
 
 ASCII_CLASSES = "dws"
 """Classes that stand for ASCII only, as in Python's re.ASCII."""
-
-WHITESPACE = re.compile(
-    r"(?:\[(?:[ \t\n\r]|\\[tnr ]|\\s|\\x(?:20|09|0[aAdD]))+\]|[ \t\n\r]|\\[tnrs])(?:[*+?]|\{\d+(?:,\d*)?\})?"
-)
-"""A whitespace pattern: characters that JSON takes as whitespace, perhaps repeated."""
 
 LARK_TEXT = re.compile(
     r"""(?P<comment>(?://|\#)[^\n]*)"""
@@ -107,12 +103,7 @@ def parts(constraint: Constraint) -> tuple[tuple[str, str], ...]:
 def _json(schema: object, constraint: Constraint) -> str:
     spacing = COMPACT
     if (pattern := constraint.whitespace) is not None:
-        if not WHITESPACE.fullmatch(pattern):
-            raise InvalidValue(
-                "the whitespace pattern must be one class of spaces, tabs and line ends, perhaps repeated: "
-                "[ \\n]{0,2}",
-                param=constraint.field,
-            )
+        require_whitespace(pattern, constraint.field)
         allowed = pattern.replace("\\s", r"[ \t\n\r]" if not pattern.startswith("[") else r" \t\n\r")
         spacing = {
             "item_separator": ",",

@@ -31,8 +31,8 @@ class Constraint:
     kind: ConstraintKind
     source: str = ""
     whitespace: str | None = None
-    """Only for JSON: a regular expression for what may stand wherever JSON allows whitespace. None is one
-    space after each comma and colon, and none elsewhere."""
+    """Only for JSON: a regular expression for what may stand, once or not at all, wherever JSON allows
+    whitespace. None is one space after each comma and colon, and none elsewhere."""
     field: str = field(default="response_format", compare=False)
     """What the caller calls it; errors name it."""
     prelude: str = ""

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from antiphon.constraints.spacing import require_whitespace
 from antiphon.dialects.openai.wire import Common, ResponseFormat, StructuredOutputs
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
@@ -23,6 +24,7 @@ def asked_constraint(wire: Common) -> Constraint | None:
         return said[0] if said else None
     if not said or said[0].kind not in JSON:
         raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
+    require_whitespace(pattern, field)
     return Constraint(said[0].kind, said[0].source, pattern, said[0].field)
 
 

@@ -93,7 +93,8 @@ GENERATING: tuple[Field, ...] = (
         guided_regex="A regular expression that matches the whole of each choice.",
         guided_choice="Texts, one of which each choice is.",
         guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
-        guided_whitespace_pattern="With JSON: what stands wherever JSON takes whitespace, as [ \\n]{0,2}.",
+        guided_whitespace_pattern="With JSON: what may stand, once or not at all, wherever JSON takes "
+        "whitespace, as [ \\n]{0,2}; nothing else may.",
         structured_outputs="One of json, regex, choice, grammar, json_object: vLLM's newer form of guided_*.",
     ),
     *supported(
