@@ -250,6 +250,25 @@ async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
     assert members == set(world.tenants.members(ADMIN, world.one))
 
 
+async def test_the_last_key_that_may_everything_cannot_be_ended(world):
+    first = (await world.tenants.add_key(ADMIN, WantedKey(KeyKind.ADMIN))).key
+    confined = WantedKey(KeyKind.ADMIN, grant=Grant(("a",)))
+    await world.tenants.add_key(ADMIN, confined)
+    await world.tenants.add_key(ADMIN, WantedKey(KeyKind.ADMIN, expires=5_000))
+    for change in (
+        world.tenants.revoke_key(ADMIN, first.id),
+        world.tenants.change_key(ADMIN, first.id, None, lambda _: Grant((), None), None),
+        world.tenants.change_key(ADMIN, first.id, None, lambda grant: grant, 9_999),
+    ):
+        with pytest.raises(InvalidValue, match="the last operator's key"):
+            await change
+    successor = (await world.tenants.rotate_key(ADMIN, first.id, overlap=0)).key
+    with pytest.raises(InvalidValue, match="the last operator's key"):
+        await world.tenants.revoke_key(ADMIN, successor.id)
+    await world.tenants.add_key(ADMIN, WantedKey(KeyKind.ADMIN))
+    await world.tenants.revoke_key(ADMIN, successor.id)
+
+
 async def test_a_service_key_manages_nothing(world):
     actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE)
     assert world.tenants.keys(actor) == []

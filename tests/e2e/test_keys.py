@@ -64,14 +64,47 @@ def test_what_does_not_fit_together_is_refused_at_start(env, tmp_path):
     (home / "pepper").write_text("ab" * 32)
     assert "not the one that this database's keys were made with" in refused(env=env)
     (home / "pepper").write_text(pepper)
+    (home / "pepper").write_text("")
+    assert f"{home / 'pepper'} holds no pepper" in refused(env=env)
     with sqlite3.connect(home / "antiphon.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     assert "made by a later version of Antiphon" in refused(env=env)
     assert "no address of a database" in refused(env=env | {"ANTIPHON_STORE": "nonsense"})
+    nowhere = env | {"ANTIPHON_HOME": "/dev/null/home"}
+    assert "/dev/null/home cannot be written" in refused(env=nowhere)
     shutil.rmtree(home)
     home.mkdir()
     (home / "admin.key").write_text("somebody's\n")
     assert "is there already" in refused(env=env)
+
+
+def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):
+    home = tmp_path / "home"
+    with serving(env=env) as server, server.client() as client:
+        old = (home / "admin.key").read_text()
+    command = [sys.executable, "-m", "antiphon", "store", "admin-key", "--out", str(tmp_path / "new.key")]
+    made = subprocess.run(
+        command, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True, check=True
+    )
+    new = (tmp_path / "new.key").read_text()
+    assert new.strip() not in made.stdout + made.stderr
+    with sqlite3.connect(home / "antiphon.db") as connection:
+        connection.execute("UPDATE keys SET revoked = 1")
+    with serving(env=env) as server, server.client() as client:  # it has none that is valid: one more is made
+        newest = (home / "admin.key").read_text()
+        assert len({old, new, newest}) == 3
+        for key, status in ((old, 401), (new, 401), (newest, 200)):
+            assert client.get("/admin/v1/keys", headers=bearer(key)).status_code == status
+
+
+def test_a_first_start_that_was_cut_is_finished_by_the_next(env, tmp_path):
+    home = tmp_path / "home"
+    with serving(env=env):
+        pass
+    (home / "admin.key").rename(home / "admin.key.new")  # as if it had been killed before the last step
+    with serving(env=env) as server, server.client() as client:
+        key = (home / "admin.key").read_text()
+        assert client.get("/admin/v1/keys", headers=bearer(key)).status_code == 200
 
 
 def test_the_command_says_where_the_database_stands(env):

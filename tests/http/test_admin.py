@@ -1,7 +1,8 @@
 """The admin API over the wire: what is asked for is done, everything else refused by name; and which actor
 may call which route."""
 
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 
 import jsonschema
@@ -58,8 +59,8 @@ class Keyed(Served):
 
 
 @asynccontextmanager
-async def keyed(folder):
-    database = Database(f"sqlite:///{folder}/antiphon.db")
+async def keyed(folder, **how):
+    database = Database(f"sqlite:///{folder}/antiphon.db", **how)
     database.ready()
     pepper = Pepper(b"p" * 32)
     async with serving() as plain:
@@ -153,8 +154,69 @@ async def test_what_makes_no_sense_is_refused_by_name(server, path, body, status
     assert (answer.status, answer.error["param"]) == (status, param)
 
 
+async def test_a_refusal_says_what_would_have_been_taken(server):
+    for field, value, said in (
+        ("kind", "root", "must be access_token or service or admin"),
+        ("note", "x" * 3000, "at most 2000"),
+    ):
+        body = {"kind": "service", "project": "default", field: value}
+        assert said in (await server.asked(server.admin, f"{ROOT}/keys", body)).error["message"]
+    answer = await server.asked(server.admin, f"{ROOT}/users", {"name": "A", "email": "nobody"})
+    assert "email must be an email address" in answer.error["message"]
+
+
+async def test_an_email_address_is_one_however_it_is_written(server):
+    for email, status in (("Ann@Example.com", 201), ("ann@example.COM", 409)):
+        body = {"name": "A", "email": email}
+        assert (await server.asked(server.admin, f"{ROOT}/users", body)).status == status
+
+
+async def test_what_has_ended_gets_no_keys(server):
+    user, _ = await server.person(Role.MEMBER)
+    project = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Old"})).json()["id"]
+    await server.asked(server.admin, f"{ROOT}/projects/{project}", {"archived": True}, method="PATCH")
+    await server.asked(server.admin, f"{ROOT}/users/{user}", {"disabled": True}, method="PATCH")
+    for body in ({"kind": "service", "project": project}, {"kind": "access_token", "user": user}):
+        answer = await server.asked(server.admin, f"{ROOT}/keys", body)
+        assert (answer.status, answer.error["param"]) == (400, next(reversed(body)))
+
+
+async def test_a_confined_key_is_told_of_no_other_model(server):
+    narrow = await server.token(KeyKind.SERVICE, project="default", grant=Grant(("other",)))
+    for name in ("nope", "m", "accounts/fireworks/models/m"):
+        said = (await server.asked(narrow, CHAT, HELLO | {"model": name})).error["message"]
+        assert "has: m" not in said
+        assert f"model {name}" in said or repr(name) in said
+
+
+async def test_a_database_that_does_not_answer_is_a_503_that_tells_nothing_of_it(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("antiphon.store.database.BUSY_MS", 20)
+    async with keyed(tmp_path, told=False) as server:
+        with closing(sqlite3.connect(tmp_path / "antiphon.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            answer = await server.asked(server.admin, f"{ROOT}/projects", {"name": "P"})
+            assert (await server.asked(server.admin, f"{ROOT}/projects")).status == 200
+        assert (answer.status, answer.error["code"]) == (503, "store_unavailable")
+        assert str(tmp_path) not in answer.body.decode()
+        assert "locked" not in answer.body.decode()
+        assert (await server.asked(server.admin, f"{ROOT}/projects", {"name": "P"})).status == 201
+    assert "store_failed" in caplog.text
+
+
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=1001", "limit=x", "limit=-1", "after=none", "limit=%C2%B2"]
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "limit=-1",
+        "after=none",
+        "limit=%C2%B2",
+        "limt=1",
+        "limit=1&limit=2",
+    ],
 )
 async def test_a_page_that_makes_no_sense_is_refused(server, query):
     assert (await server.asked(server.admin, f"{ROOT}/projects?{query}")).status == 400

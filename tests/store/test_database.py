@@ -1,5 +1,6 @@
 """A database: made, brought up to date with every row kept, or refused in a clear sentence."""
 
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from threading import Barrier

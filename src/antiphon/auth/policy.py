@@ -77,6 +77,24 @@ class Policy:
             raise InvalidValue("the key has ended: make a new one", param="id")
         return key
 
+    def require_operator_without(self, key: Key, changed: Key | None = None) -> None:
+        """Raises InvalidValue where nobody could do everything any more if a key ended or was `changed`."""
+        left = [kept.key for kept in self._directory.keys if kept.key.id != key.id]
+        left += [] if changed is None else [changed]
+        standing = (
+            each.kind is KeyKind.ADMIN
+            and each.revoked is None
+            and each.expires is None
+            and each.grant == EVERYTHING
+            for each in left
+        )
+        if key.kind is KeyKind.ADMIN and not any(standing):
+            raise InvalidValue(
+                "this is the last operator's key that is confined to nothing and does not end: make another "
+                "first",
+                param="id",
+            )
+
     def require_reached(self, actor: Actor, key: Key | WantedKey) -> None:
         """Nobody makes a key that may more than theirs: other models or paths, other projects, for longer."""
         if not within(key.grant, actor.grant):

@@ -79,14 +79,25 @@ def kept_pepper(home: Path, *, make: bool) -> Pepper:
             f"the database has keys, and their pepper is missing: {path}: {reason}; copy it from the node "
             "that made them, or set ANTIPHON_PEPPER"
         ) from None
-    return given_pepper(said)
+    try:
+        return given_pepper(said)
+    except StoreRefused:
+        raise StoreRefused(
+            f"{path} holds no pepper: put the one of the database's keys there; where there are none yet, "
+            "remove the file"
+        ) from None
 
 
 def write_secret(path: Path, text: str) -> None:
-    """A file that only its owner reads; never over one that is there."""
+    """A file that only its owner reads: whole, or not there. Raises FileExistsError, OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(beside, path)
+    finally:
+        beside.unlink()

@@ -213,6 +213,7 @@ class Tenants:
                 expires=key.expires if expires is None else expires,
             )
             self._policy.require_reached(actor, new)
+            self._policy.require_operator_without(key, new)
             self._tenancy.change_key(new, self._by(actor))
             return self._learn_key(new)
 
@@ -224,6 +225,7 @@ class Tenants:
         def changed() -> Key:
             key = self.key(actor, id_)
             if key.revoked is None:
+                self._policy.require_operator_without(key)
                 key = replace(key, revoked=self._now())
                 self._tenancy.change_key(key, self._by(actor))
             return self._learn_key(key)

@@ -3,11 +3,19 @@ operator's first key made. Imported only where keys are on."""
 
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from antiphon.auth.secrets import Pepper, given_pepper, kept_pepper, new_key, prefix_of, write_secret
+from antiphon.auth.secrets import (
+    PEPPER_FILE,
+    Pepper,
+    given_pepper,
+    kept_pepper,
+    new_key,
+    prefix_of,
+    write_secret,
+)
 from antiphon.cli.home import ADMIN_FILE, home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
@@ -32,17 +40,48 @@ def opened(settings: Settings, environ: Mapping[str, str], user_home: Path) -> S
     StoreUnavailable."""
     home = home_of(environ, user_home)
     url = store_url(settings.keys.store, home)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writable(home), closing(SqlTenancy(ready(url))) as tenancy:
+        pepper = pepper_of(settings, home, tenancy)
+        keys = [kept.key for kept in tenancy.directory().keys if kept.key.kind is KeyKind.ADMIN]
+        path = home / ADMIN_FILE
+        _finish(path, tenancy, pepper)
+        if not any(is_valid(key, time.time()) for key in keys):
+            if keys and path.exists():
+                path.replace(path.with_name(f"{ADMIN_FILE}.ended"))
+            make_admin(tenancy, pepper, path)
+        said = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
+    return with_keys(settings, url, said)
+
+
+def ready(url: str) -> Database:
+    """The database, with its tables. Raises StoreRefused and StoreUnavailable."""
     database = Database(url)
-    with closing(SqlTenancy(database)) as tenancy:
-        database.ready()
-        mark = tenancy.mark(MARK)
-        said = settings.keys.pepper
-        pepper = given_pepper(said) if said else kept_pepper(home, make=mark is None)
-        _require_mark(tenancy, pepper, mark)
-        if not any(kept.key.kind is KeyKind.ADMIN for kept in tenancy.directory().keys):
-            _make_admin(tenancy, pepper, home / ADMIN_FILE)
-    return with_keys(settings, url, said or (home / "pepper").read_text(encoding="ascii").strip())
+    database.ready()
+    return database
+
+
+@contextmanager
+def writable(home: Path) -> Iterator[None]:
+    """The directory of what is kept, made where it is not there. Raises StoreRefused where it cannot be
+    written."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield
+    except OSError as problem:
+        raise StoreRefused(f"{home} cannot be written: {problem.strerror}; set ANTIPHON_HOME") from None
+
+
+def is_valid(key: Key, now: float) -> bool:
+    """Whether a key has not ended."""
+    return key.revoked is None and (key.expires is None or key.expires > now)
+
+
+def pepper_of(settings: Settings, home: Path, tenancy: Tenancy) -> Pepper:
+    """The one of the settings, or that lies in the home; it has to be the database's."""
+    mark, said = tenancy.mark(MARK), settings.keys.pepper
+    pepper = given_pepper(said) if said else kept_pepper(home, make=mark is None)
+    _require_mark(tenancy, pepper, mark)
+    return pepper
 
 
 def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
@@ -59,16 +98,28 @@ def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
         )
 
 
-def _make_admin(tenancy: Tenancy, pepper: Pepper, path: Path) -> None:
-    """Writes the operator's first key into a file, and says where; never the key."""
+def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path) -> None:
+    """Writes an operator's key into a file, and says where; never the key. A start that is cut in between is
+    finished by the next."""
+    if path.exists():
+        raise StoreRefused(f"{path} is there already, and holds no key of this database: move it away")
     secret, now = new_key(), int(time.time())
-    try:
-        write_secret(path, secret)
-    except FileExistsError:
-        raise StoreRefused(
-            f"the database has no operator's key, and {path} is there already: it is another database's; "
-            "move it away and start again"
-        ) from None
+    begun = path.with_name(f"{path.name}.new")
+    begun.unlink(missing_ok=True)
+    write_secret(begun, secret)
     key = Key(f"key_{prefix_of(secret)[3:]}", KeyKind.ADMIN, prefix_of(secret), now, BOOT)
     tenancy.add_key(KeptKey(key, pepper.digest(secret)), By(BOOT, now))
+    _finish(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
+
+
+def _finish(path: Path, tenancy: Tenancy, pepper: Pepper) -> None:
+    """Gives a key that was begun its place if the database knows it, else forgets it."""
+    begun = path.with_name(f"{path.name}.new")
+    if not begun.exists():
+        return
+    digest = pepper.digest(begun.read_text(encoding="ascii").strip())
+    if any(kept.digest == digest for kept in tenancy.directory().keys):
+        begun.replace(path)
+    else:
+        begun.unlink()

@@ -6,10 +6,11 @@ from contextlib import closing
 from pathlib import Path
 
 from antiphon.cli.asked import Asked
-from antiphon.cli.home import home_of
-from antiphon.cli.keyed import store_url
+from antiphon.cli.home import ADMIN_FILE, home_of
+from antiphon.cli.keyed import make_admin, pepper_of, ready, store_url, writable
 from antiphon.errors import AntiphonError
 from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
 
 
 def status(asked: Asked) -> int:
@@ -43,6 +44,19 @@ def upgrade(asked: Asked, backup: Path | None, dry_run: bool) -> int:
     if copy is not None:
         print(f"a copy of what was is in {copy}")
     print(f"the database is at revision {standing.found}")
+    return 0
+
+
+def admin_key(asked: Asked, out: Path | None) -> int:
+    """Makes another operator's key, for whoever may write this machine's files; a running server knows it
+    after its next start."""
+    try:
+        settings = asked.settings()
+        home = home_of(os.environ, Path.home())
+        with writable(home), closing(SqlTenancy(ready(store_url(settings.keys.store, home)))) as tenancy:
+            make_admin(tenancy, pepper_of(settings, home, tenancy), out or home / ADMIN_FILE)
+    except AntiphonError as error:
+        return _failed(error)
     return 0
 
 

@@ -37,3 +37,17 @@ def upgrade(
     from antiphon.cli.asked import Asked
 
     raise typer.Exit(command.upgrade(Asked(config=config), backup, dry_run))
+
+
+@app.command("admin-key")
+def admin_key(
+    config: options.Config = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write it into. [admin.key in ANTIPHON_HOME]")
+    ] = None,
+) -> None:
+    """Make another operator's key, where the others are lost; restart the server afterwards."""
+    from antiphon.cli import store as command
+    from antiphon.cli.asked import Asked
+
+    raise typer.Exit(command.admin_key(Asked(config=config), out))
