@@ -29,6 +29,7 @@
     │   └── DeadlineExceeded               504     deadline_exceeded
     ├── ServerBusy                         503     server_busy                  yes
     ├── StoreUnavailable                   503     store_unavailable            yes
+    ├── HubUnavailable                     503     hub_unavailable              yes
     ├── InternalError                      500     internal_error
     └── StartupError                       (the process ends with a non-zero status and one line)
         ├── SettingsError                          invalid_settings
@@ -261,6 +262,14 @@ class StoreUnavailable(AntiphonError):
 
     status = 503
     code = "store_unavailable"
+    retryable = True
+
+
+class HubUnavailable(AntiphonError):
+    """The hub that an adapter comes from is away, fails, or was asked too often; nothing was changed."""
+
+    status = 503
+    code = "hub_unavailable"
     retryable = True
 
 

@@ -258,9 +258,12 @@ async def test_a_cut_download_goes_on_and_one_that_never_ends_is_an_error(caller
     await caller.deployed()
     assert "bytes=200-" in hub.ranges()
     hub.faults.reset_at = 100
-    error = await caller.refused(name="other")
-    assert (error["status"], error["param"]) == (400, "model_name")
-    assert "hangs up" in error["message"] and "what has arrived is kept" not in error["message"]
+    reply = await caller.deploy(name="other")
+    error = reply.json()
+    assert (reply.status_code, error["code"], error["param"]) == (503, "hub_unavailable", None), error
+    assert hub.url in error["message"] and "hangs up" in error["message"]
+    assert "what has arrived is kept" not in error["message"]
+    assert await caller.names() == [PIRATE] and not leftovers(caller.lora)
 
 
 async def test_bytes_that_are_not_what_the_hub_says_are_not_deployed(caller, hub):

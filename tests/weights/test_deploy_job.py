@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import EngineError, InvalidValue
+from antiphon.errors import EngineError, HubUnavailable, InvalidValue
 from antiphon.weights.deploy_job import chosen, fetch_job
 from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 
@@ -41,10 +41,20 @@ def fetch(hub: HubServer, into: Path, repository: str = PIRATE, **more: Any) -> 
 def refused(hub: HubServer, into: Path, repository: str = PIRATE, **more: Any) -> InvalidValue:
     with pytest.raises(InvalidValue) as refusal:
         fetch(hub, into, repository, **more)
-    said = refusal.value.message
+    require_discreet(refusal.value.message, into)
+    return refusal.value
+
+
+def away(hub: HubServer, into: Path) -> HubUnavailable:
+    with pytest.raises(HubUnavailable) as refusal:
+        fetch(hub, into)
+    require_discreet(refusal.value.message, into)
+    return refusal.value
+
+
+def require_discreet(said: str, into: Path) -> None:
     assert "HF_TOKEN" not in said and "antiphon models" not in said, "that is the operator's business"
     assert str(into) not in said and TOKEN not in said
-    return refusal.value
 
 
 def test_both_files_arrive_of_the_commit_that_the_branch_is_now(hub, tmp_path):
@@ -128,21 +138,35 @@ def test_what_the_hub_refuses_names_the_field_at_fault(hub, tmp_path, more, para
     [
         ({"flip_at": 20}, "is not what the hub says it is"),
         ({"longer_by": 3}, "sends more than"),
-        ({"status": 503}, "fails with status 503"),
-        ({"status": 429}, "too many requests"),
         ({"status": 404}, "ada/pirate-lora"),
-        ({"status": 500}, "fails with status 500"),
         ({"hides": frozenset({"X-Linked-Etag", "ETag"})}, "gives no commit, checksum and size"),
         ({"hides": frozenset({"X-Repo-Commit"})}, "gives no commit, checksum and size"),
-        ({"reset_at": 100}, "hangs up"),
     ],
     ids=str,
 )
-def test_a_hub_that_lies_or_fails_is_named(hub, tmp_path, fault, words):
+def test_a_hub_that_lies_is_named(hub, tmp_path, fault, words):
     for name, value in fault.items():
         setattr(hub.faults, name, value)
     error = refused(hub, tmp_path)
     assert error.param == "model_name" and words in error.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 503}, "fails with status 503"),
+        ({"status": 429}, "too many requests"),
+        ({"status": 500}, "fails with status 500"),
+        ({"reset_at": 100}, "hangs up"),
+    ],
+    ids=str,
+)
+def test_a_hub_that_fails_may_be_asked_again_and_no_field_is_at_fault(hub, tmp_path, fault, words):
+    for name, value in fault.items():
+        setattr(hub.faults, name, value)
+    error = away(hub, tmp_path)
+    assert (error.param, error.status, error.retryable) == (None, 503, True)
+    assert words in error.message and hub.url in error.message
 
 
 def test_a_connection_that_ends_early_is_continued(hub, tmp_path):
@@ -152,7 +176,7 @@ def test_a_connection_that_ends_early_is_continued(hub, tmp_path):
 
 
 def test_nobody_is_asked_twice_who_does_not_listen(tmp_path):
-    error = refused(HubServer(url="http://127.0.0.1:9"), tmp_path)
+    error = away(HubServer(url="http://127.0.0.1:9"), tmp_path)
     assert "cannot be reached" in error.message
 
 

@@ -43,7 +43,8 @@ class Fetching(Protocol):
         """Raises PermissionDenied, or InvalidValue for what is no name."""
 
     def fetched(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
-        """The adapter, while the context lasts. Raises a RequestError or an EngineError."""
+        """The adapter, while the context lasts. Raises a RequestError, an EngineError or
+        HubUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class Deployments:
         self._waiting = 0
 
     async def deploy(self, wanted: Deployment, actor: Actor) -> Deployed:
-        """Makes an adapter a model. Raises a RequestError that names the field at fault, or an EngineError;
-        then nothing has changed and nothing is left."""
+        """Makes an adapter a model. Raises a RequestError that names the field at fault, an EngineError or
+        HubUnavailable; then nothing has changed and nothing is left."""
         adapters = self._changing()
         with _named():
             authorize_name(actor, wanted.name, "name")

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from antiphon.errors import EngineError, InvalidValue, ModelFetchError, SettingsError
+from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetchError, SettingsError
 from antiphon.weights.allowed import PEFT_FILES
 from antiphon.weights.cache import Cache
-from antiphon.weights.hub import DISK, Guest, Hub, Progress
+from antiphon.weights.hub import AWAY, DISK, Guest, Hub, Progress
 from antiphon.weights.keeping import unkept
 from antiphon.weights.reference import ENDING, PREFIX, Reference, parse
 
@@ -23,8 +23,8 @@ LARGEST_CONFIG = 1 << 20
 
 
 def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
-    """Fetches into `into`/arrived. Raises InvalidValue, which names the caller's field, and EngineError when
-    `into` cannot be written."""
+    """Fetches into `into`/arrived. Raises InvalidValue, which names the caller's field, HubUnavailable, and
+    EngineError when `into` cannot be written."""
     repository, revision = str(payload["repository"]), str(payload["revision"])
     token, most, pauses = payload["token"], payload["most"], payload["pauses"]
     if not isinstance(most, int) or not isinstance(pauses, list):
@@ -39,6 +39,8 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
     except ModelFetchError as refused:
         if refused.param == DISK:
             raise EngineError(refused.message) from None
+        if refused.param == AWAY:
+            raise HubUnavailable(refused.message) from None
         raise InvalidValue(refused.message, param=FIELDS.get(refused.param or "", "model_name")) from None
     except OSError as problem:
         raise unkept(problem) from None

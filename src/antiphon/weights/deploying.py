@@ -76,8 +76,8 @@ class HubAdapters:
 
     @asynccontextmanager
     async def fetched(self, wanted: Deployment) -> AsyncIterator[Delivered]:
-        """The adapter, while the context lasts. Raises a RequestError that names the field at fault, and
-        EngineError when the registry cannot be written."""
+        """The adapter, while the context lasts. Raises a RequestError that names the field at fault,
+        HubUnavailable, and EngineError when the registry cannot be written."""
         self.require_allowed(wanted)
         reference = self._reference(wanted)
         staging = staged(self.registry)

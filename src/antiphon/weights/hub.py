@@ -37,6 +37,9 @@ PARTIAL_CONTENT = 206
 DISK = "disk"
 """What an error names that the operator can mend, not who asked."""
 
+AWAY = "hub"
+"""What an error names that is to be tried again, with nothing mended."""
+
 MOST_NAMES = 40
 """Names in the sentence about a file that is not there."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from httpx2 import InvalidURL, ProxyError, TimeoutException, TransportError, UnsupportedProtocol
 from huggingface_hub import errors as hub
 
+from antiphon.weights.hub import AWAY
 from antiphon.weights.reference import Reference
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -48,12 +49,17 @@ class Attempt:
 
 
 def at_fault(problem: Exception, has_token: bool) -> str | None:
-    """What is to be mended: `revision` or `token` of what was asked for, or the `disk`; None is the name."""
+    """What is to be mended: `revision` or `token` of what was asked for, the `disk`, or the `hub` that is
+    away; None is the name."""
     if isinstance(problem, hub.RevisionNotFoundError):
         return "revision"
+    if isinstance(problem, TransportError) and not isinstance(problem, UnsupportedProtocol):
+        return AWAY
     if isinstance(problem, OSError) and not isinstance(problem, NOT_OF_DISK):
         return "disk"
     status = problem.response.status_code if isinstance(problem, hub.HfHubHTTPError) else 0
+    if status == TOO_MANY or status >= SERVER:
+        return AWAY
     return "token" if has_token and status in (UNAUTHORIZED, FORBIDDEN) else None
 
 
