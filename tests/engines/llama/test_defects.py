@@ -18,11 +18,11 @@ AFTER = 5
 """Draws of the faulty sequence that go well."""
 
 COMPANY = (
-    Sampling(0.0),
+    Sampling(1.0, seed=4, mirostat=Mirostat(3.0, 0.5, 1)),  # drawn before the faulty one, in each step
     Sampling(1.0, seed=1),
     Sampling(1.0, seed=2, top_k=5, repetition_penalty=1.3),
     Sampling(1.0, seed=3, top_p=0.5, frequency_penalty=0.5, presence_penalty=0.5),
-    Sampling(1.0, seed=4, mirostat=Mirostat(3.0, 0.5, 1)),
+    Sampling(0.0),
     Sampling(1.0, seed=5, mirostat=Mirostat(3.0, 0.5), min_tokens=3),
     Sampling(1.0, seed=6, min_p=0.05, banned=((300, 301), (302,))),
 )
