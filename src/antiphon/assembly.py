@@ -83,7 +83,7 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
         dialect=OpenAI(report),
         others=(Fireworks(report), Empower(report)),
         settings=settings.server,
-        verifiers=(*([keyring] if keyring else []), *([ServiceKey(key)] if key else [])),
+        verifiers=(*([ServiceKey(key, alone=not keyed)] if key else []), *([keyring] if keyring else [])),
         tenants=tenants,
         clock=clock,
         metrics=metrics,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.auth.base import Chosen
-from antiphon.auth.keyring import REFUSAL, Keyring
+from antiphon.auth.base import REFUSAL, Chosen
+from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User

@@ -67,7 +67,7 @@ async def keyed(folder, **how):
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
         tenants = Tenants(SqlTenancy(database), ring, pepper, clock)
-        edge = replace(plain.edge, verifiers=(ring, ServiceKey(KEY)), tenants=tenants)
+        edge = replace(plain.edge, verifiers=(ServiceKey(KEY, alone=False), ring), tenants=tenants)
         async with serving_edge(edge) as (port, connections):
             yield await Keyed(port, plain.engine, edge, connections).prepare()
     tenants.close()
@@ -282,6 +282,24 @@ async def test_a_confined_key_is_confined_under_every_name_of_a_model(server):
     assert server.engine.streams == []
 
 
+async def test_the_key_of_the_settings_speaks_for_no_other_project_or_user(server):
+    for headers, status in (
+        ({}, 200),
+        ({"x-project-id": "default"}, 200),
+        ({"x-project-id": "other"}, 403),
+        ({"x-user-id": "somebody"}, 403),
+    ):
+        assert (await server.asked(KEY, CHAT, HELLO, headers=headers)).status == status
+
+
+async def test_a_key_is_ended_without_a_body(server):
+    body = {"kind": "service", "project": "default"}
+    key = (await server.asked(server.admin, f"{ROOT}/keys", body)).json()
+    ended = await server.asked(server.admin, f"{ROOT}/keys/{key['id']}", method="DELETE")
+    assert ended.json()["revoked_at"] is not None
+    assert (await server.asked(key["secret"], CHAT, HELLO)).status == 401
+
+
 async def test_two_different_credentials_are_refused(server):
     token = await server.token(KeyKind.SERVICE, project="default")
     headers = {"x-api-key": server.admin}
@@ -314,7 +332,7 @@ def asked_of(method, path):
 async def test_every_route_and_every_kind_of_actor(server):
     people = {role: (await server.person(role))[1] for role in Role}
     revoked = await server.token(KeyKind.SERVICE, project="default")
-    ring = server.edge.verifiers[0]
+    ring = server.edge.verifiers[1]
     actor = await ring.verify(revoked, Chosen())
     await server.tenants.revoke_key(OPERATOR, actor.id)
     tokens: dict[str, str | None] = {

@@ -5,6 +5,9 @@ from typing import Protocol
 
 from antiphon.domain.identity import Actor
 
+REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
+"""What is said of every credential that is not accepted, whoever finds it so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

@@ -8,14 +8,13 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon.auth.base import Chosen
+from antiphon.auth.base import REFUSAL, Chosen
 from antiphon.auth.secrets import KEY, MARK, Pepper
 from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
 from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Project, Role, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
-REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
 UNKNOWN = bytes(32)
 """What an unknown key is compared with, so that it takes as long as a known one."""
 

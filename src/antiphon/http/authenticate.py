@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.auth.base import Chosen, TokenVerifier
+from antiphon.auth.base import REFUSAL, Chosen, TokenVerifier
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.edge import Edge, exchange_of
@@ -44,8 +44,6 @@ MEANS = MappingProxyType(
     }
 )
 """What a right is called in a refusal."""
-
-REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
 
 
 class Authenticator:

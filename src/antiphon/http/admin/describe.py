@@ -35,6 +35,7 @@ OPERATIONS: Mapping[tuple[str, str], tuple[str, str | None, str | None, int]] = 
         ("patch", "/keys/{key}"): ("Note, confine, end at another time", "KeyChange", "KeyCard", 200),
         ("post", "/keys/{key}/rotate"): ("Make a successor", "Rotation", "NewKeyCard", MADE),
         ("post", "/keys/{key}/revoke"): ("End a key now", "Nothing", "KeyCard", 200),
+        ("delete", "/keys/{key}"): ("End a key now", None, "KeyCard", 200),
         ("get", "/audit"): ("The latest changes first", None, "AuditPage", 200),
     }
 )

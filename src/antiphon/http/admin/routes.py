@@ -51,6 +51,7 @@ class Admin:
         yield "PATCH", f"{ROOT}/keys/{{key}}", self.change_key
         yield "POST", f"{ROOT}/keys/{{key}}/rotate", self.rotate_key
         yield "POST", f"{ROOT}/keys/{{key}}/revoke", self.revoke_key
+        yield "DELETE", f"{ROOT}/keys/{{key}}", self.end_key
         yield "GET", f"{ROOT}/audit", self.audit
 
     # --- projects ---
@@ -160,6 +161,10 @@ class Admin:
     async def revoke_key(self, request: Request) -> Response:
         """Ends a key now."""
         shapes.decoded(_body(request), shapes.Nothing)
+        return await self.end_key(request)
+
+    async def end_key(self, request: Request) -> Response:
+        """The same, for who has no time to write a body."""
         revoked = await self._tenants.revoke_key(_actor(request), request.path_params["key"])
         return _json(shapes.key_card(revoked))
 
