@@ -139,6 +139,11 @@ OUT_OF_RANGE = [
     ("ignore_eos", 1, "must be true or false; got 1"),
     ("allowed_token_ids", [], "must be a list that is not empty; got an empty list"),
     ("logit_bias", [], "must be an object; got an empty list"),
+    (
+        "logit_bias",
+        {str(token): 0 for token in range(2000)},
+        "must be an object of at most 1024 items; got 2000",
+    ),
     ("cache_salt", "", "must be a text that is not empty; got an empty string"),
     ("max_tokens", 2**31, "must be an integer of at most 2147483647; got 2147483648"),
     ("max_tokens", 10**100, "must be an integer of at most 2147483647; got a number of many digits"),

@@ -43,7 +43,7 @@ def _explained(
     taken, came = complaint.taken, complaints.came(value, path)
     if complaint.chooses and (words := _choices(shape, path)):
         taken = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-    got = str(len(came)) if isinstance(came, list | str) and taken.endswith(COUNTED) else kind(came)
+    got = str(len(came)) if isinstance(came, list | str | dict) and taken.endswith(COUNTED) else kind(came)
     return InvalidValue(f"{path} must be {taken}; got {got}", param=path or None)
 
 
