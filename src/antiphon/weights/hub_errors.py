@@ -11,7 +11,6 @@ from pathlib import Path
 from httpx2 import InvalidURL, ProxyError, TimeoutException, TransportError, UnsupportedProtocol
 from huggingface_hub import errors as hub
 
-from antiphon.weights.hub import AWAY
 from antiphon.weights.reference import Reference
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -54,12 +53,12 @@ def at_fault(problem: Exception, has_token: bool) -> str | None:
     if isinstance(problem, hub.RevisionNotFoundError):
         return "revision"
     if isinstance(problem, TransportError) and not isinstance(problem, UnsupportedProtocol):
-        return AWAY
+        return "hub"
     if isinstance(problem, OSError) and not isinstance(problem, NOT_OF_DISK):
         return "disk"
     status = problem.response.status_code if isinstance(problem, hub.HfHubHTTPError) else 0
     if status == TOO_MANY or status >= SERVER:
-        return AWAY
+        return "hub"
     return "token" if has_token and status in (UNAUTHORIZED, FORBIDDEN) else None
 
 
