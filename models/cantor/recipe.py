@@ -93,7 +93,7 @@ COURSES = (
     ),
     Course(
         peak=0.6,
-        legs=(Leg(mixture="mostly calls", minutes=100.0, tokens=6_144, seed=24, documents=900_000),),
+        legs=(Leg(mixture="mostly calls", minutes=86.0, tokens=6_144, seed=24, documents=900_000),),
     ),
 )
 LEGS = tuple(leg for course in COURSES for leg in course.legs)

@@ -30,8 +30,9 @@ SAMPLE = 60_000  # documents that the tokenizer is trained on
 
 
 def tool_line(function: dict[str, object]) -> str:
-    """A tool as the system turn shows it: name, description and properties."""
-    shown: dict[str, object] = {key: function[key] for key in ("name", "description") if key in function}
+    """A tool as the system turn shows it: description, name and properties. What is looked for comes before
+    what is to be said, as in all that a small model learns to copy."""
+    shown: dict[str, object] = {key: function[key] for key in ("description", "name") if key in function}
     parameters = function.get("parameters")
     shown["parameters"] = parameters.get("properties", {}) if isinstance(parameters, dict) else {}
     return json.dumps(shown, ensure_ascii=False)

@@ -264,7 +264,7 @@ def composed_task(rng: random.Random, like: Composed | None = None) -> Task:
 
 
 def bare_task(rng: random.Random, like: Composed | None = None) -> Task:
-    """A tool that takes nothing, mostly under a name that says nothing: the description tells what it does."""
+    """A tool that takes nothing, mostly under a name without meaning: its description says what it does."""
     made = compose(rng, like, bare=True)
     words = [invented(rng).lower() for _ in range(rng.choice((1, 1, 2)))]
     name = "_".join(words) if rng.random() < 0.6 else made.name
