@@ -114,7 +114,7 @@ def strings(rng: random.Random) -> list[str]:
     made = list(ODD)
     for document in documents(SEED, 150):
         made += [document.text] if document.text else [turn.content for turn in document.turns]
-    made = [text for text in made if "/tmp" not in text]  # noqa: S108 - what is committed names no such place
+    made = [text for text in made if "/tmp" not in text]
     unique = dict.fromkeys(made[: STRINGS // 2])
     while len(unique) < STRINGS:
         if rng.random() < 0.6:
