@@ -120,7 +120,9 @@ class Book:
 def named(unknown: list[str] | None) -> tuple[str, ...]:
     """Each of the fields that `Book.sift` reported once, whichever message it stands in, and no more of them
     than a header can hold."""
-    names = list(dict.fromkeys(INDEX.sub("[]", name) for name in unknown or ()))
+    if not unknown:
+        return ()
+    names = list(dict.fromkeys(INDEX.sub("[]", name) for name in unknown))
     more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
     return (*names[:MOST_NAMED], *more)
 

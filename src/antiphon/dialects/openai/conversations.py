@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from antiphon.dialects.openai.tools import require_shallow
 from antiphon.dialects.strict_json import shown_key
 from antiphon.domain.messages import Message
-from antiphon.domain.request import Conversation
+from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tools
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
@@ -21,6 +21,10 @@ LARGEST_VALUES = 100_000
 """Characters of JSON that `chat_template_kwargs` may take: some tools or a long text, and no second body."""
 
 VALUES = "chat_template_kwargs"
+
+
+AS_IT_DOES = Reasoning()
+"""What a request that says nothing of reasoning asks for."""
 
 
 class Rendered(Protocol):
@@ -39,7 +43,11 @@ class Rendered(Protocol):
 
 
 def rendered(
-    wire: Rendered, messages: Sequence[Message], tools: Tools | None, add_special: bool | None = None
+    wire: Rendered,
+    messages: Sequence[Message],
+    tools: Tools | None,
+    add_special: bool | None = None,
+    reasoning: Reasoning = AS_IT_DOES,
 ) -> Conversation:
     """The conversation of these messages as the request wants it rendered. Raises a RequestError."""
     continues = wire.continue_final_message is True
@@ -51,8 +59,9 @@ def rendered(
         tools=tools,
         continues=continues,
         template=wire.chat_template,
-        template_values=_values(wire.chat_template_kwargs or {}),
+        template_values=_values(wire.chat_template_kwargs),
         documents=_documents(wire.documents),
+        reasoning=reasoning,
         add_special=add_special,
     )
 
@@ -78,7 +87,9 @@ def _require_open(wire: Rendered, last: Message) -> None:
         )
 
 
-def _values(given: Mapping[str, Any]) -> Mapping[str, object]:
+def _values(given: Mapping[str, Any] | None) -> Mapping[str, object]:
+    if not given:
+        return {}
     for name in given:
         if not NAME.fullmatch(name):
             raise InvalidValue(

@@ -75,8 +75,7 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
         **_shown(wire),
     )
     tools, relaxed = asked_tools(wire)
-    prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens)
-    prompt = replace(prompt, reasoning=asked_reasoning(wire))
+    prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens, asked_reasoning(wire))
     call = _call(wire, (prompt,), output, ignored)
     return replace(call, relaxed=relaxed) if relaxed else call
 
@@ -249,7 +248,9 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
             "return_token_ids gives ids without them",
             param="return_tokens_as_token_ids",
         )
-    include_usage, continuous = _usage_told(wire.stream_options or StreamOptions())
+    include_usage, continuous = (
+        (False, False) if wire.stream_options is None else _usage_told(wire.stream_options)
+    )
     names = bool(wire.return_tokens_as_token_ids)
     return Call(
         request,
