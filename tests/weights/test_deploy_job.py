@@ -142,7 +142,7 @@ def test_what_the_hub_refuses_names_the_field_at_fault(hub, tmp_path, more, para
         ({"hides": frozenset({"X-Linked-Etag", "ETag"})}, "gives no commit, checksum and size"),
         ({"hides": frozenset({"X-Repo-Commit"})}, "gives no commit, checksum and size"),
     ],
-    ids=str,
+    ids=["other bytes", "longer", "not there", "no checksum", "no commit"],
 )
 def test_a_hub_that_lies_is_named(hub, tmp_path, fault, words):
     for name, value in fault.items():
