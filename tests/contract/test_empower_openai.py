@@ -144,7 +144,10 @@ def test_a_call_and_its_result_go_back_unchanged(empower):
 
 
 def test_json_mode(empower):
-    said = text(empower, response_format={"type": "json_object"}, max_tokens=200)
+    asked = [{"role": "user", "content": "Give me a JSON object with name Ann and age 7."}]
+    said = text(
+        empower, messages=asked, response_format={"type": "json_object"}, max_tokens=200, temperature=0
+    )
     assert isinstance(json.loads(said), dict)
 
 

@@ -34,6 +34,8 @@ PATHS = {"client": "/fireworks/inference/v1", "sdk": "/fireworks/inference"}
 
 MODEL = "accounts/fireworks/models/cantor"
 PROMPT = "Once upon a time"
+ENDING = "<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"
+"""What the model soon ends its answer to."""
 HELLO: Any = [{"role": "user", "content": "Who are you?"}]
 SAME: Any = {"temperature": 0.8, "seed": 11}
 GREEDY: Any = {"temperature": 0, "max_tokens": 30, "ignore_eos": True}
@@ -175,7 +177,7 @@ def test_sixteen_tokens_come_when_nothing_is_said_and_end_tokens_can_be_ignored(
     usual, few = line.answers({"ignore_eos": True}, {"ignore_eos": True, "max_tokens": 5})
     assert [answer["usage"]["completion_tokens"] for answer in (usual, few)] == [16, 5]
     assert usual["choices"][0]["finish_reason"] == few["choices"][0]["finish_reason"] == "length"
-    asked = {"prompt": "<s>", "temperature": 0, "max_tokens": 400}
+    asked = {"prompt": ENDING, "temperature": 0, "max_tokens": 400}
     stopped, went_on = line.answers(asked, asked | {"ignore_eos": True})
     assert stopped["choices"][0]["finish_reason"] == "stop"
     assert went_on["usage"]["completion_tokens"] == 400 > stopped["usage"]["completion_tokens"]
@@ -247,8 +249,9 @@ def test_what_leaves_one_token_is_greedy(line: Line, fields: Any) -> None:
 @pytest.mark.parametrize("name", ["frequency_penalty", "presence_penalty", "repetition_penalty"])
 def test_penalties_act_in_both_directions(line: Line, name: str) -> None:
     neutral = 1 if name == "repetition_penalty" else 0
+    asked = GREEDY | {"max_tokens": 80}
     usual, unset, high, low = line.texts(
-        GREEDY, GREEDY | {name: neutral}, GREEDY | {name: 2}, GREEDY | {name: 0.2 if neutral else -2}
+        asked, asked | {name: neutral}, asked | {name: 2}, asked | {name: 0.2 if neutral else -2}
     )
     assert usual == unset
     assert low not in (usual, high)

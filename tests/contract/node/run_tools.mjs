@@ -16,7 +16,7 @@ const weather = {
     parse: JSON.parse,
     function: (given) => {
       called.push(given);
-      return `It is sunny in ${given.city}.`;
+      return JSON.stringify({ weather: "sunny" });
     },
   },
 };
