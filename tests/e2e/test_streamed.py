@@ -116,7 +116,8 @@ class Said:
             name, arguments = self.calls[-1]
             self.calls[-1] = (name, arguments + call["function"]["arguments"])
         for key, values in (choice.get("logprobs") or {}).items():
-            self.scores.setdefault(key, []).extend(values or ())
+            if values:  # a choice of no shown token has empty arrays in an answer, and none in a stream
+                self.scores.setdefault(key, []).extend(values)
         self.ids += choice.get("token_ids") or ()
         self.finish = choice["finish_reason"]
 
