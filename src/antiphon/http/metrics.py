@@ -84,9 +84,9 @@ class Count:
     def __init__(self, app: ASGIApp, edge: Edge, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._metrics = edge.metrics
-        paths = [route.path for route in routes if isinstance(route, Route)]
-        self._whole = frozenset(path for path in paths if "{" not in path)
-        self._open = [(path.partition("{")[0], path) for path in paths if "{" in path]
+        found = [route for route in routes if isinstance(route, Route)]
+        self._whole = frozenset(route.path for route in found if "{" not in route.path)
+        self._open = {route.path: route.path_regex for route in found if "{" in route.path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -107,4 +107,4 @@ class Count:
         """The path of the route that answers, as it is declared."""
         if path in self._whole:
             return path
-        return next((declared for beginning, declared in self._open if path.startswith(beginning)), OTHER)
+        return next((declared for declared, known in self._open.items() if known.match(path)), OTHER)
