@@ -130,6 +130,13 @@ def is_right(row: Json, answer: Answer) -> bool:
     return answer.calls == ((row["name"], row["arguments"]),)
 
 
+def slip(row: Json, answer: Answer) -> str:
+    """What is wrong in an answer to a row that wants one call."""
+    if len(answer.calls) != 1:
+        return "several calls" if answer.calls else "no call"
+    return "another tool" if answer.calls[0][0] != row["name"] else "other arguments"
+
+
 def known_words() -> frozenset[str]:
     """The words of the corpus: of as many documents of each leg as hold all but invented ones."""
     words: set[str] = set()
@@ -147,12 +154,16 @@ def score(server: Server, folder: Path) -> None:
         rows = [
             json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
         ]
-        wrong = []
+        wrong: list[str] = []
+        slips: Counter[str] = Counter()
         for row in rows:
             answers.append(server.answer(row))
             if not is_right(row, answers[-1]):
                 wrong.append(row["id"])
+                slips.update([slip(row, answers[-1])] if "name" in row else [])
         print(f"{name}: {len(rows) - len(wrong)} of {len(rows)} right; wrong: {' '.join(wrong)}", flush=True)
+        if slips:
+            print(f"  of the wrong calls {', '.join(f'{count} {what}' for what, count in slips.items())}")
     words = [word for answer in answers for word in words_of(answer.text)]
     known = known_words()
     print(f"ended within {MOST_TOKENS} tokens: {sum(answer.ended for answer in answers)} of {len(answers)}")
