@@ -20,7 +20,9 @@
     │   ├── BodyTooLarge                   413     body_too_large
     │   ├── UnsupportedMediaType           415     unsupported_media_type
     │   ├── HeadersTooLarge                431     headers_too_large
-    │   └── Overloaded                     429     overloaded                   yes
+    │   ├── Overloaded                     429     overloaded                   yes
+    │   ├── RateLimited                    429     rate_limit_exceeded          yes
+    │   └── BudgetExceeded                 429     insufficient_quota
     ├── EngineError                        500     engine_error
     │   ├── EngineBusy                     503     engine_busy                  yes
     │   ├── EngineUnavailable              503     engine_unavailable           yes
@@ -29,6 +31,8 @@
     │   └── DeadlineExceeded               504     deadline_exceeded
     ├── ServerBusy                         503     server_busy                  yes
     ├── StoreUnavailable                   503     store_unavailable            yes
+    ├── LimitsUnavailable                  503     limits_unavailable           yes
+    ├── LedgerFull                         503     ledger_full                  yes
     ├── HubUnavailable                     503     hub_unavailable              yes
     ├── InternalError                      500     internal_error
     └── StartupError                       (the process ends with a non-zero status and one line)
@@ -203,6 +207,23 @@ class Overloaded(RequestError):
     retryable = True
 
 
+class RateLimited(RequestError):
+    """A limit of a minute, or of requests at once, has no room for this request. `retry_after`: when it has,
+    as far as is known."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
+class BudgetExceeded(RequestError):
+    """A limit of a day, week or month has no room for this request; trying again before it resets is no
+    use."""
+
+    status = 429
+    code = "insufficient_quota"
+
+
 class EngineError(AntiphonError):
     """The engine could not finish this generation."""
 
@@ -262,6 +283,22 @@ class StoreUnavailable(AntiphonError):
 
     status = 503
     code = "store_unavailable"
+    retryable = True
+
+
+class LimitsUnavailable(AntiphonError):
+    """Nobody can say whether a limit has room, and the operator lets nothing pass then; nothing was begun."""
+
+    status = 503
+    code = "limits_unavailable"
+    retryable = True
+
+
+class LedgerFull(AntiphonError):
+    """There is no room to write down what this request takes, so it was not begun."""
+
+    status = 503
+    code = "ledger_full"
     retryable = True
 
 

@@ -41,6 +41,14 @@ class SystemClock:
         return secrets.randbits(63)
 
 
+class Sizing(Protocol):
+    """Whom an engine tells how much a request will take, as soon as it knows."""
+
+    async def sized(self, prompt_tokens: int, output_tokens: int) -> None:
+        """Tokens of all prompts, and the most that all choices together may make. Told before anything is
+        computed; told again where the request is tried again. Raises what refuses the request then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One request's circumstances; goes with it through every stage and into the engine."""
@@ -50,6 +58,8 @@ class Context:
     deadline: float | None = None
     """On the clock's monotonic scale; None is no deadline."""
     clock: Clock = field(default_factory=SystemClock)
+    sizing: Sizing | None = None
+    """Whoever must know the request's size before it is begun."""
 
     def remaining(self) -> float | None:
         """Seconds left until the deadline, at least 0; None without one."""

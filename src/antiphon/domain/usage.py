@@ -9,6 +9,12 @@ class UsageSource(StrEnum):
 
     ENGINE = "engine"
     """Counted by the engine that generated."""
+    REPORTED = "reported"
+    """Said by a vendor."""
+    COUNTED = "counted"
+    """Counted by us, with the model's tokenizer."""
+    ESTIMATED = "estimated"
+    """Nobody counted."""
 
 
 @dataclass(frozen=True, slots=True)

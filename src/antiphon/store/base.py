@@ -1,9 +1,12 @@
 """The seam of the store: what the rest of the server asks of it. No table, no SQL, no driver."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.domain.ledger import Entry, Used
+from antiphon.domain.limits import Limit
+from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 
 
@@ -24,6 +27,8 @@ class Directory:
     users: tuple[User, ...] = ()
     memberships: tuple[Membership, ...] = ()
     keys: tuple[KeptKey, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    prices: tuple[Price, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +87,15 @@ class Tenancy(Protocol):
 
     def close(self) -> None:
         """Lets go of the database."""
+
+
+class Entries(Protocol):
+    """The ledger's rows. Every method blocks, and belongs into a thread."""
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Keeps them in one transaction; those whose id is there already change nothing. Raises
+        StoreUnavailable."""
+
+    def used(self, since: int, grain: int) -> Iterator[Used]:
+        """What entries took that began at `since` (Unix milliseconds) or later, in sums over `grain`
+        milliseconds of time, counted from 1970; 1 gives every moment of its own."""

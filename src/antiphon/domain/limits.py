@@ -1,0 +1,103 @@
+"""What may be used up of the models in which time, and by whom. Values only."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Subject(StrEnum):
+    """Of what a limit is."""
+
+    KEY = "key"
+    USER = "user"
+    PROJECT = "project"
+    MODEL = "model"
+    """Of a model, whoever uses it."""
+
+
+class Measure(StrEnum):
+    """What a limit counts."""
+
+    REQUESTS = "requests"
+    INPUT_TOKENS = "input_tokens"
+    OUTPUT_TOKENS = "output_tokens"
+    TOKENS = "tokens"
+    """Of input and output together."""
+    COST = "cost"
+    """In nano-units of the currency of the price list."""
+    CONCURRENT = "concurrent"
+    """Requests at once."""
+
+
+class Window(StrEnum):
+    """In which time."""
+
+    MINUTE = "minute"
+    """The last 60 seconds, whenever they are looked at: it slides."""
+    DAY = "day"
+    """Of UTC, like the others."""
+    WEEK = "week"
+    """From Monday."""
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So much of a measure in a window, for one subject. Every limit that is for a request must have room for
+    it."""
+
+    id: str
+    subject: Subject
+    target: str
+    """Id of the key, user or project; name of the model."""
+    measure: Measure
+    amount: int
+    created: int
+    """Unix seconds."""
+    window: Window | None = None
+    """None for what is counted at once."""
+    models: str | None = None
+    """Pattern of the names of the models whose requests count; None is every model."""
+    note: str = ""
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether waiting a moment does not help: the window is a day or longer."""
+        return self.window not in (None, Window.MINUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What a request takes, or may take, of every measure but of the requests at once."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: int = 0
+    """Nano-units."""
+
+    def of(self, measure: Measure) -> int:
+        """How much of one measure; of what is counted at once nothing."""
+        match measure:
+            case Measure.REQUESTS:
+                return self.requests
+            case Measure.INPUT_TOKENS:
+                return self.input_tokens
+            case Measure.OUTPUT_TOKENS:
+                return self.output_tokens
+            case Measure.TOKENS:
+                return self.input_tokens + self.output_tokens
+            case Measure.COST:
+                return self.cost
+            case Measure.CONCURRENT:
+                return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a limit stands."""
+
+    limit: Limit
+    remaining: int
+    reset: float
+    """Seconds until all of it is there again: of a window that slides until what was used last leaves it, of
+    others until they end."""

@@ -1,0 +1,40 @@
+"""What tokens cost: a list of prices with the time in which each holds. Integers alone, so that sums are
+exact."""
+
+from dataclasses import dataclass
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model's tokens cost from a moment on. Amounts are nano-units of the currency for a million
+    tokens: 0.15 dollars for a million are 150,000,000."""
+
+    id: str
+    models: str
+    """Pattern of model names."""
+    currency: str
+    """ISO 4217: `USD`. A server has one."""
+    since: int
+    """Unix seconds from which it holds."""
+    input: int
+    output: int
+    cached: int | None = None
+    """Of prompt tokens that were not computed again; None costs what `input` does."""
+    request: int = 0
+    """Nano-units for each request."""
+    until: int | None = None
+    """Unix seconds at which it no longer holds."""
+    created: int = 0
+    note: str = ""
+
+    def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
+        """Nano-units of one request, each half rounded up."""
+        cached = self.input if self.cached is None else self.cached
+        millionths = (
+            (prompt_tokens - cached_tokens) * self.input
+            + cached_tokens * cached
+            + output_tokens * self.output
+        )
+        return self.request + (2 * millionths + MILLION) // (2 * MILLION)

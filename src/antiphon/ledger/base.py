@@ -1,0 +1,21 @@
+"""The seam of the ledger: the two moments at which a generation is written down."""
+
+from typing import Protocol
+
+from antiphon.domain.ledger import Entry
+
+
+class Ledger(Protocol):
+    """Keeps one entry of each generation, whatever happens to this process afterwards.
+
+    Both methods return when the kernel has the record, so that a process that is killed loses nothing; they
+    wait for no disk and no database.
+    """
+
+    def begin(self, intent: Entry) -> None:
+        """Before the engine is asked. The entry is what the ledger holds if nothing more is heard. Room for
+        its end is set aside now. Raises LedgerFull where there is none."""
+
+    def complete(self, entry: Entry) -> None:
+        """How it ended; once for each intent, by its id, before the last bytes go to the caller. Raises
+        LedgerFull where it cannot be written."""

@@ -1,0 +1,1 @@
+"""Limits and budgets: what is counted, and who counts it."""

@@ -1,0 +1,66 @@
+"""Which limits and which price hold for a request, as the store last said: answered from memory."""
+
+from collections.abc import Iterable
+
+from antiphon.domain.identity import Actor, matches
+from antiphon.domain.limits import Limit, Subject
+from antiphon.domain.prices import Price
+
+MOST_KEPT = 10_000
+"""Answers that are kept; callers choose some of what is asked by."""
+
+
+class Rules:
+    """All limits and prices at one moment. Never changed: whoever learns new ones makes new rules."""
+
+    def __init__(self, limits: tuple[Limit, ...] = (), prices: tuple[Price, ...] = ()) -> None:
+        self._prices = prices
+        self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
+        for limit in limits:
+            self._by_target.setdefault((limit.subject, limit.target), []).append(limit)
+        self._answers: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
+
+    def limits_of(self, actor: Actor, model: str) -> tuple[Limit, ...]:
+        """Every limit that must have room for a request of this actor to this model."""
+        if not self._by_target:
+            return ()
+        asked = (actor.id, actor.user, actor.project, model)
+        found = self._answers.get(asked)
+        if found is None:
+            found = tuple(self._found(actor, model))
+            if len(self._answers) >= MOST_KEPT:
+                self._answers.clear()
+            self._answers[asked] = found
+        return found
+
+    def _found(self, actor: Actor, model: str) -> Iterable[Limit]:
+        targets = [(Subject.KEY, actor.id), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
+        if actor.user is not None:
+            targets.append((Subject.USER, actor.user))
+        for target in targets:
+            for limit in self._by_target.get(target, ()):
+                if limit.models is None or matches((limit.models,), model):
+                    yield limit
+
+    def price_of(self, model: str, at: int) -> Price | None:
+        """The price that holds at a moment (Unix seconds): of several the one whose pattern is the longest,
+        and of these the latest."""
+        holding = [
+            price
+            for price in self._prices
+            if price.since <= at
+            and (price.until is None or at < price.until)
+            and matches((price.models,), model)
+        ]
+        return max(holding, key=lambda price: (len(price.models), price.since, price.id), default=None)
+
+
+class Rulebook:
+    """The rules as of now."""
+
+    def __init__(self) -> None:
+        self.rules = Rules()
+
+    def learn(self, limits: tuple[Limit, ...], prices: tuple[Price, ...]) -> None:
+        """From now on these hold."""
+        self.rules = Rules(limits, prices)
