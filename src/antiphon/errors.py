@@ -214,6 +214,8 @@ class RateLimited(RequestError):
     status = 429
     code = "rate_limit_exceeded"
     retryable = True
+    limit: str | None = None
+    """Id of the limit that says no; set by whoever raises it."""
 
 
 class BudgetExceeded(RequestError):
@@ -222,6 +224,8 @@ class BudgetExceeded(RequestError):
 
     status = 429
     code = "insufficient_quota"
+    limit: str | None = None
+    """As of RateLimited."""
 
 
 class EngineError(AntiphonError):
