@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly import adapters_over, edge_of, models_over
+from antiphon.assembly.edge import edge_of
+from antiphon.assembly.models import adapters_over, models_over
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState

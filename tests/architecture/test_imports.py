@@ -212,7 +212,7 @@ def test_the_supervisor_reaches_no_framework():
 
 def test_what_serves_reaches_no_hub():
     served = (
-        "antiphon.assembly",
+        "antiphon.assembly.__main__",
         "antiphon.engines.host.__main__",
         "antiphon.supervisor",
         "antiphon.sandbox",

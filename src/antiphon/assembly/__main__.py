@@ -1,9 +1,5 @@
-"""The composition root of the HTTP process: settings in, a serving application out.
-
-The only importer of implementations. Run by the supervisor as `python -m antiphon.assembly`; what it is
-told comes through standard input
-(`engines.host.control`).
-"""
+"""The HTTP process. Run by the supervisor as `python -m antiphon.assembly`; what it is told comes through
+standard input (`engines.host.control`)."""
 
 import asyncio
 import os
@@ -11,26 +7,19 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import uvloop
 
-from antiphon.auth.keyring import Keyring
-from antiphon.auth.secrets import given_pepper
-from antiphon.auth.tenants import Tenants
-from antiphon.auth.tokens import ServiceKey
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.domain.aliases import Aliases
-from antiphon.domain.context import Clock, SystemClock
+from antiphon.assembly.edge import edge_of
+from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
+from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
-from antiphon.engines.host.client import HostTokenEngine, host_engine
+from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
 from antiphon.engines.host.frames import from_line
 from antiphon.engines.host.tasks import task_group
@@ -39,28 +28,15 @@ from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
     LoadError,
-    ModelFileError,
     RequestError,
     StartupError,
     StoreUnavailable,
 )
 from antiphon.http.app import create_app
-from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
-from antiphon.pipeline.adapters import Adapters, Home
-from antiphon.pipeline.deployments import Deployments
-from antiphon.pipeline.run import Pipeline
-from antiphon.rendering.adapted import AdaptedRenderer
-from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import Settings, decode
-from antiphon.settings_lora import LoraSettings
 from antiphon.telemetry.logs import configure
-from antiphon.telemetry.metrics import Metrics
-from antiphon.weights.adapters import read_kept
-from antiphon.weights.deploying import HubAdapters
-from antiphon.weights.gguf import read_header
-from antiphon.weights.keeping import Keeper
 
 THREADS = 1
 """Threads for what would hold the event loop up: large bodies, large conversations. They all compute, and
@@ -69,119 +45,6 @@ several would only take the interpreter from the loop in turn, and keep as many 
 TURN = 0.001
 """Seconds that such a thread computes before the event loop gets its turn. Python's own 5 ms are added to a
 request several times, once for each of its system calls."""
-
-
-def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
-    """Everything between the socket and the engines."""
-    key, keyed = settings.server.api_key, settings.keys.enabled
-    keyring, tenants = managing(settings, clock) if keyed else (None, None)
-    metrics = Metrics()
-    report = settings.server.unknown_fields == "report"
-    return Edge(
-        pipeline=Pipeline(models, metrics, settings.engine.restart_patience),
-        models=models,
-        dialect=OpenAI(report),
-        others=(Fireworks(report), Empower(report)),
-        settings=settings.server,
-        verifiers=(*([ServiceKey(key, alone=not keyed)] if key else []), *([keyring] if keyring else [])),
-        tenants=tenants,
-        clock=clock,
-        metrics=metrics,
-    )
-
-
-def managing(settings: Settings, clock: Clock) -> tuple[Keyring, Tenants]:
-    """Keys, and who changes them. The database's library is imported only here."""
-    from antiphon.store.database import Database
-    from antiphon.store.tenancy import SqlTenancy
-
-    pepper = given_pepper(settings.keys.pepper or "")
-    keyring = Keyring(pepper, clock.wall)
-    return keyring, Tenants(
-        SqlTenancy(Database(settings.keys.store or "", told=False)), keyring, pepper, clock.wall
-    )
-
-
-def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings) -> Adapters:
-    """What gives the models adapters; those of the settings have their names already."""
-    lora = settings.lora
-    places = [Path(place) for place in lora.directories]
-    keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
-    homes = {}
-    for model in settings.models if lends(lora) or settings.adapters else ():
-        base = edge.models.get(model.name).engine
-        if isinstance(base, Renderer) and _takes_adapters(model.path):
-            homes[model.name] = Home(
-                hosts[model.name],
-                partial(keeper.keep, base=model.path),
-                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
-            )
-    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics)
-    for adapter in settings.adapters:
-        adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
-    return adapters
-
-
-def lends(lora: LoraSettings) -> bool:
-    """Whether callers may change which adapters there are."""
-    return bool(lora.directories or lora.repositories)
-
-
-def deployments_over(adapters: Adapters, edge: Edge, settings: Settings) -> Deployments:
-    """What deploys adapters from the hub and from the operator's directories."""
-    lora, hub = settings.lora, settings.hub
-    fetching = HubAdapters(
-        lora.repositories, Path(lora.registry or ""), lora.max_bytes, hub.endpoint, hub.offline
-    )
-    return Deployments(edge.models, adapters, fetching, edge.clock)
-
-
-def _takes_adapters(path: str) -> bool:
-    """Whether the model generates. Of one whose file is gone while its engine runs, loading will tell."""
-    try:
-        return not read_header(Path(path)).embeds
-    except ModelFileError:
-        return True
-
-
-@asynccontextmanager
-async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
-    """A connection to each engine host, kept while the context lasts."""
-    async with AsyncExitStack() as stack:
-        yield {
-            name: await stack.enter_async_context(host_engine(path, name)) for name, path in sockets.items()
-        }
-
-
-def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
-    """The models in the order of the settings, each rendered over its host."""
-    created = int(clock.wall())
-    projects_share = settings.engine.prefix_sharing == "server"
-    families = {
-        model.name: Families(_said(model.tool_calls), _said(model.reasoning)) for model in settings.models
-    }
-    return Models(
-        tuple(
-            Model(name, _rendered(host, projects_share, families.get(name, BY_TEMPLATE)), created)
-            for name, host in hosts.items()
-        ),
-        Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
-    )
-
-
-def _rendered(host: HostTokenEngine, projects_share: bool, families: Families) -> Renderer:
-    return Renderer(
-        host,
-        state=host.state,
-        generation=lambda: host.generation,
-        projects_share=projects_share,
-        families=families,
-    )
-
-
-def _said(family: str) -> str | None:
-    """What a setting says of a notation; None: it is told by the template."""
-    return None if family == "auto" else family
 
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:

@@ -1,0 +1,107 @@
+"""The engines of an HTTP process, the models over them, and the adapters that they compute with."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.domain.aliases import Aliases
+from antiphon.domain.context import Clock
+from antiphon.engines.host.client import HostTokenEngine, host_engine
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import ModelFileError
+from antiphon.http.edge import Edge
+from antiphon.pipeline.adapters import Adapters, Home
+from antiphon.pipeline.deployments import Deployments
+from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.settings import Settings
+from antiphon.settings_lora import LoraSettings
+from antiphon.weights.adapters import read_kept
+from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.gguf import read_header
+from antiphon.weights.keeping import Keeper
+
+
+@asynccontextmanager
+async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
+    """A connection to each engine host, kept while the context lasts."""
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(host_engine(path, name)) for name, path in sockets.items()
+        }
+
+
+def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
+    """The models in the order of the settings, each rendered over its host."""
+    created = int(clock.wall())
+    projects_share = settings.engine.prefix_sharing == "server"
+    families = {
+        model.name: Families(_said(model.tool_calls), _said(model.reasoning)) for model in settings.models
+    }
+    return Models(
+        tuple(
+            Model(name, _rendered(host, projects_share, families.get(name, BY_TEMPLATE)), created)
+            for name, host in hosts.items()
+        ),
+        Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),
+    )
+
+
+def _rendered(host: HostTokenEngine, projects_share: bool, families: Families) -> Renderer:
+    return Renderer(
+        host,
+        state=host.state,
+        generation=lambda: host.generation,
+        projects_share=projects_share,
+        families=families,
+    )
+
+
+def _said(family: str) -> str | None:
+    """What a setting says of a notation; None: it is told by the template."""
+    return None if family == "auto" else family
+
+
+def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings) -> Adapters:
+    """What gives the models adapters; those of the settings have their names already."""
+    lora = settings.lora
+    places = [Path(place) for place in lora.directories]
+    keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
+    homes = {}
+    for model in settings.models if lends(lora) or settings.adapters else ():
+        base = edge.models.get(model.name).engine
+        if isinstance(base, Renderer) and _takes_adapters(model.path):
+            homes[model.name] = Home(
+                hosts[model.name],
+                partial(keeper.keep, base=model.path),
+                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+            )
+    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics)
+    for adapter in settings.adapters:
+        adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
+    return adapters
+
+
+def lends(lora: LoraSettings) -> bool:
+    """Whether callers may change which adapters there are."""
+    return bool(lora.directories or lora.repositories)
+
+
+def deployments_over(adapters: Adapters, edge: Edge, settings: Settings) -> Deployments:
+    """What deploys adapters from the hub and from the operator's directories."""
+    lora, hub = settings.lora, settings.hub
+    fetching = HubAdapters(
+        lora.repositories, Path(lora.registry or ""), lora.max_bytes, hub.endpoint, hub.offline
+    )
+    return Deployments(edge.models, adapters, fetching, edge.clock)
+
+
+def _takes_adapters(path: str) -> bool:
+    """Whether the model generates. Of one whose file is gone while its engine runs, loading will tell."""
+    try:
+        return not read_header(Path(path)).embeds
+    except ModelFileError:
+        return True
