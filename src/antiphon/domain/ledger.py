@@ -7,6 +7,10 @@ from types import MappingProxyType
 from antiphon.domain.limits import Amounts
 from antiphon.domain.usage import UsageSource
 
+OK = "ok"
+"""Status of a generation that ended by itself."""
+CANCELLED = "cancelled"
+"""Status of one that its caller left."""
 ABORTED = "aborted"
 """Status of a generation whose process ended before it."""
 

@@ -1,0 +1,181 @@
+"""What is asked of the ledger, and what it answers: sums over its entries, by whatever tells them apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from antiphon.domain.ledger import Entry
+
+
+class Field(StrEnum):
+    """What an entry says of itself; named as in `domain.ledger.Entry`."""
+
+    PROJECT = "project"
+    USER = "user"
+    KEY = "key"
+    MODEL = "model"
+    ASKED = "asked"
+    ADAPTER = "adapter"
+    ENGINE = "engine"
+    DIALECT = "dialect"
+    OPERATION = "operation"
+    STATUS = "status"
+    SOURCE = "source"
+    PRICE = "price"
+    CURRENCY = "currency"
+    END_USER = "end_user"
+    REQUEST_ID = "request_id"
+    PARENT = "parent"
+
+
+class Bucket(StrEnum):
+    """A stretch of time in UTC, named by the Unix second in which it begins."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    """From Monday."""
+    MONTH = "month"
+
+
+TAG = "tag:"
+"""What the name of a tag follows, where it is one dimension among others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """One of the caller's own tags."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return TAG + self.name
+
+
+Dimension = Field | Bucket | Tag
+
+
+def dimension(text: str) -> Dimension | None:
+    """The one of that name: `model`, `day`, `tag:team`. None where there is none."""
+    if text.startswith(TAG):
+        return Tag(text.removeprefix(TAG)) if len(text) > len(TAG) else None
+    kinds: tuple[type[Field | Bucket], ...] = (Field, Bucket)
+    return next((kind(text) for kind in kinds if text in kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """That an entry says this; None or empty: that it says nothing."""
+
+    of: Field | Tag
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Entries that began in a time and satisfy every condition."""
+
+    since: int
+    """Unix milliseconds."""
+    until: int
+    """Unix milliseconds; what began then is no more in it."""
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """An average that can be added to another."""
+
+    sum: int = 0
+    count: int = 0
+
+    def __add__(self, other: "Mean") -> "Mean":
+        return Mean(self.sum + other.sum, self.count + other.count)
+
+    @property
+    def value(self) -> float | None:
+        """None where nothing was measured."""
+        return self.sum / self.count if self.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over entries."""
+
+    requests: int = 0
+    """Entries: generations, also those that a request's own work asked for."""
+    ok: int = 0
+    cancelled: int = 0
+    aborted: int = 0
+    failed: int = 0
+    """That ended with an error."""
+    unpriced: int = 0
+    """For which no price held: their cost is not known, and counts as none."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int = 0
+    """Nano-units of the currency."""
+    queue_ms: Mean = field(default_factory=Mean)
+    ttft_ms: Mean = field(default_factory=Mean)
+    total_ms: Mean = field(default_factory=Mean)
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(
+            *(getattr(self, name) + getattr(other, name) for name in COUNTED),
+            queue_ms=self.queue_ms + other.queue_ms,
+            ttft_ms=self.ttft_ms + other.ttft_ms,
+            total_ms=self.total_ms + other.total_ms,
+        )
+
+
+COUNTED = (
+    "requests",
+    "ok",
+    "cancelled",
+    "aborted",
+    "failed",
+    "unpriced",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost",
+)
+"""The totals that are counts, in their order."""
+
+MEASURED = ("queue_ms", "ttft_ms", "total_ms")
+"""Those that are averages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The totals of the entries that say the same."""
+
+    values: tuple[str | int | None, ...]
+    """One for each dimension; of a bucket the Unix second in which it begins."""
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Totals of a selection, and of its groups: the earliest bucket first, then the most requests."""
+
+    total: Totals
+    """Of all, also of groups that are not listed."""
+    groups: Sequence[Group] = ()
+    more: bool = False
+    """Whether there are groups that are not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a list of entries goes on: after the one that began at this time and has this id."""
+
+    at: int
+    id: str
+
+    @staticmethod
+    def of(entry: Entry) -> "Place":
+        return Place(entry.at, entry.id)
