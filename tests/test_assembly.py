@@ -18,8 +18,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
-from antiphon.engines.host.frames import from_line, to_line
 from antiphon.errors import UnsupportedParameter
+from antiphon.ipc.frames import from_line, to_line
 from antiphon.pipeline.adapters import Wanted
 from antiphon.settings import EngineSettings, Settings, encode
 from antiphon.settings_lora import LoraSettings

@@ -25,9 +25,9 @@ from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.control import EngineNews, HostConfig, HttpConfig
-from antiphon.engines.host.frames import to_line
 from antiphon.engines.host.runtime import runtime_directory, socket_path
 from antiphon.errors import AddressUnavailable, AntiphonError, StartupError
+from antiphon.ipc.frames import to_line
 from antiphon.sandbox import INTERPRETER_VARIABLES
 from antiphon.settings import Settings, encode, interpreter
 from antiphon.settings_model import ModelSettings

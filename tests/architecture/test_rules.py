@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 from tests.architecture.source import Function, Module, expect_none, modules
 
-# The three borders where anything may arrive and must become one of our errors, a log line or a restart.
+# The borders where anything may arrive and must become one of our errors, a log line or a restart.
 BROAD_EXCEPT = {
     "antiphon.http.middleware": "the edge: whatever a handler raises becomes an error envelope",
     "antiphon.engines.host": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
+    "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.supervisor": "it outlives everything it starts",
 }
 # JSON and TOML from outside have no type before they are decoded.
@@ -19,6 +20,7 @@ WIRE = (
     "antiphon.dialects",
     "antiphon.http",
     "antiphon.engines.upstream",
+    "antiphon.ipc.frames",
     "antiphon.engines.host.frames",
     "antiphon.weights.convert",  # JSON and tensors that others wrote
 )

@@ -21,8 +21,6 @@ from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.host.frames import from_line
-from antiphon.engines.host.tasks import task_group
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import (
     AntiphonError,
@@ -34,6 +32,8 @@ from antiphon.errors import (
 )
 from antiphon.http.app import create_app
 from antiphon.http.serve import serve
+from antiphon.ipc.frames import from_line
+from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure

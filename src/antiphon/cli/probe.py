@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.frames import to_line  # what an engine host imports, so that its lack is seen here
 from antiphon.engines.llama.embedding_model import load_any
 from antiphon.engines.llama.libllama_find import Place, discovered, find_library
 from antiphon.engines.llama.machine import best_threads, prepare_environment, usable_cpus
 from antiphon.errors import AntiphonError, LibraryError
+from antiphon.ipc.frames import to_line  # what an engine host imports, so that its lack is seen here
 
 
 def tell(step: str, **values: object) -> None:

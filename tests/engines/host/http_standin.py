@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.host.frames import from_line
 from antiphon.engines.host.runtime import leave
+from antiphon.ipc.frames import from_line
 from antiphon.settings import decode
 
 NONSENSE = "STANDIN_NONSENSE"

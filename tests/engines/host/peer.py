@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
 import antiphon
-from antiphon.engines.host.frames import PROTOCOL, TO_HOST, FrameReader, FrameWriter, Generate, Hello, Message
+from antiphon.engines.host.frames import TO_HOST, Generate
+from antiphon.ipc.frames import PROTOCOL, FrameReader, FrameWriter, Hello, Message
 
 M = TypeVar("M")
 

@@ -18,9 +18,9 @@ from antiphon.engines.base import (
     TokenSegment,
     Vocabulary,
 )
-from antiphon.engines.host.frames import MAX_MESSAGE
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import EngineUnavailable, LibraryError
+from antiphon.ipc.frames import MAX_MESSAGE
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 
 SPEC = LoadSpec("no file")

@@ -9,17 +9,7 @@ import pytest
 import antiphon
 from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece
 from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.host.frames import (
-    MAX_MESSAGE,
-    PROTOCOL,
-    TO_HOST,
-    Begun,
-    Cancel,
-    FrameReader,
-    Generate,
-    Hello,
-    Stepped,
-)
+from antiphon.engines.host.frames import TO_HOST, Begun, Cancel, Generate, Stepped
 from antiphon.engines.host.server import listening
 from antiphon.errors import (
     DeadlineExceeded,
@@ -30,6 +20,7 @@ from antiphon.errors import (
     LoadError,
     Overloaded,
 )
+from antiphon.ipc.frames import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.peer import HELLO, Peer, messages, pretending

@@ -15,8 +15,8 @@ from antiphon.engines.host.control import (
     Status,
     StatusPipe,
 )
-from antiphon.engines.host.frames import FrameError, from_line, to_line
 from antiphon.errors import ErrorReport, LibraryError
+from antiphon.ipc.frames import FrameError, from_line, to_line
 from antiphon.testing import scripted_info
 
 LINES = [

@@ -20,22 +20,13 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.host.frames import (
-    HEADER,
-    MAX_FRAME,
-    MAX_MESSAGE,
-    PROTOCOL,
     TO_GATEWAY,
     TO_HOST,
     Begun,
     Cancel,
     Ended,
     Failed,
-    FrameError,
-    FrameReader,
-    FrameWriter,
     Generate,
-    Hello,
-    Message,
     Prepare,
     Stepped,
     ToGateway,
@@ -43,6 +34,17 @@ from antiphon.engines.host.frames import (
     Tokenize,
 )
 from antiphon.errors import ErrorReport
+from antiphon.ipc.frames import (
+    HEADER,
+    MAX_FRAME,
+    MAX_MESSAGE,
+    PROTOCOL,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Hello,
+    Message,
+)
 
 TO_GATEWAY_EXAMPLES: list[Message] = [
     Hello(PROTOCOL, "1.2.3"),

@@ -9,18 +9,10 @@ import pytest
 from antiphon.domain.load import Load
 from antiphon.engines.base import SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import host_engine
-from antiphon.engines.host.frames import (
-    HEADER,
-    MAX_FRAME,
-    TO_GATEWAY,
-    Cancel,
-    FrameReader,
-    Generate,
-    Hello,
-    Stepped,
-)
+from antiphon.engines.host.frames import TO_GATEWAY, Cancel, Generate, Stepped
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
+from antiphon.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.peer import HELLO, connect, messages

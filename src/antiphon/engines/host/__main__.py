@@ -21,10 +21,11 @@ from pathlib import Path
 from antiphon.engines.base import TokenEngine
 from antiphon.engines.host.confine import confine
 from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
-from antiphon.engines.host.frames import FrameError, from_line
 from antiphon.engines.host.runtime import leave
-from antiphon.engines.host.server import bind_private, listening, remove
+from antiphon.engines.host.server import listening
 from antiphon.errors import AntiphonError, LoadError
+from antiphon.ipc.frames import FrameError, from_line
+from antiphon.ipc.sockets import bind_private, remove
 from antiphon.telemetry.logs import LOGGER, configure, record
 
 DRAIN = 2.0

@@ -30,7 +30,6 @@ from antiphon.engines.base import (
     Vocabulary,
 )
 from antiphon.engines.host.calls import Call, Restored
-from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
     AddAdapter,
@@ -46,11 +45,7 @@ from antiphon.engines.host.frames import (
     Embedded,
     Ended,
     Facts,
-    FrameError,
-    FrameReader,
     Generate,
-    Hello,
-    Incompatible,
     Prepare,
     RemoveAdapter,
     Reply,
@@ -61,7 +56,6 @@ from antiphon.engines.host.frames import (
     Tokenize,
     Tokenized,
 )
-from antiphon.engines.host.tasks import task_group
 from antiphon.errors import (
     DeadlineExceeded,
     EngineDied,
@@ -72,6 +66,9 @@ from antiphon.errors import (
     LoadError,
     Overloaded,
 )
+from antiphon.ipc.channel import Channel
+from antiphon.ipc.frames import FrameError, FrameReader, Hello, Incompatible
+from antiphon.ipc.tasks import task_group
 from antiphon.telemetry.logs import record
 
 FIRST_PAUSE = 0.02

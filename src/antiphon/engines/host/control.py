@@ -21,8 +21,8 @@ from enum import StrEnum
 from typing import Literal
 
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
-from antiphon.engines.host.frames import to_line
 from antiphon.errors import AntiphonError, ErrorReport
+from antiphon.ipc.frames import to_line
 
 STDIN = 0
 

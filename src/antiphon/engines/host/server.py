@@ -11,11 +11,9 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from antiphon.domain.constraint import Constraint
 from antiphon.engines.base import Adapting, Constrainable, Embedding, TokenEngine
-from antiphon.engines.host.channel import Channel
 from antiphon.engines.host.frames import (
     TO_HOST,
     AddAdapter,
@@ -29,10 +27,7 @@ from antiphon.engines.host.frames import (
     Embed,
     Facts,
     Failed,
-    FrameError,
-    FrameReader,
     Generate,
-    Hello,
     Prepare,
     RemoveAdapter,
     Reply,
@@ -42,8 +37,11 @@ from antiphon.engines.host.frames import (
     Tokenized,
     event_reply,
 )
-from antiphon.engines.host.tasks import task_group
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
+from antiphon.ipc.channel import Channel
+from antiphon.ipc.frames import FrameError, FrameReader, Hello
+from antiphon.ipc.sockets import bind_private, remove
+from antiphon.ipc.tasks import task_group
 from antiphon.telemetry.logs import LOGGER, record
 
 BACKLOG = 64
@@ -220,19 +218,3 @@ async def listening(
             server.close()
             await host.drain(0)
             remove(path)
-
-
-def bind_private(path: str) -> socket.socket:
-    """A socket at the path, mode 0600 before anybody can connect; what lay there before is replaced."""
-    remove(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(path)
-    Path(path).chmod(0o600)
-    return sock
-
-
-def remove(path: str) -> None:
-    """Takes a socket's path away, if it is there. A host that gave up the right to leaves it to the
-    supervisor."""
-    with suppress(PermissionError):
-        Path(path).unlink(missing_ok=True)

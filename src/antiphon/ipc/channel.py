@@ -1,6 +1,6 @@
-"""One end of the connection between gateway and engine host: frames in order, coalesced writes, a greeting.
+"""One end of a connection between two processes of a server: frames in order, coalesced writes, a greeting.
 
-It knows nothing of engines. What is put during one turn of the event loop leaves in one frame at its end.
+What is put during one turn of the event loop leaves in one frame at its end.
 """
 
 import asyncio
@@ -9,15 +9,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import antiphon
-from antiphon.engines.host.frames import (
-    PROTOCOL,
-    FrameError,
-    FrameReader,
-    FrameWriter,
-    Hello,
-    Incompatible,
-    Message,
-)
+from antiphon.ipc.frames import PROTOCOL, FrameError, FrameReader, FrameWriter, Hello, Incompatible, Message
 
 M = TypeVar("M", bound=Message)
 
