@@ -314,10 +314,17 @@ class Deaf(Retold):
 class Foreign(Retold):
     """Raises what nobody knows."""
 
-    async def _begin(self, request):
+    async def _begin(self, request, context):
         if getattr(request.prompts[0], "tokens", None):
             raise ValueError("too long")
-        return await super()._begin(request)
+        return await super()._begin(request, context)
+
+
+class Unsized(Retold):
+    """Tells nobody how much a request will take."""
+
+    async def _begin(self, request, context):
+        return await super()._begin(request, replace(context, sizing=None))
 
 
 class Insatiable(Retold):
@@ -336,6 +343,7 @@ BROKEN_ENGINES = {
     Patient: "DeadlineExceeded",
     Deaf: "ends at once|is cheap",
     Foreign: "by an error of antiphon.errors",
+    Unsized: "a request's size is told",
     Insatiable: "at most max_tokens",
 }
 

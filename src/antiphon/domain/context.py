@@ -3,10 +3,13 @@ from."""
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
+from antiphon.domain.ledger import NOTHING
+from antiphon.domain.limits import Standing
 
 
 class Clock(Protocol):
@@ -50,6 +53,32 @@ class Sizing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from; what the records of usage say of it besides its actor."""
+
+    dialect: str = ""
+    operation: str = ""
+    """Path that was asked."""
+    end_user: str | None = None
+    """For whom the caller says that it asks."""
+    tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    """The caller's own."""
+
+
+NOWHERE = Origin()
+
+
+@dataclass(slots=True)
+class Progress:
+    """What becomes known of a request on its way; written by the pipeline, read by whoever answers."""
+
+    attempts: int = 0
+    """How often an engine was asked."""
+    standings: tuple[Standing, ...] = ()
+    """How the limits that are for it stand, as they were last told."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """One request's circumstances; goes with it through every stage and into the engine."""
 
@@ -60,6 +89,8 @@ class Context:
     clock: Clock = field(default_factory=SystemClock)
     sizing: Sizing | None = None
     """Whoever must know the request's size before it is begun."""
+    origin: Origin = NOWHERE
+    progress: Progress = field(default_factory=Progress)
 
     def remaining(self) -> float | None:
         """Seconds left until the deadline, at least 0; None without one."""

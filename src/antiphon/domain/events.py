@@ -5,7 +5,7 @@ Started comes with the first token, not before, so a failure before it is still 
 token is made (`max_tokens` 0) it comes when the first choice is complete. Errors are raised, not yielded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from antiphon.domain.scores import Scores
@@ -32,6 +32,8 @@ class Started:
     cached_tokens: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
     """The ids of each prompt, when token ids were asked for."""
+    queued: float | None = field(default=None, compare=False)
+    """Seconds until the first choice was in the engine's batch, where the engine says so."""
 
 
 @dataclass(frozen=True, slots=True)

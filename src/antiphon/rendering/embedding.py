@@ -32,6 +32,8 @@ async def embedded(
         )
     texts = await _tokenized(engine, facts, request.inputs)
     _require_fitting(texts, facts)
+    if context.sizing is not None:
+        await context.sizing.sized(sum(map(len, texts)), 0)
     async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.id))) as events:
         parts = [event.values async for event in events if isinstance(event, Vectors)]
     made = Embeddings(b"".join(parts), makes.dimensions, sum(map(len, texts)))

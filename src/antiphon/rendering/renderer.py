@@ -140,6 +140,8 @@ class Renderer:
         if words := request.output.bad_words:
             found = await self._in_time(banned(self._engine, facts, words), context)
             one = replace(one, sampling=replace(one.sampling, banned=found))
+        if context.sizing is not None:
+            await self._in_time(context.sizing.sized(*size_of(request, fitted)), context)
         asked = asked_of(request, one, fitted, context.clock)
         spoken = [
             told(listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0])
@@ -259,6 +261,13 @@ def asked_of(
             )
 
 
+def size_of(request: GenerationRequest, fitted: Sequence[prompts.Fitted]) -> tuple[int, int]:
+    """Tokens of all prompts, each counted once, and the most that all candidates together may make."""
+    candidates = request.output.best_of or request.output.choices
+    most = sum(prompt.max_tokens for prompt in fitted) * candidates
+    return sum(len(prompt.tokens) for prompt in fitted), most
+
+
 @asynccontextmanager
 async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
     """Makes one of the engine's end: when any choice was in the batch, the request was, and is not tried
@@ -323,7 +332,8 @@ class Tally:
     """Of each prompt, when they are told."""
 
     def started(self) -> Started:
-        return Started(sum(self.prompts), self._cached(), self.ids)
+        waits = [voice.queued for voice in self.voices if voice.queued is not None]
+        return Started(sum(self.prompts), self._cached(), self.ids, min(waits, default=None))
 
     def usage(self) -> Usage:
         made = sum(voice.completion_tokens for voice in self.voices)

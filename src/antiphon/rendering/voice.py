@@ -56,6 +56,7 @@ class Voice:
         "cached",
         "choice",
         "completion_tokens",
+        "queued",
         "thoughts",
     )
 
@@ -65,6 +66,8 @@ class Voice:
         """Up to and including the one that completes a stop string."""
         self.cached: int | None = None
         """Prompt tokens that were not computed for it; None before it is admitted."""
+        self.queued: float | None = None
+        """Seconds that it waited to be admitted."""
         self.thoughts: Thoughts | None = None
         """Counts the tokens of reasoning, where some may come."""
         self._deaf = manner.deaf
@@ -98,7 +101,7 @@ class Voice:
             if text:
                 yield self._delta(text)
         elif isinstance(event, SequenceStarted):
-            self.cached = event.cached_tokens
+            self.cached, self.queued = event.cached_tokens, event.queued
         elif isinstance(event, SequenceFinished):
             if event.cause is StopCause.LENGTH:
                 self._reason = FinishReason.LENGTH

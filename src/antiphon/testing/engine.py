@@ -165,7 +165,7 @@ class ScriptedEngine:
     async def _events(self, record: Record) -> AsyncGenerator[Event, None]:
         try:
             async with asyncio.timeout(record.context.remaining()):
-                answer, prompt_tokens = await self._begin(record.request)
+                answer, prompt_tokens = await self._begin(record.request, record.context)
             for event in self._told(answer, record.request, prompt_tokens):
                 if answer.pace is not None and isinstance(event, TextDelta):
                     await asyncio.sleep(answer.pace)
@@ -181,13 +181,16 @@ class ScriptedEngine:
             record.ending = Ending.FAILED
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
-    async def _begin(self, request: GenerationRequest) -> tuple[Answer, int]:
+    async def _begin(self, request: GenerationRequest, context: Context) -> tuple[Answer, int]:
         """All that comes before Started."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
         counts = [len(_tokens(prompt)) for prompt in request.prompts]
         if max(counts) >= self._profile.context_length:
             raise ContextLengthExceeded(f"{max(counts)} tokens do not fit {self._profile.context_length}")
+        if context.sizing is not None:
+            candidates = len(counts) * (request.output.best_of or request.output.choices)
+            await context.sizing.sized(sum(counts), self._room(request, sum(counts)) * candidates)
         await asyncio.sleep(answer.wait)
         if answer.gate is not None:
             await answer.gate.wait()
@@ -199,9 +202,7 @@ class ScriptedEngine:
         output = request.output
         tellers = [_Teller(prompt, output) for prompt in request.prompts for _ in range(output.choices)]
         candidates = len(request.prompts) * (output.best_of or output.choices)
-        room = output.max_tokens
-        if room is None:
-            room = self._profile.context_length - prompt_tokens
+        room = self._room(request, prompt_tokens)
         said = cycle(answer.texts) if answer.endless else iter(answer.texts)
         cut = answer.endless or len(answer.texts) > room
         made = 0
@@ -219,6 +220,11 @@ class ScriptedEngine:
         reason = FinishReason.LENGTH if cut else answer.reason
         yield from (Finished(choice, reason, scores=scores) for choice in range(len(tellers)))
         yield Usage(prompt_tokens, made * candidates)
+
+    def _room(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """The most tokens of one choice."""
+        asked = request.output.max_tokens
+        return self._profile.context_length - prompt_tokens if asked is None else asked
 
 
 class _Teller:

@@ -19,7 +19,7 @@ from antiphon.domain.request import Conversation, GenerationRequest, Output, Pro
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import Engine, EngineState
-from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.errors import AntiphonError, DeadlineExceeded, RateLimited
 from antiphon.testing.engine_kit_output import OUTPUT_RULES
 from antiphon.testing.rules import (
     PATIENCE,
@@ -243,6 +243,40 @@ async def queued_streams_can_be_left(probe: EngineProbe) -> None:
         await require_end(last, "leaving while queued ends at once", probe.patience)
 
 
+class _Sizes:
+    """Hears how much requests will take, and refuses them where that is wanted."""
+
+    def __init__(self, refusal: AntiphonError | None = None) -> None:
+        self.heard: list[tuple[int, int]] = []
+        self._refusal = refusal
+
+    async def sized(self, prompt_tokens: int, output_tokens: int) -> None:
+        self.heard.append((prompt_tokens, output_tokens))
+        if self._refusal is not None:
+            raise self._refusal
+
+
+async def sizes_are_told(probe: EngineProbe) -> None:
+    """Of prompts and choices together; and whoever is told may refuse."""
+    for request in (probe.request(), probe.request(STORY, OTHER, choices=2)):
+        sizes = _Sizes()
+        events = await probe.events(request, Context("check", sizing=sizes))
+        usage = next(event for event in events if isinstance(event, Usage))
+        most = 8 * len(request.prompts) * request.output.choices
+        require(sizes.heard == [(usage.prompt_tokens, most)], "a request's size is told to who must know it")
+    sizes = _Sizes(RateLimited("no room"))
+    refused = probe.events(probe.request(), Context("check", sizing=sizes))
+    rule = "a request whose size is refused is refused with that error"
+    await require_error(refused, RateLimited, rule, probe.patience)
+    too_long = probe.request(RawPrompt(tokens=(5,) * (probe.profile.context_length + 1)))
+    sizes = _Sizes()
+    rule = "a request that does not fit is refused before its size is told"
+    await require_error(
+        probe.events(too_long, Context("check", sizing=sizes)), AntiphonError, rule, probe.patience
+    )
+    require(not sizes.heard, rule)
+
+
 async def readiness_is_told(probe: EngineProbe) -> None:
     require(probe.engine.state() is EngineState.READY, "an engine that answers says READY")
     require(probe.profile.context_length > 0, "the profile tells the context length")
@@ -261,4 +295,5 @@ RULES = (
     entering_does_no_work,
     leaving_ends_the_work,
     queued_streams_can_be_left,
+    sizes_are_told,
 )
