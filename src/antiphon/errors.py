@@ -9,6 +9,7 @@
     │   ├── UnsupportedParameter           400     unsupported_parameter
     │   ├── ContextLengthExceeded          400     context_length_exceeded
     │   ├── TemplateRefused                400     template_refused
+    │   ├── LargerThanLimit                400     larger_than_limit
     │   ├── AuthenticationFailed           401     invalid_api_key
     │   ├── PermissionDenied               403     permission_denied
     │   ├── ModelNotFound                  404     model_not_found
@@ -216,6 +217,8 @@ class RateLimited(RequestError):
     retryable = True
     limit: str | None = None
     """Id of the limit that says no; set by whoever raises it."""
+    standings: tuple[object, ...] = ()
+    """How the request's limits stand (`domain.limits.Standing`), the one that says no first; set likewise."""
 
 
 class BudgetExceeded(RequestError):
@@ -225,6 +228,18 @@ class BudgetExceeded(RequestError):
     status = 429
     code = "insufficient_quota"
     limit: str | None = None
+    """As of RateLimited."""
+    standings: tuple[object, ...] = ()
+    """As of RateLimited."""
+
+
+class LargerThanLimit(RequestError):
+    """The request alone takes more than a limit has, so waiting is no use: it has to ask for less."""
+
+    code = "larger_than_limit"
+    limit: str | None = None
+    """As of RateLimited."""
+    standings: tuple[object, ...] = ()
     """As of RateLimited."""
 
 

@@ -1,0 +1,234 @@
+"""The limiter of one process: exact, in memory.
+
+Every amount counts from the moment at which it was reserved until its window has passed, or until it is
+given back. A counter that is not there yet is made from what the ledger knows. All of it belongs to one event
+loop; nothing but that first look waits for anything.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.domain.context import Clock
+from antiphon.domain.identity import matches
+from antiphon.domain.ledger import Used
+from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Subject
+from antiphon.errors import LimitsUnavailable, StoreUnavailable
+from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
+from antiphon.limits.wording import Refusal, refusal, worst
+
+Seeds = Callable[[Sequence[Limit]], Awaitable[Iterable[Used]]]
+"""What entries took in the windows of these limits up to now, as the ledger knows. Raises
+StoreUnavailable."""
+
+KEPT = 24 * 3600 * SECOND
+"""Nanoseconds after which a counter that nobody asked for is dropped; the ledger knows what it counted."""
+PATIENCE = SECOND
+"""Nanoseconds in which a ledger that did not answer is not asked again."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """A limit, as it was said last, with its counter."""
+
+    limit: Limit
+    counter: Counter
+    touched: int
+    claims: int = 0
+    """How many stand."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What a claim has taken of one limit: the places and amounts, the oldest first."""
+
+    counted: Counted
+    parts: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def amount(self) -> int:
+        """All of it."""
+        return sum(amount for _, amount in self.parts)
+
+    def take(self, now: Moment, amount: int) -> None:
+        """Takes more."""
+        if amount:
+            self.parts.append((self.counted.counter.take(now, amount), amount))
+
+    def end_at(self, now: Moment, used: int) -> None:
+        """Gives back what was taken last beyond what was used, or takes what is missing."""
+        excess = self.amount - used
+        if excess < 0:
+            self.take(now, -excess)
+        while excess > 0:
+            place, amount = self.parts.pop()
+            self.counted.counter.give(place, min(amount, excess))
+            excess -= amount
+
+
+class LocalLimiter:
+    """A `Limiter` for everybody in this process."""
+
+    def __init__(self, clock: Clock, seeds: Seeds | None = None, opens: bool = False) -> None:
+        """`opens`: whether counters begin at nothing where the ledger cannot be read; else nothing passes
+        then."""
+        self._clock = clock
+        self._seeds = seeds
+        self._opens = opens
+        self._counted: OrderedDict[str, Counted] = OrderedDict()
+        self._claims: dict[str, list[Held]] = {}
+        self._seeding = asyncio.Lock()
+        self._failed: int | None = None
+        """When the ledger did not answer."""
+
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        await self._known(limits)
+        if claim in self._claims:
+            raise ValueError(f"claim {claim} stands already")
+        now = self._now()
+        asked = [_asked(limit, amounts) for limit in limits]
+        counted = [self._counter(limit, now) for limit in limits]
+        self._refuse(counted, asked, now)
+        self._hold(claim, counted, asked, now)
+        self._tidy(now)
+        return self._standings(counted, now)
+
+    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
+        held = self._claims.get(claim, [])
+        now = self._now()
+        counted = [each.counted for each in held]
+        asked = [amounts.of(each.limit.measure) for each in counted]
+        self._refuse(counted, asked, now)
+        for each, amount in zip(held, asked, strict=True):
+            each.take(now, amount)
+        return self._standings(counted, now)
+
+    def settle(self, claim: str, amounts: Amounts) -> None:
+        now = self._now()
+        for held in self._claims.pop(claim, []):
+            held.counted.counter.used(now)
+            held.end_at(now, amounts.of(held.counted.limit.measure))
+            held.counted.claims -= 1
+
+    def abandon(self, claim: str) -> None:
+        """Ends a claim whose holder is gone: what it reserved counts as used."""
+        now = self._now()
+        for held in self._claims.pop(claim, []):
+            at_once = held.counted.limit.measure is Measure.CONCURRENT
+            held.end_at(now, 0 if at_once else held.amount)
+            held.counted.claims -= 1
+
+    async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
+        """Counts a claim that stands already, as its holder says; refuses nothing."""
+        try:
+            await self._known(limits)
+        except LimitsUnavailable:
+            self._begin(limits, ())
+        if claim not in self._claims:
+            now = self._now()
+            counted = [self._counter(limit, now) for limit in limits]
+            self._hold(claim, counted, [_asked(limit, amounts) for limit in limits], now)
+
+    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+        await self._known(limits)
+        now = self._now()
+        return self._standings([self._counter(limit, now) for limit in limits], now)
+
+    async def aclose(self) -> None:
+        self._claims.clear()
+
+    # --- how it is done ---
+
+    def _refuse(self, counted: Sequence[Counted], asked: Sequence[int], now: Moment) -> None:
+        """Raises where one of them has no room."""
+        refusals: list[tuple[Refusal, int]] = []
+        for number, (each, amount) in enumerate(zip(counted, asked, strict=True)):
+            excess = each.counter.used(now) + amount - each.limit.amount
+            if amount and excess > 0:
+                wait = each.counter.wait(now, excess)
+                refusals.append((refusal(each.limit, amount, wait, now.wall), number))
+        if refusals:
+            raise worst(refusals, self._standings(counted, now))
+
+    def _hold(self, claim: str, counted: Sequence[Counted], asked: Sequence[int], now: Moment) -> None:
+        self._claims[claim] = [Held(each) for each in counted]
+        for held, amount in zip(self._claims[claim], asked, strict=True):
+            held.take(now, amount)
+            held.counted.claims += 1
+
+    def _standings(self, counted: Sequence[Counted], now: Moment) -> tuple[Standing, ...]:
+        return tuple(
+            Standing(each.limit, max(0, each.limit.amount - each.counter.used(now)), each.counter.reset(now))
+            for each in counted
+        )
+
+    def _counter(self, limit: Limit, now: Moment) -> Counted:
+        """The counter of a limit, which from now on is as it is said here."""
+        counted = self._counted.get(limit.id)
+        if counted is None:
+            counted = self._counted[limit.id] = Counted(limit, counter_of(limit), now.monotonic)
+        counted.limit, counted.touched = limit, now.monotonic
+        return counted
+
+    def _tidy(self, now: Moment) -> None:
+        """Looks at one counter, each time at another, and drops what nobody asked for in a long time."""
+        if not self._counted:
+            return
+        id_, counted = self._counted.popitem(last=False)
+        counts = counted.claims or (self._seeds is None and counted.counter.used(now))
+        if counts or counted.touched > now.monotonic - KEPT:
+            counted.counter.used(now)
+            self._counted[id_] = counted
+
+    async def _known(self, limits: Sequence[Limit]) -> None:
+        """Makes the counters that are not there yet. Raises LimitsUnavailable."""
+        if all(limit.id in self._counted for limit in limits):
+            return
+        async with self._seeding:
+            new = [limit for limit in limits if limit.id not in self._counted]
+            if new:
+                self._begin(new, await self._seeded(new))
+
+    async def _seeded(self, new: Sequence[Limit]) -> Iterable[Used]:
+        if self._seeds is None:
+            return ()
+        if self._failed is None or self._failed < self._now().monotonic - PATIENCE:
+            try:
+                return await self._seeds(new)
+            except StoreUnavailable:
+                self._failed = self._now().monotonic
+        if self._opens:
+            return ()
+        raise LimitsUnavailable(
+            "nobody knows how much of a limit is used: the ledger cannot be read; try again", retry_after=1.0
+        )
+
+    def _begin(self, limits: Sequence[Limit], used: Iterable[Used]) -> None:
+        now = self._now()
+        counted = [self._counter(limit, now) for limit in limits if limit.id not in self._counted]
+        for row in used:
+            for each in counted:
+                if concerns(each.limit, row):
+                    amount = row.amounts.of(each.limit.measure)
+                    each.counter.remember(now, row.at / 1_000, amount)
+
+    def _now(self) -> Moment:
+        return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
+
+
+def concerns(limit: Limit, row: Used) -> bool:
+    """Whether a limit counts what these entries took."""
+    targets = {
+        Subject.KEY: row.key,
+        Subject.USER: row.user,
+        Subject.PROJECT: row.project,
+        Subject.MODEL: row.model,
+    }
+    chosen = limit.models is None or matches((limit.models,), row.model)
+    return chosen and targets[limit.subject] == limit.target
+
+
+def _asked(limit: Limit, amounts: Amounts) -> int:
+    """What a new claim takes of a limit."""
+    return 1 if limit.measure is Measure.CONCURRENT else amounts.of(limit.measure)

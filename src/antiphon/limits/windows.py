@@ -1,0 +1,183 @@
+"""Counters, one for each limit: what was taken in the last 60 seconds, in a period of the calendar, or is
+taken at once.
+
+They count and refuse nobody. A place is where an amount was counted, so that it can be given back there.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.domain.limits import Limit, Measure, Window
+from antiphon.limits.periods import period
+
+WINDOW = 60_000_000_000
+"""Nanoseconds of the window that slides."""
+BUCKETS = 1_000
+"""Of one window. An amount counts as taken at the end of its bucket, so no 60 seconds hold more than the
+limit, and it is missed for at most a thousandth of the window longer than it must be."""
+BUCKET = WINDOW // BUCKETS
+SECOND = 1_000_000_000
+AGAIN = 1.0
+"""Seconds after which to ask again for what frees itself when another request ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Now, on both clocks."""
+
+    monotonic: int
+    """Nanoseconds."""
+    wall: float
+    """Unix seconds."""
+
+
+class Counter(Protocol):
+    """What one limit has counted."""
+
+    def used(self, now: Moment) -> int:
+        """How much counts now."""
+
+    def take(self, now: Moment, amount: int) -> int:
+        """Counts more from now on. Gives the place."""
+
+    def give(self, place: int, amount: int) -> None:
+        """Counts less of what was taken at a place; what no longer counts changes nothing."""
+
+    def remember(self, now: Moment, at: float, amount: int) -> None:
+        """Counts what was taken at an earlier moment, in Unix seconds."""
+
+    def wait(self, now: Moment, excess: int) -> float:
+        """Seconds until so much less counts, if nothing more is taken."""
+
+    def reset(self, now: Moment) -> float:
+        """Seconds until nothing of what counts now counts any more."""
+
+
+class Sliding:
+    """Of the last 60 seconds, in buckets by time."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[int, int] = OrderedDict()
+        """Amounts by the number of the bucket, the oldest first."""
+        self._total = 0
+
+    def used(self, now: Moment) -> int:
+        oldest = now.monotonic // BUCKET - BUCKETS
+        while self._buckets:
+            bucket = next(iter(self._buckets))
+            if bucket >= oldest:
+                break
+            self._total -= self._buckets.pop(bucket)
+        return self._total
+
+    def take(self, now: Moment, amount: int) -> int:
+        bucket = now.monotonic // BUCKET
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + amount
+        self._total += amount
+        return bucket
+
+    def give(self, place: int, amount: int) -> None:
+        if place in self._buckets:
+            self._buckets[place] -= amount
+            self._total -= amount
+            if self._buckets[place] <= 0:
+                del self._buckets[place]
+
+    def remember(self, now: Moment, at: float, amount: int) -> None:
+        ago = max(0, int((now.wall - at) * SECOND))
+        bucket = (now.monotonic - ago) // BUCKET
+        known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
+        self._buckets = OrderedDict(sorted(known.items()))
+        self._total += amount
+
+    def wait(self, now: Moment, excess: int) -> float:
+        freed = 0
+        for bucket, amount in self._buckets.items():
+            freed += amount
+            if freed >= excess:
+                return self._left(now, bucket)
+        return WINDOW / SECOND
+
+    def reset(self, now: Moment) -> float:
+        return self._left(now, next(reversed(self._buckets))) if self._buckets else 0.0
+
+    @staticmethod
+    def _left(now: Moment, bucket: int) -> float:
+        """Seconds until a bucket leaves the window."""
+        return max(0, (bucket + BUCKETS + 1) * BUCKET - now.monotonic) / SECOND
+
+
+class Calendar:
+    """Of a day, week or month of UTC."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._periods: OrderedDict[int, int] = OrderedDict()
+        """Amounts by the beginning of the period: of two, so that a clock that is set back finds its own."""
+        self._now = (0, 0)
+        """Beginning and end of the period that was looked at last."""
+
+    def used(self, now: Moment) -> int:
+        return self._periods.get(self._begin(now.wall), 0)
+
+    def take(self, now: Moment, amount: int) -> int:
+        begin = self._begin(now.wall)
+        self._periods[begin] = self._periods.get(begin, 0) + amount
+        self._periods.move_to_end(begin)
+        while len(self._periods) > 2:
+            self._periods.popitem(last=False)
+        return begin
+
+    def give(self, place: int, amount: int) -> None:
+        if place in self._periods:
+            self._periods[place] -= amount
+
+    def remember(self, now: Moment, at: float, amount: int) -> None:
+        if period(self._window, at)[0] == self._begin(now.wall):
+            self.take(now, amount)
+
+    def wait(self, now: Moment, excess: int) -> float:
+        return self.reset(now)
+
+    def reset(self, now: Moment) -> float:
+        self._begin(now.wall)
+        return self._now[1] - now.wall
+
+    def _begin(self, wall: float) -> int:
+        if not self._now[0] <= wall < self._now[1]:
+            self._now = period(self._window, wall)
+        return self._now[0]
+
+
+class AtOnce:
+    """Of requests that are running."""
+
+    def __init__(self) -> None:
+        self._running = 0
+
+    def used(self, now: Moment) -> int:
+        return self._running
+
+    def take(self, now: Moment, amount: int) -> int:
+        self._running += amount
+        return 0
+
+    def give(self, place: int, amount: int) -> None:
+        self._running -= amount
+
+    def remember(self, now: Moment, at: float, amount: int) -> None:
+        """What has ended does not run."""
+
+    def wait(self, now: Moment, excess: int) -> float:
+        return AGAIN
+
+    def reset(self, now: Moment) -> float:
+        return 0.0
+
+
+def counter_of(limit: Limit) -> Counter:
+    """A new counter of what a limit limits."""
+    if limit.measure is Measure.CONCURRENT or limit.window is None:
+        return AtOnce()
+    return Sliding() if limit.window is Window.MINUTE else Calendar(limit.window)

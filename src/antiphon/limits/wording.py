@@ -1,0 +1,74 @@
+"""The sentences about limits: which one it is, and why a request does not fit."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from antiphon.domain.limits import Limit, Measure, Standing
+from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
+
+NANO = 1_000_000_000
+NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
+    {
+        Measure.REQUESTS: ("request", "requests"),
+        Measure.INPUT_TOKENS: ("input token", "input tokens"),
+        Measure.OUTPUT_TOKENS: ("output token", "output tokens"),
+        Measure.TOKENS: ("token", "tokens"),
+        Measure.COST: ("in cost", "in cost"),
+        Measure.CONCURRENT: ("request", "requests"),
+    }
+)
+"""Of one, and of several."""
+
+Refusal = RateLimited | BudgetExceeded | LargerThanLimit
+
+
+def described(limit: Limit) -> str:
+    """What a limit is: `600 requests per minute for the key key_1`."""
+    often = "at once" if limit.window is None else f"per {limit.window}"
+    models = "" if limit.models is None else f" to models {limit.models}"
+    return f"{amount_of(limit.measure, limit.amount)} {often}{models} for the {limit.subject} {limit.target}"
+
+
+def amount_of(measure: Measure, amount: int) -> str:
+    """So much of a measure, in words."""
+    one, several = NOUNS[measure]
+    if measure is Measure.COST:
+        whole, part = divmod(abs(amount), NANO)
+        shown = f"{whole:,}.{part:09d}".rstrip("0").rstrip(".")
+        return f"{'-' if amount < 0 else ''}{shown} {one}"
+    return f"{amount:,} {one if amount == 1 else several}"
+
+
+def refusal(limit: Limit, asked: int, wait: float, wall: float) -> Refusal:
+    """Why so much more of what a limit counts does not fit. `wait`: seconds until it does; `wall`: Unix
+    seconds."""
+    name = described(limit)
+    if asked > limit.amount:
+        return LargerThanLimit(
+            f"this request alone takes {amount_of(limit.measure, asked)}, which is larger than the limit of "
+            f"{name}: ask for less"
+        )
+    if limit.is_budget:
+        ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
+        return BudgetExceeded(
+            f"the budget of {name} has no room for {amount_of(limit.measure, asked)} more; it resets at "
+            f"{ends:%Y-%m-%d %H:%M:%S} UTC",
+            retry_after=wait,
+        )
+    return RateLimited(
+        f"the limit of {name} has no room for {amount_of(limit.measure, asked)} more; try again in "
+        f"{math.ceil(wait)} s",
+        retry_after=wait,
+    )
+
+
+def worst(refusals: list[tuple[Refusal, int]], standings: tuple[Standing, ...]) -> Refusal:
+    """Of several the one that says most: never, not before the budget resets, not before the longest wait.
+    Each comes with the number of its limit, and leaves with all standings, its own first."""
+    kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
+    error, first = max(refusals, key=lambda each: (kinds.index(type(each[0])), each[0].retry_after or 0.0))
+    error.limit = standings[first].limit.id
+    error.standings = (standings[first], *standings[:first], *standings[first + 1 :])
+    return error
