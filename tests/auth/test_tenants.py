@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from antiphon.auth.base import Chosen
+from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper
@@ -37,7 +38,9 @@ class World:
         database = Database(f"sqlite:///{folder}/antiphon.db")
         database.ready()
         self.ring = Keyring(PEPPER, lambda: self.now)
-        self.tenants = Tenants(SqlTenancy(database), self.ring, PEPPER, lambda: self.now)
+        tenancy = SqlTenancy(database)
+        changes = Changes(tenancy, [self.ring.learn], lambda: self.now)
+        self.tenants = Tenants(changes, tenancy, PEPPER)
 
     async def people(self):
         await self.tenants.load()

@@ -10,6 +10,7 @@ import pytest
 from starlette.routing import Route
 
 from antiphon.auth.base import Chosen
+from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper, new_key
@@ -66,7 +67,8 @@ async def keyed(folder, **how):
     async with serving() as plain:
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
-        tenants = Tenants(SqlTenancy(database), ring, pepper, clock)
+        tenancy = SqlTenancy(database)
+        tenants = Tenants(Changes(tenancy, [ring.learn], clock), tenancy, pepper)
         edge = replace(plain.edge, verifiers=(ServiceKey(KEY, alone=False), ring), tenants=tenants)
         async with serving_edge(edge) as (port, connections):
             yield await Keyed(port, plain.engine, edge, connections).prepare()

@@ -64,7 +64,7 @@ def rows(database: Database, only: dict[str, list[str]] | None = None) -> dict[s
 
 
 def columns(kept: dict[str, list[dict[str, object]]]) -> dict[str, list[str]]:
-    return {name: list(found[0]) for name, found in kept.items()}
+    return {name: list(found[0]) if found else [] for name, found in kept.items()}
 
 
 def test_the_file_of_the_first_revision_opens_with_every_row(old: Path) -> None:

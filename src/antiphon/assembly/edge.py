@@ -1,6 +1,7 @@
 """Everything between the socket and the engines."""
 
 from antiphon.assembly.keys import managing
+from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -16,7 +17,9 @@ from antiphon.telemetry.metrics import Metrics
 def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
     """Everything between the socket and the engines."""
     key, keyed = settings.server.api_key, settings.keys.enabled
-    keyring, tenants = managing(settings, clock) if keyed else (None, None)
+    managed = managing(settings, clock) if keyed else None
+    verifiers: list[TokenVerifier] = [ServiceKey(key, alone=not keyed)] if key else []
+    verifiers += [managed.keyring] if managed else []
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
     return Edge(
@@ -25,8 +28,8 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
         dialect=OpenAI(report),
         others=(Fireworks(report), Empower(report)),
         settings=settings.server,
-        verifiers=(*([ServiceKey(key, alone=not keyed)] if key else []), *([keyring] if keyring else [])),
-        tenants=tenants,
+        verifiers=tuple(verifiers),
+        tenants=None if managed is None else managed.tenants,
         clock=clock,
         metrics=metrics,
     )

@@ -1,19 +1,47 @@
 """What an HTTP process has only where keys are on. The database's library is imported nowhere else."""
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
 from antiphon.domain.context import Clock
+from antiphon.pipeline.rules import Rulebook
 from antiphon.settings import Settings
+from antiphon.store.base import Directory
+
+if TYPE_CHECKING:
+    from antiphon.store.database import Database
 
 
-def managing(settings: Settings, clock: Clock) -> tuple[Keyring, Tenants]:
-    """Keys, and who changes them. The database's library is imported only here."""
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """Everything of keys, limits and prices that answers from memory, and what changes it."""
+
+    database: "Database"
+    """Whose rules and entries are `store.rules.SqlRules` and `store.entries.SqlEntries`."""
+    changes: Changes
+    """Tells the keyring and the rulebook whatever changes."""
+    keyring: Keyring
+    rulebook: Rulebook
+    tenants: Tenants
+
+
+def managing(settings: Settings, clock: Clock) -> Managed:
+    """Nothing is read yet: `tenants.load` does."""
     from antiphon.store.database import Database
     from antiphon.store.tenancy import SqlTenancy
 
+    database = Database(settings.keys.store or "", told=False)
+    tenancy = SqlTenancy(database)
     pepper = given_pepper(settings.keys.pepper or "")
-    keyring = Keyring(pepper, clock.wall)
-    return keyring, Tenants(
-        SqlTenancy(Database(settings.keys.store or "", told=False)), keyring, pepper, clock.wall
-    )
+    keyring, rulebook = Keyring(pepper, clock.wall), Rulebook()
+
+    def learn(directory: Directory) -> None:
+        keyring.learn(directory)
+        rulebook.learn(directory.limits, directory.prices)
+
+    changes = Changes(tenancy, [learn], clock.wall)
+    return Managed(database, changes, keyring, rulebook, Tenants(changes, tenancy, pepper))

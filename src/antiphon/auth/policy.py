@@ -26,9 +26,10 @@ class WantedKey:
 class Policy:
     """The rules over one directory. What an actor may not see is not there."""
 
-    def __init__(self, directory: Directory, now: int) -> None:
+    def __init__(self, directory: Directory, now: int, known: Known | None = None) -> None:
+        """`known`: the same directory, where it is there already."""
         self._directory = directory
-        self._known = Known.of(directory)
+        self._known = known or Known.of(directory)
         self._now = now
 
     def projects(self, actor: Actor) -> list[Project]:

@@ -1,6 +1,6 @@
 """The seam of the store: what the rest of the server asks of it. No table, no SQL, no driver."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,8 @@ class KeptKey:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Everybody and every key at one moment: requests are answered from it, and from no database."""
+    """Everybody and every key, limit and price at one moment: requests are answered from it, and from no
+    database."""
 
     projects: tuple[Project, ...] = ()
     users: tuple[User, ...] = ()
@@ -29,6 +30,8 @@ class Directory:
     keys: tuple[KeptKey, ...] = ()
     limits: tuple[Limit, ...] = ()
     prices: tuple[Price, ...] = ()
+    revision: int = 0
+    """Number of the change that was the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,42 +41,54 @@ class By:
     actor: str
     at: int
     """Unix seconds."""
+    known: int | None = None
+    """Revision of the directory that the change was checked against; None changes whatever is there."""
+
+
+class DirectoryMoved(Exception):
+    """Another process changed the directory after a change was checked: nothing was written. Never leaves
+    `auth.changes`."""
 
 
 class Tenancy(Protocol):
-    """Projects, users, memberships and keys. Each change is one transaction with its entry in the audit.
+    """Projects, users, memberships and keys. Each change is one transaction with its entry in the audit, and
+    returns the directory's revision from then on.
 
-    Every method blocks, and belongs into a thread. Unknown ids raise NotFound; what exists already, Conflict.
+    Every method blocks, and belongs into a thread. Unknown ids raise NotFound; what exists already, Conflict;
+    a change of a directory that is not at the revision `by.known` any more, DirectoryMoved.
     """
 
     def directory(self) -> Directory:
-        """All of it, archived and revoked too."""
+        """All of it, archived and revoked too, with limits and prices."""
 
-    def add_project(self, project: Project, by: By) -> None:
+    def revision(self) -> int:
+        """The number of the last change of the directory."""
+
+    def add_project(self, project: Project, by: By) -> int:
         """Raises Conflict where its name is taken."""
 
-    def change_project(self, project: Project, by: By) -> None:
+    def change_project(self, project: Project, by: By) -> int:
         """Puts a project in the place of the one of its id."""
 
-    def add_user(self, user: User, by: By) -> None:
+    def add_user(self, user: User, by: By) -> int:
         """Raises Conflict where the email address is taken."""
 
-    def change_user(self, user: User, by: By) -> None:
+    def change_user(self, user: User, by: By) -> int:
         """Puts a user in the place of the one of its id."""
 
-    def put_membership(self, membership: Membership, by: By) -> None:
+    def put_membership(self, membership: Membership, by: By) -> int:
         """Adds a membership, or changes its role."""
 
-    def remove_membership(self, project: str, user: str, by: By) -> None:
+    def remove_membership(self, project: str, user: str, by: By) -> int:
         """Ends a membership."""
 
-    def add_key(self, kept: KeptKey, by: By) -> None:
+    def add_key(self, kept: KeptKey, by: By) -> int:
         """Keeps a new key."""
 
-    def change_key(self, key: Key, by: By) -> None:
+    def change_key(self, key: Key, by: By) -> int:
         """Puts a key in the place of the one of its id; what it is found by stays."""
 
-    def rotate_key(self, old: Key, new: KeptKey, by: By) -> None:
+    def rotate_key(self, old: Key, new: KeptKey, by: By) -> int:
         """Keeps a new key and changes the old one, at once."""
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
@@ -87,6 +102,37 @@ class Tenancy(Protocol):
 
     def close(self) -> None:
         """Lets go of the database."""
+
+
+class Rules(Protocol):
+    """Limits and prices. Changes are as in `Tenancy`."""
+
+    def add_limit(self, limit: Limit, by: By) -> int:
+        """Keeps a new limit."""
+
+    def change_limit(self, limit: Limit, by: By) -> int:
+        """Puts a limit in the place of the one of its id."""
+
+    def remove_limit(self, id_: str, by: By) -> int:
+        """Ends a limit."""
+
+    def add_price(self, price: Price, by: By) -> int:
+        """Keeps a new price."""
+
+    def change_price(self, price: Price, by: By) -> int:
+        """Puts a price in the place of the one of its id; `until` ends it. None is removed: entries of the
+        ledger name it."""
+
+
+class Feed(Protocol):
+    """Tells what changes of the directory, whichever process or node changes it."""
+
+    def start(self, told: Callable[[int], None]) -> None:
+        """From now on tells each new revision, in a thread of its own, within a second; first the one that it
+        begins with. What `told` raises as StoreUnavailable is told again a little later."""
+
+    def close(self) -> None:
+        """Tells nothing any more."""
 
 
 class Entries(Protocol):

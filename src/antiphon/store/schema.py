@@ -1,4 +1,5 @@
-"""The tables as they are now. Times are Unix seconds; ids are made by the caller and never used again."""
+"""The tables as they are now. Times are Unix seconds, in the ledger and in `requests_logged` milliseconds;
+ids are made by the caller and never used again."""
 
 from sqlalchemy import (
     BigInteger,
@@ -35,6 +36,7 @@ projects = Table(
     Column("created", BigInteger, nullable=False),
     Column("archived", BigInteger),
     Column("note", Text, nullable=False),
+    Column("logging", Text),
 )
 
 users = Table(
@@ -95,3 +97,95 @@ audit = Table(
     Column("detail", Text, nullable=False),
     Index(None, "target"),
 )
+
+revision = Table(
+    "revision",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+)
+"""One row, whose number every change of what stands above, but for marks, and of limits and prices counts up
+in its own transaction."""
+
+limits = Table(
+    "limits",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("subject", String(16), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("measure", String(16), nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("created", BigInteger, nullable=False),
+    Column("window", String(16)),
+    Column("models", Text),
+    Column("note", Text, nullable=False),
+)
+
+prices = Table(
+    "prices",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("models", Text, nullable=False),
+    Column("currency", String(16), nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("input", BigInteger, nullable=False),
+    Column("output", BigInteger, nullable=False),
+    Column("cached", BigInteger),
+    Column("request", BigInteger, nullable=False),
+    Column("until", BigInteger),
+    Column("created", BigInteger, nullable=False),
+    Column("note", Text, nullable=False),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("user", Text),
+    Column("dialect", Text, nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("asked", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("adapter", Text),
+    Column("engine", Text, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("price", Text),
+    Column("cost", BigInteger, nullable=False),
+    Column("currency", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("queue_ms", BigInteger),
+    Column("ttft_ms", BigInteger),
+    Column("total_ms", BigInteger),
+    Column("end_user", Text),
+    Column("parent", Text),
+    Column("tags", Text, nullable=False),
+    Index(None, "at"),
+    Index(None, "project", "at"),
+    Index(None, "key", "at"),
+    Index(None, "user", "at"),
+    Index(None, "model", "at"),
+)
+"""Texts of any length, and no foreign keys: an entry is kept whatever it says. `tags` is JSON."""
+
+requests_logged = Table(
+    "requests_logged",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("expires", BigInteger, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("answer", Text, nullable=False),
+    Index(None, "project", "at"),
+    Index(None, "expires"),
+)
+"""Of projects that turned request logging on; the ids are the ledger's. `expires` is in seconds."""

@@ -1,8 +1,7 @@
 """Projects, users, memberships and keys in a database."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
@@ -13,7 +12,9 @@ from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership,
 from antiphon.errors import Conflict, NotFound
 from antiphon.store import schema
 from antiphon.store.base import By, Directory, KeptKey
+from antiphon.store.changing import changing, noted, revision_of
 from antiphon.store.database import Database
+from antiphon.store.rules import limits_in, prices_in
 
 
 class SqlTenancy:
@@ -29,67 +30,83 @@ class SqlTenancy:
                 tuple(_user(row) for row in _all(connection, schema.users, "created", "id")),
                 tuple(_membership(row) for row in _all(connection, schema.memberships, "project", "user")),
                 tuple(_kept(row) for row in _all(connection, schema.keys, "created", "id")),
+                tuple(limits_in(connection)),
+                tuple(prices_in(connection)),
+                revision_of(connection),
             )
 
-    def add_project(self, project: Project, by: By) -> None:
-        with self._writing(f"a project is named {project.name!r} already") as connection:
-            connection.execute(schema.projects.insert(), asdict(project))
-            _note(connection, by, "project.create", project.id, {"name": project.name})
+    def revision(self) -> int:
+        with self._database.reading() as connection:
+            return revision_of(connection)
 
-    def change_project(self, project: Project, by: By) -> None:
-        with self._writing(f"a project is named {project.name!r} already") as connection:
-            changes = _replaced(connection, schema.projects, asdict(project), "project")
-            _note(connection, by, "project.change", project.id, changes)
+    def add_project(self, project: Project, by: By) -> int:
+        with changing(self._database, by, f"a project is named {project.name!r} already") as change:
+            change.insert(schema.projects, asdict(project))
+            change.note("project.create", project.id, {"name": project.name})
+        return change.revision
 
-    def add_user(self, user: User, by: By) -> None:
-        with self._writing("a user has that email address already") as connection:
-            connection.execute(schema.users.insert(), asdict(user))
-            _note(connection, by, "user.create", user.id, {"name": user.name, "email": user.email})
+    def change_project(self, project: Project, by: By) -> int:
+        with changing(self._database, by, f"a project is named {project.name!r} already") as change:
+            changes = change.put(schema.projects, asdict(project), "project")
+            change.note("project.change", project.id, changes)
+        return change.revision
 
-    def change_user(self, user: User, by: By) -> None:
-        with self._writing("a user has that email address already") as connection:
-            changes = _replaced(connection, schema.users, asdict(user), "user")
-            _note(connection, by, "user.change", user.id, changes)
+    def add_user(self, user: User, by: By) -> int:
+        with changing(self._database, by, "a user has that email address already") as change:
+            change.insert(schema.users, asdict(user))
+            change.note("user.create", user.id, {"name": user.name, "email": user.email})
+        return change.revision
 
-    def put_membership(self, membership: Membership, by: By) -> None:
+    def change_user(self, user: User, by: By) -> int:
+        with changing(self._database, by, "a user has that email address already") as change:
+            changes = change.put(schema.users, asdict(user), "user")
+            change.note("user.change", user.id, changes)
+        return change.revision
+
+    def put_membership(self, membership: Membership, by: By) -> int:
         project, user = membership.project, membership.user
-        with self._writing(f"{user} cannot become a member of {project}") as connection:
-            _require(connection, schema.projects, project, "project")
-            _require(connection, schema.users, user, "user")
+        with changing(self._database, by, f"{user} cannot become a member of {project}") as change:
+            change.require(schema.projects, project, "project")
+            change.require(schema.users, user, "user")
             there = _is(schema.memberships, project, user)
             values = asdict(membership)
-            changed = connection.execute(
+            changed = change.connection.execute(
                 schema.memberships.update().where(there).values(role=membership.role)
             )
             if not changed.rowcount:
-                connection.execute(schema.memberships.insert(), values)
+                change.insert(schema.memberships, values)
             detail = {"user": user, "role": membership.role}
-            _note(connection, by, "membership.put", project, detail)
+            change.note("membership.put", project, detail)
+        return change.revision
 
-    def remove_membership(self, project: str, user: str, by: By) -> None:
-        with self._writing(f"{user} cannot leave {project}") as connection:
-            gone = connection.execute(
+    def remove_membership(self, project: str, user: str, by: By) -> int:
+        with changing(self._database, by, f"{user} cannot leave {project}") as change:
+            gone = change.connection.execute(
                 schema.memberships.delete().where(_is(schema.memberships, project, user))
             )
             if not gone.rowcount:
                 raise NotFound(f"{user} is no member of {project}")
-            _note(connection, by, "membership.remove", project, {"user": user})
+            change.note("membership.remove", project, {"user": user})
+        return change.revision
 
-    def add_key(self, kept: KeptKey, by: By) -> None:
-        with self._writing("the key belongs to a project or user that is not there") as connection:
-            _insert_key(connection, kept)
-            _note(connection, by, "key.create", kept.key.id, _told(kept.key))
+    def add_key(self, kept: KeptKey, by: By) -> int:
+        with changing(self._database, by, "the key belongs to a project or user that is not there") as change:
+            change.insert(schema.keys, _new(kept))
+            change.note("key.create", kept.key.id, noted(_row(kept.key)))
+        return change.revision
 
-    def change_key(self, key: Key, by: By) -> None:
-        with self._writing("the key cannot be changed so") as connection:
-            changes = _replaced(connection, schema.keys, _row(key), "key")
-            _note(connection, by, "key.change", key.id, changes)
+    def change_key(self, key: Key, by: By) -> int:
+        with changing(self._database, by, "the key cannot be changed so") as change:
+            changes = change.put(schema.keys, _row(key), "key")
+            change.note("key.change", key.id, changes)
+        return change.revision
 
-    def rotate_key(self, old: Key, new: KeptKey, by: By) -> None:
-        with self._writing("the key cannot be changed so") as connection:
-            changes = _replaced(connection, schema.keys, _row(old), "key")
-            _insert_key(connection, new)
-            _note(connection, by, "key.rotate", old.id, {**changes, "successor": new.key.id})
+    def rotate_key(self, old: Key, new: KeptKey, by: By) -> int:
+        with changing(self._database, by, "the key cannot be changed so") as change:
+            changes = change.put(schema.keys, _row(old), "key")
+            change.insert(schema.keys, _new(new))
+            change.note("key.rotate", old.id, {**changes, "successor": new.key.id})
+        return change.revision
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         found = sa.select(schema.audit).order_by(schema.audit.c.id.desc()).limit(limit)
@@ -106,62 +123,30 @@ class SqlTenancy:
             return connection.execute(found).scalar()
 
     def set_mark(self, name: str, value: str) -> None:
-        with self._writing(f"{name} is set already") as connection:
-            connection.execute(schema.marks.insert(), {"name": name, "value": value})
+        try:
+            with self._database.writing() as connection:
+                connection.execute(schema.marks.insert(), {"name": name, "value": value})
+        except sa.exc.IntegrityError:
+            raise Conflict(f"{name} is set already") from None
 
     def close(self) -> None:
         self._database.close()
-
-    @contextmanager
-    def _writing(self, taken: str) -> Iterator[Connection]:
-        """A transaction; `taken`: what it means that a row of the kind is there, or one it needs is not."""
-        try:
-            with self._database.writing() as connection:
-                yield connection
-        except sa.exc.IntegrityError:
-            raise Conflict(taken) from None
 
 
 def _all(connection: Connection, table: sa.Table, *order: str) -> Iterator[Row]:
     return iter(connection.execute(sa.select(table).order_by(*(table.c[name] for name in order))).mappings())
 
 
-def _replaced(
-    connection: Connection, table: sa.Table, values: Mapping[str, object], noun: str
-) -> dict[str, object]:
-    """Puts values into the row of their id; returns those that are others than before."""
-    before = _require(connection, table, str(values["id"]), noun)
-    connection.execute(table.update().where(table.c.id == values["id"]).values(**values))
-    return {name: value for name, value in values.items() if before[name] != value}
-
-
-def _require(connection: Connection, table: sa.Table, id_: str, noun: str) -> Row:
-    row = connection.execute(sa.select(table).where(table.c.id == id_)).mappings().first()
-    if row is None:
-        raise NotFound(f"there is no {noun} {id_}")
-    return row
-
-
 def _is(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.project == project, table.c.user == user)
 
 
-def _insert_key(connection: Connection, kept: KeptKey) -> None:
-    connection.execute(schema.keys.insert(), {**_row(kept.key), "digest": kept.digest})
-
-
-def _note(connection: Connection, by: By, action: str, target: str, detail: Mapping[str, object]) -> None:
-    row = {"at": by.at, "actor": by.actor, "action": action, "target": target}
-    connection.execute(schema.audit.insert(), {**row, "detail": json.dumps(detail, ensure_ascii=False)})
-
-
-def _told(key: Key) -> dict[str, object]:
-    """What the audit says of a new key."""
-    return {name: value for name, value in _row(key).items() if value not in (None, "") and name != "id"}
+def _new(kept: KeptKey) -> dict[str, object]:
+    return {**_row(kept.key), "digest": kept.digest}
 
 
 def _project(row: Row) -> Project:
-    return Project(**row)
+    return Project(row["id"], row["name"], row["created"], row["archived"], row["note"])
 
 
 def _user(row: Row) -> User:

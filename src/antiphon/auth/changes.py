@@ -1,0 +1,169 @@
+"""What all changes of projects, users, keys, limits and prices share: the one thread in which they are made,
+and the directory as it is known, of which everybody is told who answers requests from memory.
+
+A change is checked against the directory of one revision, and written only while the store is at that
+revision still: where another process wrote something, the directory is read again and the change checked
+again. Holds no rule of who may do what; `auth.policy` does.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from antiphon.auth.keyring import Known
+from antiphon.auth.policy import Policy
+from antiphon.auth.secrets import ALPHABET
+from antiphon.domain.identity import Actor
+from antiphon.errors import Conflict
+from antiphon.store.base import By, Directory, DirectoryMoved, Feed, Tenancy
+
+MOMENT_LENGTH = 9
+"""Digits of a moment in milliseconds, which ids begin with: what is listed by them comes in order."""
+RANDOM_LENGTH = 10
+TRIES = 20
+"""How often a change is begun again because others were faster; each time one of them has got on."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A directory, and the same as it is asked."""
+
+    directory: Directory
+    known: Known
+
+
+class Changes:
+    """The changes of one process, one after the other."""
+
+    def __init__(
+        self,
+        store: Tenancy,
+        listeners: Sequence[Callable[[Directory], None]],
+        clock: Callable[[], float],
+        feed: Feed | None = None,
+    ) -> None:
+        """`listeners` are told each new directory, in the thread. `clock`: Unix seconds. `feed` tells what
+        other processes change."""
+        self._store = store
+        self._listeners = listeners
+        self._clock = clock
+        self._feed = feed
+        self._view = _View(Directory(), Known.of(Directory()))
+        self._thread = ThreadPoolExecutor(1, "antiphon-store")
+        """One change at a time; and each to its end, whether or not the caller still waits."""
+
+    @property
+    def directory(self) -> Directory:
+        """As it is known."""
+        return self._view.directory
+
+    @property
+    def policy(self) -> Policy:
+        """The rules as of now."""
+        view = self._view
+        return Policy(view.directory, self.now(), view.known)
+
+    async def load(self) -> None:
+        """Learns what the store holds, and from then on what others change of it. Raises StoreUnavailable."""
+        await self.threaded(self._read)
+        if self._feed is not None:
+            self._feed.start(self._heard)
+
+    def close(self) -> None:
+        """Waits for the change that is being made, and lets go of the store."""
+        if self._feed is not None:
+            self._feed.close()
+        self._thread.shutdown()
+        self._store.close()
+
+    async def made(self, work: Callable[[], T]) -> T:
+        """Makes a change: `work` checks it against `policy` and `directory`, has the store write it as `by`
+        says, tells `learn`, and returns what is answered. It runs in the thread, and once more from its
+        beginning where another process was faster, so it changes nothing else.
+
+        Raises what `work` raises; StoreUnavailable; Conflict where others are always faster.
+        """
+        return await self.threaded(lambda: self._made(work))
+
+    async def threaded(self, work: Callable[[], T]) -> T:
+        """Runs what only asks the store, after the changes that were asked for before."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def learn(self, revision: int, **changes: tuple[object, ...]) -> None:
+        """What was written is known from now on, without asking the database again: it may be gone.
+        `revision`: what the store answered to the write; `changes`: the parts of the directory that are
+        others now. In the thread, within `made`."""
+        self._tell(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
+
+    def by(self, actor: Actor) -> By:
+        """Who changes something now, and what was known then."""
+        return By(actor.id, self.now(), self.directory.revision)
+
+    def id(self, noun: str) -> str:
+        """An id that nobody has."""
+        moment = _digits(int(1_000 * self._clock()))
+        return f"{noun}_{moment}" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
+
+    def now(self) -> int:
+        """Unix seconds."""
+        return int(self._clock())
+
+    def since(self, before: int | None, said: bool | None) -> int | None:
+        """Since when something holds that may be switched on and off."""
+        if said is None:
+            return before
+        return (before or self.now()) if said else None
+
+    def _made(self, work: Callable[[], T]) -> T:
+        self._require(self._store.revision())
+        for _ in range(TRIES):
+            try:
+                return work()
+            except DirectoryMoved:
+                self._read()
+        raise Conflict("others change something at the same time all the while: try again")
+
+    def _heard(self, revision: int) -> None:
+        """In the feed's thread; returns when the revision is known. Raises StoreUnavailable."""
+        self._thread.submit(self._require, revision).result()
+
+    def _require(self, revision: int) -> None:
+        if revision != self.directory.revision:
+            self._read()
+
+    def _read(self) -> None:
+        self._tell(self._store.directory())
+
+    def _tell(self, directory: Directory) -> None:
+        self._view = _View(directory, Known.of(directory))
+        for listener in self._listeners:
+            listener(directory)
+
+
+class Identified(Protocol):
+    """What has an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Listed = TypeVar("Listed", bound=Identified)
+
+
+def put(things: Iterable[Listed], thing: Listed) -> tuple[Listed, ...]:
+    """The same with one in the place of the one of its id, or at the end."""
+    by_id = {each.id: each for each in things} | {thing.id: thing}
+    return tuple(by_id.values())
+
+
+def _digits(number: int) -> str:
+    """In base 36."""
+    digits = ""
+    while number:
+        number, digit = divmod(number, len(ALPHABET))
+        digits = ALPHABET[digit] + digits
+    return digits.rjust(MOMENT_LENGTH, ALPHABET[0])

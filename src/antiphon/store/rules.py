@@ -1,0 +1,65 @@
+"""Limits and prices in a database."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.prices import Price
+from antiphon.store import schema
+from antiphon.store.base import By
+from antiphon.store.changing import changing, noted
+from antiphon.store.database import Database
+
+
+class SqlRules:
+    """`store.base.Rules` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add_limit(self, limit: Limit, by: By) -> int:
+        with changing(self._database, by, "the limit is there already") as change:
+            change.insert(schema.limits, asdict(limit))
+            change.note("limit.create", limit.id, noted(asdict(limit)))
+        return change.revision
+
+    def change_limit(self, limit: Limit, by: By) -> int:
+        with changing(self._database, by, "the limit cannot be changed so") as change:
+            change.note("limit.change", limit.id, change.put(schema.limits, asdict(limit), "limit"))
+        return change.revision
+
+    def remove_limit(self, id_: str, by: By) -> int:
+        with changing(self._database, by, "the limit cannot be removed") as change:
+            gone = noted(dict(change.require(schema.limits, id_, "limit")))
+            change.connection.execute(schema.limits.delete().where(schema.limits.c.id == id_))
+            change.note("limit.remove", id_, gone)
+        return change.revision
+
+    def add_price(self, price: Price, by: By) -> int:
+        with changing(self._database, by, "the price is there already") as change:
+            change.insert(schema.prices, asdict(price))
+            change.note("price.create", price.id, noted(asdict(price)))
+        return change.revision
+
+    def change_price(self, price: Price, by: By) -> int:
+        with changing(self._database, by, "the price cannot be changed so") as change:
+            change.note("price.change", price.id, change.put(schema.prices, asdict(price), "price"))
+        return change.revision
+
+
+def limits_in(connection: Connection) -> Iterator[Limit]:
+    """All limits, the oldest first."""
+    for row in connection.execute(sa.select(schema.limits).order_by("created", "id")).mappings():
+        values = dict(row)
+        kinds = (Subject(values.pop("subject")), Measure(values.pop("measure")))
+        window = None if (said := values.pop("window")) is None else Window(said)
+        yield Limit(subject=kinds[0], measure=kinds[1], window=window, **values)
+
+
+def prices_in(connection: Connection) -> Iterator[Price]:
+    """All prices, the earliest first."""
+    for row in connection.execute(sa.select(schema.prices).order_by("since", "id")).mappings():
+        yield Price(**row)
