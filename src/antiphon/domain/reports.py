@@ -1,8 +1,9 @@
 """What is asked of the ledger, and what it answers: sums over its entries, by whatever tells them apart."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from types import MappingProxyType
 
 from antiphon.domain.ledger import Entry
 
@@ -59,8 +60,11 @@ def dimension(text: str) -> Dimension | None:
     """The one of that name: `model`, `day`, `tag:team`. None where there is none."""
     if text.startswith(TAG):
         return Tag(text.removeprefix(TAG)) if len(text) > len(TAG) else None
-    kinds: tuple[type[Field | Bucket], ...] = (Field, Bucket)
-    return next((kind(text) for kind in kinds if text in kind), None)
+    return DIMENSIONS.get(text)
+
+
+DIMENSIONS: Mapping[str, Field | Bucket] = MappingProxyType({each.value: each for each in (*Field, *Bucket)})
+"""By name; tags are beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,31 +126,7 @@ class Totals:
     total_ms: Mean = field(default_factory=Mean)
 
     def __add__(self, other: "Totals") -> "Totals":
-        return Totals(
-            *(getattr(self, name) + getattr(other, name) for name in COUNTED),
-            queue_ms=self.queue_ms + other.queue_ms,
-            ttft_ms=self.ttft_ms + other.ttft_ms,
-            total_ms=self.total_ms + other.total_ms,
-        )
-
-
-COUNTED = (
-    "requests",
-    "ok",
-    "cancelled",
-    "aborted",
-    "failed",
-    "unpriced",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "cost",
-)
-"""The totals that are counts, in their order."""
-
-MEASURED = ("queue_ms", "ttft_ms", "total_ms")
-"""Those that are averages."""
+        return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +144,7 @@ class Report:
 
     total: Totals
     """Of all, also of groups that are not listed."""
-    groups: Sequence[Group] = ()
+    groups: tuple[Group, ...] = ()
     more: bool = False
     """Whether there are groups that are not listed."""
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from antiphon.domain.ledger import Entry, Used
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
+from antiphon.domain.reports import Dimension, Place, Report, Selection
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 
 
@@ -145,3 +146,16 @@ class Entries(Protocol):
     def used(self, since: int, grain: int) -> Iterator[Used]:
         """What entries took that began at `since` (Unix milliseconds) or later, in sums over `grain`
         milliseconds of time, counted from 1970; 1 gives every moment of its own."""
+
+
+class Usage(Protocol):
+    """What the ledger says. Every method blocks, and belongs into a thread; each reads one moment. Raises
+    StoreUnavailable."""
+
+    def report(self, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
+        """Totals of a selection and, where dimensions are named, of its groups: at most so many of them, the
+        earliest bucket first, then those with the most requests."""
+
+    def entries(self, chosen: Selection, most: int, after: Place | None = None) -> Sequence[Entry]:
+        """At most so many, by the time of their beginning and then by id, from a place on. A long list is
+        read by calling it again with the place of the last."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.http.admin.routes import MOST, ROOT, USUAL
+from antiphon.http.admin.pages import MOST, ROOT, USUAL
 from antiphon.http.admin.shapes import ANSWERS, REQUESTS
 
 REF = "#/components/schemas/{name}"

@@ -1,0 +1,78 @@
+"""What every handler of the admin API does: reads the query, cuts lists into pages, answers in JSON."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from antiphon.dialects.strict_json import shown_key
+from antiphon.domain.identity import Actor
+from antiphon.errors import InvalidValue, UnknownParameter
+from antiphon.http.admin.shapes import Page
+from antiphon.http.edge import exchange_of
+
+ROOT = "/admin/v1"
+MOST = 1_000
+USUAL = 100
+"""Things of one page."""
+
+
+def page(request: Request, cards: Sequence[tuple[str, msgspec.Struct]], shape: type[Page]) -> Response:
+    """Those after the id that the query names."""
+    query = query_of(request, "limit", "after")
+    limit, after = limit_of(query), query.get("after")
+    at = 0
+    if after is not None:
+        ids = [id_ for id_, _ in cards]
+        if after not in ids:
+            raise InvalidValue("after must be an id of the list", param="after")
+        at = ids.index(after) + 1
+    return listed(cards[at : at + limit], len(cards) > at + limit, shape)
+
+
+def listed(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[Page]) -> Response:
+    """One page of a list, each of whose cards has an id; `more`: whether another follows."""
+    last = cards[-1][0] if more and cards else None
+    return answer(
+        msgspec.convert({"data": [msgspec.structs.asdict(card) for _, card in cards], "next": last}, shape)
+    )
+
+
+def query_of(request: Request, *known: str) -> dict[str, str]:
+    """The query by name. Raises UnknownParameter and InvalidValue for what would be dropped."""
+    said: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise UnknownParameter(
+                f"unknown query field {shown_key(name)}; known: {', '.join(known)}", param=shown_key(name)
+            )
+        if name in said:
+            raise InvalidValue(f"{name} is said twice", param=name)
+        said[name] = value
+    return said
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """How many things one page holds. Raises InvalidValue."""
+    said = query.get("limit", str(USUAL))
+    if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= MOST):
+        raise InvalidValue(f"limit must be an integer of 1 to {MOST}", param="limit")
+    return int(said)
+
+
+def actor_of(request: Request) -> Actor:
+    """Who asks."""
+    return exchange_of(request.scope).actor
+
+
+def body_of(request: Request) -> bytes:
+    """What was sent."""
+    return exchange_of(request.scope).body
+
+
+def answer(shape: msgspec.Struct, status: int = 200) -> Response:
+    """In JSON."""
+    # A new key must not lie in anybody's cache.
+    headers = {"cache-control": "no-store"}
+    return Response(msgspec.json.encode(shape), status, headers, media_type="application/json")
