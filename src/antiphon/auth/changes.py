@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from antiphon.auth.keyring import Known
-from antiphon.auth.policy import Policy
+from antiphon.auth.policy import Identified, Policy
 from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
 from antiphon.errors import Conflict
@@ -142,13 +142,6 @@ class Changes:
         self._view = _View(directory, Known.of(directory))
         for listener in self._listeners:
             listener(directory)
-
-
-class Identified(Protocol):
-    """What has an id."""
-
-    @property
-    def id(self) -> str: ...
 
 
 Listed = TypeVar("Listed", bound=Identified)

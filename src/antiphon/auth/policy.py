@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from antiphon.auth.keyring import Known
 from antiphon.domain.identity import Actor, ActorKind, within
@@ -60,6 +60,10 @@ class Policy:
         if actor.kind is not ActorKind.USER or actor.project != project:
             return False
         return self._known.roles.get((actor.project, actor.user or "")) is Role.OWNER
+
+    def role_of(self, actor: Actor) -> Role | None:
+        """What a user is in the project in which the token speaks."""
+        return self._known.roles.get((actor.project, actor.user or ""))
 
     def sees(self, actor: Actor, key: Key) -> bool:
         """Whether a key is there for an actor, which then may also change it."""
@@ -134,7 +138,14 @@ class Policy:
             raise NotFound(f"{user} is no member of {wanted.project}", param="project")
 
 
-Noun = TypeVar("Noun", Project, User, Key)
+class Identified(Protocol):
+    """What has an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Noun = TypeVar("Noun", bound=Identified)
 
 
 def found(things: Iterable[Noun], id_: str, noun: str) -> Noun:

@@ -1,0 +1,136 @@
+"""The price list: who may change it, and how. Nothing of a price that holds is written anew, so that each
+entry of the ledger can be reckoned again by the price that it names: a price ends, and another is added.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from antiphon.auth.changes import Changes, put
+from antiphon.auth.policy import found, require_admin
+from antiphon.domain.identity import Actor
+from antiphon.domain.prices import Price
+from antiphon.errors import InvalidValue
+from antiphon.store.base import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPrice:
+    """A price that somebody asks for: as `domain.prices.Price`, of which it has the units."""
+
+    models: str
+    currency: str
+    input: int
+    output: int
+    cached: int | None = None
+    request: int = 0
+    since: int | None = None
+    """None: from now on."""
+    until: int | None = None
+    note: str = ""
+
+
+class Pricing:
+    """The prices of one server, all in one currency. For the operator alone."""
+
+    def __init__(self, changes: Changes, rules: Rules) -> None:
+        self._changes = changes
+        self._rules = rules
+
+    @property
+    def currency(self) -> str | None:
+        """The one of all prices; None where there is none yet."""
+        return next((price.currency for price in self._changes.directory.prices), None)
+
+    def prices(self, actor: Actor) -> list[Price]:
+        """All of them, also those that ended."""
+        require_admin(actor)
+        return list(self._changes.directory.prices)
+
+    def price(self, actor: Actor, id_: str) -> Price:
+        """Raises NotFound."""
+        return found(self.prices(actor), id_, "price")
+
+    async def add(self, actor: Actor, wanted: WantedPrice) -> Price:
+        """From then on requests are reckoned by it. Raises InvalidValue for another currency than the prices
+        have, and for a time that was: what began in it has its price already."""
+        require_admin(actor)
+
+        def added() -> Price:
+            now = self._changes.now()
+            price = Price(
+                id=self._changes.id("price"),
+                models=wanted.models,
+                currency=wanted.currency,
+                since=now if wanted.since is None else wanted.since,
+                input=wanted.input,
+                output=wanted.output,
+                cached=wanted.cached,
+                request=wanted.request,
+                until=wanted.until,
+                created=now,
+                note=wanted.note,
+            )
+            self._require_sound(price, now)
+            revision = self._rules.add_price(price, self._changes.by(actor))
+            self._changes.learn(revision, prices=(*self._changes.directory.prices, price))
+            return price
+
+        return await self._changes.made(added)
+
+    async def change(
+        self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
+    ) -> Price:
+        """`until`: from when the price ends to when it ends from then on. One that has ended stays so, and
+        none ends in a time that was."""
+        require_admin(actor)
+
+        def changed() -> Price:
+            price, now = self.price(actor, id_), self._changes.now()
+            new = replace(price, note=price.note if note is None else note, until=until(price.until))
+            if new.until != price.until:
+                _require_later(price, new.until, now)
+            return self._learnt(new, self._rules.change_price(new, self._changes.by(actor)))
+
+        return await self._changes.made(changed)
+
+    async def end(self, actor: Actor, id_: str) -> Price:
+        """It holds no more; one that has not begun never will. Once more changes nothing."""
+        require_admin(actor)
+
+        def ended() -> Price:
+            price, now = self.price(actor, id_), self._changes.now()
+            end = max(now, price.since)
+            if price.until is not None and price.until <= end:
+                return price
+            new = replace(price, until=end)
+            return self._learnt(new, self._rules.change_price(new, self._changes.by(actor)))
+
+        return await self._changes.made(ended)
+
+    def _learnt(self, price: Price, revision: int) -> Price:
+        self._changes.learn(revision, prices=put(self._changes.directory.prices, price))
+        return price
+
+    def _require_sound(self, price: Price, now: int) -> None:
+        if self.currency not in (None, price.currency):
+            raise InvalidValue(
+                f"the prices of this server are in {self.currency}, and costs are summed: it has one currency",
+                param="currency",
+            )
+        if price.since < now:
+            raise InvalidValue(
+                f"since lies before now ({now}): what began before has its price; leave it out for now",
+                param="since",
+            )
+        if price.until is not None and price.until <= price.since:
+            raise InvalidValue("the price would end before it begins", param="until")
+
+
+def _require_later(price: Price, until: int | None, now: int) -> None:
+    if price.until is not None and price.until <= now:
+        raise InvalidValue("the price has ended: add another", param="until")
+    if until is not None and until < max(now, price.since):
+        raise InvalidValue(
+            f"until lies before now ({now}), or before the price begins: what began before has its price",
+            param="until",
+        )

@@ -1,0 +1,105 @@
+"""Who sees what of the ledger, and asks it without holding up the event loop.
+
+The operator sees all of it; an owner the project's; a viewer the project's sums, but not by whom; a member
+and a service key what they used themselves. A project that an actor does not see is not there.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from antiphon.auth.changes import Changes
+from antiphon.auth.policy import found
+from antiphon.domain.identity import Actor, ActorKind, Right
+from antiphon.domain.ledger import Entry
+from antiphon.domain.reports import Condition, Dimension, Field, Place, Report, Selection, Tag
+from antiphon.domain.tenancy import Role
+from antiphon.errors import PermissionDenied
+from antiphon.store.base import Usage
+
+THREADS = 2
+"""Reads at once: one long sum must not make everybody wait, and many must not take every connection of the
+store."""
+
+PERSONAL = frozenset({Field.USER, Field.KEY, Field.END_USER, Field.REQUEST_ID, Field.PARENT})
+"""What tells who used something."""
+
+T = TypeVar("T")
+
+
+class Reading:
+    """The ledger of one server, as its callers may read it."""
+
+    def __init__(self, changes: Changes, usage: Usage) -> None:
+        self._changes = changes
+        self._usage = usage
+        self._threads = ThreadPoolExecutor(THREADS, "antiphon-usage")
+
+    def close(self) -> None:
+        """Waits for the reads that run. Before the store is let go of."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def report(self, actor: Actor, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
+        """As the store's, of what the actor may see. Raises NotFound and PermissionDenied."""
+        seen = self._seen(actor, chosen, by)
+        return await self.threaded(lambda: self._usage.report(seen, by, most))
+
+    def entries(self, actor: Actor, chosen: Selection) -> Callable[[int, Place | None], Sequence[Entry]]:
+        """What reads the entries of a selection that the actor may see, so many from a place on; it blocks,
+        and belongs into `threaded`. Raises NotFound and PermissionDenied."""
+        if self._role_of(actor) is Role.VIEWER:
+            raise PermissionDenied("a viewer sees the project's sums, and no single request")
+        seen = self._seen(actor, chosen)
+        return lambda most, after: self._usage.entries(seen, most, after)
+
+    async def threaded(self, work: Callable[[], T]) -> T:
+        """Runs what reads the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _seen(self, actor: Actor, chosen: Selection, by: Iterable[Dimension] = ()) -> Selection:
+        """The part of a selection that the actor may see."""
+        role = self._role_of(actor)
+        if not actor.admin:
+            self._require_project(actor, chosen.conditions)
+        if role is Role.VIEWER:
+            _require_impersonal((*by, *(each.of for each in chosen.conditions)))
+        return replace(chosen, conditions=(*chosen.conditions, *_confined(actor, role)))
+
+    def _role_of(self, actor: Actor) -> Role | None:
+        """What a user is in the project; of a user whom the directory does not know what its rights say."""
+        if actor.kind is not ActorKind.USER:
+            return None
+        known = self._changes.policy.role_of(actor)
+        return known or (Role.MEMBER if Right.GENERATE in actor.rights else Role.VIEWER)
+
+    def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
+        for each in conditions:
+            if each.of is Field.PROJECT and each.value != actor.project:
+                policy = self._changes.policy
+                found(policy.projects(actor), each.value or "", "project")
+                raise PermissionDenied(
+                    f"this key speaks in {actor.project} here: choose another of its projects by the header "
+                    "X-PROJECT-ID",
+                    param="project",
+                )
+
+
+def _confined(actor: Actor, role: Role | None) -> tuple[Condition, ...]:
+    """What must be so of every entry that the actor sees."""
+    if actor.admin:
+        return ()
+    project = Condition(Field.PROJECT, actor.project)
+    if role in (Role.OWNER, Role.VIEWER):
+        return (project,)
+    if role is Role.MEMBER:
+        return project, Condition(Field.USER, actor.user)
+    own = Condition(Field.KEY, actor.id)
+    return (project, own) if actor.user is None else (project, own, Condition(Field.USER, actor.user))
+
+
+def _require_impersonal(dimensions: Iterable[Dimension]) -> None:
+    for each in dimensions:
+        if isinstance(each, Tag) or each in PERSONAL:
+            raise PermissionDenied(f"a viewer sees the project's sums, but not by {each}", param="by")

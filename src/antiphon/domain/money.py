@@ -1,0 +1,24 @@
+"""Money as people write it, exactly: decimal texts of a currency's unit, and integers of its billionth."""
+
+import re
+
+DIGITS = 9
+NANO = 10**DIGITS
+"""Nano-units of one unit."""
+DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
+"""What an amount is written like: `0.15`, `3`, `0.000000001`."""
+_DECIMAL = re.compile(DECIMAL)
+
+
+def nanos(text: str) -> int | None:
+    """The nano-units of a decimal; None for what is none, or has more than nine digits behind the point."""
+    if _DECIMAL.match(text) is None:
+        return None
+    whole, _, part = text.partition(".")
+    return int(whole) * NANO + int(part.ljust(DIGITS, "0"))
+
+
+def decimal(amount: int) -> str:
+    """Nano-units as the shortest decimal that is exactly as much."""
+    whole, part = divmod(amount, NANO)
+    return f"{whole}.{part:0{DIGITS}}".rstrip("0").rstrip(".")
