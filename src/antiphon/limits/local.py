@@ -7,20 +7,15 @@ loop; nothing but that first look waits for anything.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock
-from antiphon.domain.identity import matches
-from antiphon.domain.ledger import Used
-from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Subject
+from antiphon.domain.limits import Amounts, Limit, Measure, Standing
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
+from antiphon.limits.seeding import Seeds, Taken
 from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
 from antiphon.limits.wording import Refusal, refusal, worst
-
-Seeds = Callable[[Sequence[Limit]], Awaitable[Iterable[Used]]]
-"""What entries took in the windows of these limits up to now, as the ledger knows. Raises
-StoreUnavailable."""
 
 KEPT = 24 * 3600 * SECOND
 """Nanoseconds after which a counter that nobody asked for is dropped; the ledger knows what it counted."""
@@ -124,7 +119,7 @@ class LocalLimiter:
         try:
             await self._known(limits)
         except LimitsUnavailable:
-            self._begin(limits, ())
+            self._begin(limits, {})
         if claim not in self._claims:
             now = self._now()
             counted = [self._counter(limit, now) for limit in limits]
@@ -190,43 +185,30 @@ class LocalLimiter:
             if new:
                 self._begin(new, await self._seeded(new))
 
-    async def _seeded(self, new: Sequence[Limit]) -> Iterable[Used]:
+    async def _seeded(self, new: Sequence[Limit]) -> Taken:
         if self._seeds is None:
-            return ()
+            return {}
         if self._failed is None or self._failed < self._now().monotonic - PATIENCE:
             try:
                 return await self._seeds(new)
             except StoreUnavailable:
                 self._failed = self._now().monotonic
         if self._opens:
-            return ()
+            return {}
         raise LimitsUnavailable(
             "nobody knows how much of a limit is used: the ledger cannot be read; try again", retry_after=1.0
         )
 
-    def _begin(self, limits: Sequence[Limit], used: Iterable[Used]) -> None:
+    def _begin(self, limits: Sequence[Limit], taken: Taken) -> None:
         now = self._now()
-        counted = [self._counter(limit, now) for limit in limits if limit.id not in self._counted]
-        for row in used:
-            for each in counted:
-                if concerns(each.limit, row):
-                    amount = row.amounts.of(each.limit.measure)
-                    each.counter.remember(now, row.at / 1_000, amount)
+        for limit in limits:
+            if limit.id not in self._counted:
+                counter = self._counter(limit, now).counter
+                for at, amount in taken.get(limit.id, ()):
+                    counter.remember(now, at, amount)
 
     def _now(self) -> Moment:
         return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
-
-
-def concerns(limit: Limit, row: Used) -> bool:
-    """Whether a limit counts what these entries took."""
-    targets = {
-        Subject.KEY: row.key,
-        Subject.USER: row.user,
-        Subject.PROJECT: row.project,
-        Subject.MODEL: row.model,
-    }
-    chosen = limit.models is None or matches((limit.models,), row.model)
-    return chosen and targets[limit.subject] == limit.target
 
 
 def _asked(limit: Limit, amounts: Amounts) -> int:

@@ -1,0 +1,89 @@
+"""What the ledger knows of limits whose counters are not there: after a start, and for a new limit."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from antiphon.domain.identity import matches
+from antiphon.domain.ledger import Used
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.limits.periods import period
+from antiphon.limits.windows import BUCKETS, WINDOW
+from antiphon.store.base import Entries
+
+SECOND = 1_000
+"""Milliseconds."""
+HOUR = 3600 * SECOND
+"""Grain of periods of the calendar, which all begin with one."""
+MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
+"""Milliseconds that a window which slides may reach back."""
+
+Taken = Mapping[str, Sequence[tuple[float, int]]]
+"""By the id of a limit: moments in Unix seconds, and how much was taken of it then."""
+Seeds = Callable[[Sequence[Limit]], Awaitable[Taken]]
+"""What was taken of limits up to now, in the window that holds now. Raises StoreUnavailable."""
+
+
+class LedgerSeeds:
+    """`Seeds` over the ledger's rows, which are read in a thread of its own."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        clock: Callable[[], float],
+        drained: Callable[[], object] | None = None,
+    ) -> None:
+        """`clock`: Unix seconds. `drained` puts what is written down and not in the ledger yet into it; it
+        blocks, and raises StoreUnavailable."""
+        self._entries = entries
+        self._clock = clock
+        self._drained = drained
+        self._thread = ThreadPoolExecutor(1, "antiphon-seeds")
+
+    async def __call__(self, limits: Sequence[Limit]) -> Taken:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._taken, limits)
+
+    def close(self) -> None:
+        """Waits for what is being read."""
+        self._thread.shutdown()
+
+    def _taken(self, limits: Sequence[Limit]) -> Taken:
+        counting = [limit for limit in limits if limit.measure is not Measure.CONCURRENT]
+        if not counting:
+            return {}
+        if self._drained is not None:
+            self._drained()
+        taken: dict[str, list[tuple[float, int]]] = {}
+        now = self._clock()
+        for window in {limit.window for limit in counting}:
+            since, grain = _reach(window, now)
+            concerned = [limit for limit in counting if limit.window is window]
+            for id_, at, amount in _found(self._entries.used(since, grain), concerned):
+                taken.setdefault(id_, []).append((at, amount))
+        return taken
+
+
+def _reach(window: Window | None, now: float) -> tuple[int, int]:
+    """Unix milliseconds from which on a window counts, and the grain of the sums that it needs."""
+    if window in (None, Window.MINUTE):
+        return int(now * SECOND) - MINUTE, 1
+    return period(window, now)[0] * SECOND, HOUR
+
+
+def _found(rows: Iterable[Used], limits: Sequence[Limit]) -> Iterable[tuple[str, float, int]]:
+    """What rows took of which limit, and when."""
+    by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
+    for limit in limits:
+        by_target.setdefault((limit.subject, limit.target), []).append(limit)
+    for row in rows:
+        for target in _targets(row):
+            for limit in by_target.get(target, ()):
+                if limit.models is None or matches((limit.models,), row.model):
+                    yield limit.id, row.at / SECOND, row.amounts.of(limit.measure)
+
+
+def _targets(row: Used) -> Iterable[tuple[Subject, str | None]]:
+    yield Subject.KEY, row.key
+    yield Subject.USER, row.user
+    yield Subject.PROJECT, row.project
+    yield Subject.MODEL, row.model

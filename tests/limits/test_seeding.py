@@ -1,0 +1,78 @@
+"""What the ledger knows of a limit."""
+
+import pytest
+
+from antiphon.domain.ledger import Entry
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.limits.local import LocalLimiter
+from antiphon.limits.seeding import LedgerSeeds
+from antiphon.store.database import Database
+from antiphon.store.entries import SqlEntries
+from antiphon.testing.clock import FakeClock
+from tests.limits.limits import NOON, limit
+
+
+@pytest.fixture
+def entries(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/ledger.db")
+    database.ready()
+    yield SqlEntries(database)
+    database.close()
+
+
+def entry(id_: str, ago: float, output: int, **said) -> Entry:
+    usual = {"project": "default", "key": "key_1", "user": "user_1", "model": "cantor"}
+    return Entry(
+        id_, "", int((NOON - ago) * 1_000), dialect="", operation="", asked="", output_tokens=output,
+        prompt_tokens=1, **(usual | said),
+    )  # fmt: skip
+
+
+def of(id_: str, subject: Subject, target: str, window=Window.DAY, models=None) -> Limit:
+    return Limit(id_, subject, target, Measure.OUTPUT_TOKENS, 10**6, 0, window, models)
+
+
+async def test_each_limit_counts_its_own_subject_window_and_models(entries):
+    entries.add(
+        [
+            entry("a", 5, 1),
+            entry("b", 59, 10),
+            entry("c", 70, 100),
+            entry("d", 3 * 3600, 1_000, model="other"),
+            entry("e", 13 * 3600, 10_000),  # yesterday, and this week
+            entry("f", 4 * 24 * 3600, 100_000, key="key_2"),
+            entry("g", 6 * 24 * 3600, 400_000, user=None),  # last week, and this month
+        ]
+    )
+    limits = [
+        of("key", Subject.KEY, "key_1"),
+        of("minute", Subject.KEY, "key_1", Window.MINUTE),
+        of("user", Subject.USER, "user_1", Window.WEEK),
+        of("project", Subject.PROJECT, "default", Window.MONTH),
+        of("model", Subject.MODEL, "cantor", Window.MONTH),
+        of("some", Subject.KEY, "key_1", models="can*"),
+        of("nobody", Subject.KEY, "key_3"),
+    ]
+    seeds = LedgerSeeds(entries, lambda: NOON)
+    taken = await seeds(limits)
+    assert {id_: sum(amount for _, amount in parts) for id_, parts in taken.items()} == {
+        "key": 1_111,
+        "minute": 11,
+        "user": 111_111,
+        "project": 511_111,
+        "model": 510_111,
+        "some": 111,
+    }
+    limiter = LocalLimiter(FakeClock(wall=NOON), seeds)
+    assert [10**6 - each.remaining for each in await limiter.standing(limits)] == [
+        1_111, 11, 111_111, 511_111, 510_111, 111, 0,
+    ]  # fmt: skip
+    seeds.close()
+
+
+async def test_what_is_written_down_is_in_the_ledger_before_it_is_asked(entries):
+    seeds = LedgerSeeds(entries, lambda: NOON, lambda: entries.add([entry("late", 1, 7)]))
+    assert await seeds([limit(5, Measure.CONCURRENT)]) == {}
+    taken = await seeds([limit(5, Measure.REQUESTS, Window.DAY)])
+    assert list(taken["limit_one"]) == [(NOON - 1, 1)]
+    seeds.close()
