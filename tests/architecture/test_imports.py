@@ -105,6 +105,7 @@ BORDERS = {
         "antiphon.engines.upstream",
         "antiphon.ipc.frames",
         "antiphon.engines.host.frames",
+        "antiphon.ledger.records",
     ),
     "llguidance": ("antiphon.constraints", "antiphon.engines.llama.masks"),
     "gguf": ("antiphon.weights.convert",),

@@ -14,7 +14,8 @@ class Ledger(Protocol):
 
     def begin(self, intent: Entry) -> None:
         """Before the engine is asked. The entry is what the ledger holds if nothing more is heard. Room for
-        its end is set aside now. Raises LedgerFull where there is none."""
+        its end is set aside now. Raises LedgerFull where there is none, and InvalidValue for tags and names
+        that are longer than a record may be."""
 
     def complete(self, entry: Entry) -> None:
         """How it ended; once for each intent, by its id, before the last bytes go to the caller. Raises

@@ -1,0 +1,240 @@
+"""The ledger on disk, as a process writes it: records go into files that were made ahead, and a drain brings
+them into the database.
+
+`begin` and `complete` belong to one thread, the event loop's. They write into the page cache, which outlives
+the process, and wait for no disk: a thread makes the next files, syncs what was written several times a
+second, and closes files that are done.
+"""
+
+import logging
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from antiphon.domain.ledger import Entry
+from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
+from antiphon.ledger.records import MOST, encoded
+from antiphon.ledger.segments import SIZE, Segment, framed_size, made, segments_of
+from antiphon.telemetry.logs import record
+
+GROWTH = 1024
+"""Bytes by which a completion may be longer than its intent: its counts and times, the names of what
+served."""
+
+SPARES = 2
+"""Files that are made ahead. The second is for requests whose tags are so large that few fill a file."""
+
+STATUS = 64
+"""Characters of a status, where a completion has to be shortened."""
+
+TOO_LARGE = "the spool is as large as it may be, which happens when the database is away"
+
+RETRY_S = 1.0
+"""When a request that found no room may try again: the drain is faster, unless the database is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An intent without completion."""
+
+    intent: Entry
+    segment: Segment
+    number: int
+    room: int
+
+
+class Spool:
+    """A Ledger. `most_bytes` bounds the files of all processes together; beyond it `begin` raises LedgerFull
+    until a drain has deleted some."""
+
+    def __init__(self, directory: Path, most_bytes: int, sync_interval: float) -> None:
+        """`sync_interval`: seconds between two syncs; what a power failure may take."""
+        self._directory = directory
+        self._most = max(1, most_bytes // SIZE)
+        self._interval = sync_interval
+        self._open: dict[str, _Open] = {}
+        self._current: Segment | None = None
+        self._retired: list[Segment] = []
+        self._spares: deque[Segment] = deque()
+        self._unsynced: deque[Segment] = deque()
+        self._finished: deque[Segment] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._problem = ""
+        self._thread = threading.Thread(target=self._keep, name="antiphon-spool", daemon=True)
+
+    @property
+    def problem(self) -> str:
+        """Why no more files can be made now; empty where they can."""
+        return self._problem
+
+    def start(self) -> None:
+        """Makes the first files; blocks. A spool that is full takes nothing until it is drained. Raises
+        StartupError where the directory cannot be used."""
+        ready(self._directory)
+        self._make_spares()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the writing; blocks until all is on disk. What is not complete becomes `aborted`."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        current = [self._current] if self._current else []
+        self._current = None
+        self._finished.extend([*current, *self._retired, *self._spares])
+        self._sync()
+        self._close_finished()
+
+    # --- the event loop -------------------------------------------------------------------------------------
+
+    def begin(self, intent: Entry) -> None:
+        """See Ledger."""
+        payload = encoded(intent)
+        size = len(payload)
+        if size > MOST - GROWTH:
+            raise InvalidValue(
+                f"what the ledger keeps of this request takes {size} bytes, and {MOST - GROWTH} are the "
+                "most: send fewer or shorter tags",
+                param="metadata" if intent.tags else None,
+            )
+        room = framed_size(size + GROWTH)
+        segment = self._with_room(framed_size(size) + room)
+        try:
+            number = segment.begin(payload, room)
+        except OSError as problem:
+            self._retire(segment)
+            raise _full(os.strerror(problem.errno or 0)) from None
+        self._open[intent.id] = _Open(intent, segment, number, room)
+        self._written(segment)
+
+    def complete(self, entry: Entry) -> None:
+        """See Ledger."""
+        place = self._open.pop(entry.id, None)
+        if place is None:
+            raise InternalError("a generation ended in the ledger that had not begun there")
+        payload = encoded(entry)
+        if framed_size(len(payload)) > place.room:
+            payload = encoded(_shortened(entry, place.intent))
+            record("ledger_entry_cut", logging.WARNING, entry=entry.id, request_id=entry.request_id)
+        try:
+            place.segment.complete(place.number, payload, place.room)
+        except OSError as problem:
+            raise _full(os.strerror(problem.errno or 0)) from None
+        finally:
+            self._written(place.segment)
+            self._finish(place.segment)
+
+    def _with_room(self, size: int) -> Segment:
+        current = self._current
+        if current is not None:
+            if current.has_room(size):
+                return current
+            self._retire(current)
+        try:
+            self._current = self._spares.popleft()
+        except IndexError:
+            raise _full(self._problem or "the next file is being made") from None
+        finally:
+            self._wake.set()
+        return self._current
+
+    def _retire(self, segment: Segment) -> None:
+        """No intent is written into it any more."""
+        self._current = None
+        self._retired.append(segment)
+        self._finish(segment)
+
+    def _finish(self, segment: Segment) -> None:
+        """Hands a file that nothing more will be written into to the thread."""
+        if segment is not self._current and segment.is_settled and segment in self._retired:
+            self._retired.remove(segment)
+            self._finished.append(segment)
+
+    def _written(self, segment: Segment) -> None:
+        if not segment.unsynced:
+            segment.unsynced = True
+            self._unsynced.append(segment)
+
+    # --- the thread -----------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            self._make_spares()
+            self._sync()
+            self._close_finished()
+
+    def _make_spares(self) -> None:
+        try:
+            while len(self._spares) < SPARES and self._may_grow():
+                self._spares.append(made(self._directory))
+            problem = "" if len(self._spares) == SPARES else TOO_LARGE
+        except OSError as refused:
+            problem = os.strerror(refused.errno or 0)
+        self._troubled(problem)
+
+    def _may_grow(self) -> bool:
+        return len(segments_of(self._directory)) < self._most
+
+    def _troubled(self, problem: str) -> None:
+        """Says once that no file can be made, and once that they can again."""
+        if problem != self._problem:
+            level = logging.ERROR if problem else logging.WARNING
+            event = "spool_full" if problem else "spool_has_room"
+            record(event, level, directory=str(self._directory), problem=problem)
+        self._problem = problem
+
+    def _sync(self) -> None:
+        while self._unsynced:
+            _synced(self._unsynced.popleft())
+
+    def _close_finished(self) -> None:
+        while self._finished:
+            segment = self._finished.popleft()
+            if segment.unsynced:  # written since the last round
+                _synced(segment)
+            segment.close()
+
+
+def _synced(segment: Segment) -> None:
+    try:
+        segment.sync()
+    except OSError as problem:
+        said = os.strerror(problem.errno or 0)
+        record("spool_sync_failed", logging.ERROR, segment=segment.path.name, problem=said)
+
+
+def ready(directory: Path) -> None:
+    """Makes the directory, its owner's alone. Raises StartupError."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+    except OSError as problem:
+        said = os.strerror(problem.errno or 0)
+        raise StartupError(f"the ledger's spool {directory} cannot be written: {said}") from None
+
+
+def _full(problem: str) -> LedgerFull:
+    return LedgerFull(f"there is no room to write down what this takes: {problem}", retry_after=RETRY_S)
+
+
+def _shortened(entry: Entry, intent: Entry) -> Entry:
+    """A completion that fits: its counts and how it ended, with the names that the intent had."""
+    return replace(
+        intent,
+        attempts=entry.attempts,
+        prompt_tokens=entry.prompt_tokens,
+        cached_tokens=entry.cached_tokens,
+        output_tokens=entry.output_tokens,
+        reasoning_tokens=entry.reasoning_tokens,
+        source=entry.source,
+        cost=entry.cost,
+        status=entry.status[:STATUS],
+        queue_ms=entry.queue_ms,
+        ttft_ms=entry.ttft_ms,
+        total_ms=entry.total_ms,
+    )

@@ -1,0 +1,63 @@
+"""A database of the ledger's that tests can take away, and entries to write."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from antiphon.domain.ledger import Entry, Used
+from antiphon.domain.usage import UsageSource
+from antiphon.errors import InvalidValue, StoreUnavailable
+
+
+class Kept:
+    """Entries by id; `added` has every call's ids."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Entry] = {}
+        self.added: list[list[str]] = []
+        self.away = False
+        self.refuses = ""
+        """Whoever's tag has this text in it is refused, as PostgreSQL does with zero characters."""
+        self.fails: Exception | None = None
+        self.asked = threading.Event()
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        self.asked.set()
+        if self.fails is not None:
+            raise self.fails
+        if self.away:
+            raise StoreUnavailable("the database is away")
+        if self.refuses and any(self.refuses in value for each in entries for value in each.tags.values()):
+            raise InvalidValue("the database cannot hold that text")
+        self.added.append([entry.id for entry in entries])
+        for entry in entries:
+            self.rows.setdefault(entry.id, entry)
+
+    def used(self, since: int, grain: int) -> Iterator[Used]:
+        raise NotImplementedError
+
+
+def intent(number: int = 1, **values: object) -> Entry:
+    """What is known of a generation when it begins."""
+    known = Entry(
+        f"{number:032x}",
+        f"req-{number}",
+        1_700_000_000_000 + number,
+        "default",
+        "key_1",
+        None,
+        "openai",
+        "/v1/chat/completions",
+        "cantor",
+        "cantor",
+        prompt_tokens=7,
+    )
+    return replace(known, **values)  # type: ignore[arg-type]
+
+
+def completion(begun: Entry, **values: object) -> Entry:
+    """How it ended."""
+    ended = replace(
+        begun, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3
+    )
+    return replace(ended, **values)  # type: ignore[arg-type]

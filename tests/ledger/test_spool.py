@@ -1,0 +1,590 @@
+"""The spool and its drain, without a database: nothing is lost, nothing comes twice, whatever is done to the
+files."""
+
+import errno
+import fcntl
+import logging
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from antiphon.domain.usage import UsageSource
+from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
+from antiphon.ledger import drain as draining
+from antiphon.ledger import segments
+from antiphon.ledger.drain import Drain
+from antiphon.ledger.reading import SegmentReader
+from antiphon.ledger.records import HEADER, MARK, MOST, Kind, encoded, framed
+from antiphon.ledger.segments import SIZE, segments_of
+from antiphon.ledger.spool import GROWTH, SPARES, Spool
+from antiphon.telemetry.logs import FIELDS
+from tests.ledger.doubles import Kept, completion, intent
+
+PLENTY = 64 * SIZE
+AHEAD = 5000
+"""Bytes that are not written yet; a real file has more."""
+SOON = 20.0
+"""Seconds; what is waited for takes a fraction of one."""
+
+
+class Spools:
+    """Makes spools in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.made: list[Spool] = []
+
+    def __call__(self, most: int = PLENTY) -> Spool:
+        spool = Spool(self.directory, most, 0.02)
+        spool.start()
+        self.made.append(spool)
+        return spool
+
+
+@pytest.fixture
+def spools(tmp_path):
+    """Ended with the test."""
+    make = Spools(tmp_path / "spool")
+    yield make
+    for spool in make.made:
+        if spool._thread.is_alive():
+            spool.close()
+
+
+@pytest.fixture
+def drains(tmp_path):
+    """Makes drains of that directory."""
+    running = []
+
+    def make(kept):
+        drain = Drain(tmp_path / "spool", kept)
+        drain.start()
+        running.append(drain)
+        return drain
+
+    yield make
+    for drain in running:
+        drain.stop(SOON)
+
+
+def wait_for(true):
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < SOON
+        time.sleep(0.005)
+
+
+def events(caplog):
+    return [each.getMessage() for each in caplog.records if hasattr(each, FIELDS)]
+
+
+def emptied(directory):
+    return segments_of(directory) == []
+
+
+def test_what_ended_is_in_the_database_and_the_files_go(spools, drains):
+    spool, kept = spools(), Kept()
+    drain = drains(kept)
+    begun = intent(tags=MappingProxyType({"team": "blue"}))
+    spool.begin(begun)
+    assert drain.drain_now(SOON)
+    assert kept.rows == {}
+    ended = completion(begun)
+    spool.complete(ended)
+    assert drain.drain_now(SOON)
+    assert kept.rows == {begun.id: ended}
+    spool.close()
+    assert drain.stop(SOON)
+    assert emptied(spools.directory)
+    assert kept.added == [[begun.id]]
+
+
+def test_an_entry_is_in_the_database_within_a_second_of_its_end(spools, drains):
+    spool, kept = spools(), Kept()
+    drains(kept)
+    spool.begin(intent())
+    began = time.monotonic()
+    spool.complete(completion(intent()))
+    wait_for(lambda: kept.rows)
+    assert time.monotonic() - began < 1
+
+
+def test_what_a_dead_writer_began_is_aborted_and_estimated(spools, drains):
+    spool, kept = spools(), Kept()
+    spool.begin(intent(1, source=UsageSource.ENGINE, status="ok"))
+    spool.begin(intent(2))
+    spool.complete(completion(intent(2)))
+    spool.close()
+    drain = drains(kept)
+    assert drain.drain_now(SOON)
+    assert kept.rows == {
+        intent(1).id: intent(1, status="aborted", source=UsageSource.ESTIMATED),
+        intent(2).id: completion(intent(2)),
+    }
+    assert emptied(spools.directory)
+
+
+def test_what_a_live_writer_began_is_left_to_it(spools, drains):
+    spool, kept = spools(), Kept()
+    spool.begin(intent())
+    assert drains(kept).drain_now(SOON)
+    assert (kept.rows, emptied(spools.directory)) == ({}, False)
+
+
+def test_everything_is_read_again_after_a_restart_and_nothing_doubles(spools, drains):
+    spool, kept = spools(), Kept()
+    first = drains(kept)
+    for number in range(5):
+        spool.begin(intent(number))
+        spool.complete(completion(intent(number)))
+    assert first.drain_now(SOON)
+    assert first.stop(SOON)
+    assert not emptied(spools.directory)  # inserted and not deleted: as after a kill in between
+    second = drains(kept)
+    assert second.drain_now(SOON)
+    assert len(kept.rows) == 5
+    assert sum(map(len, kept.added)) == 10  # the database, which knows ids, got all of them twice
+    spool.close()
+    assert second.stop(SOON)
+    assert emptied(spools.directory)
+
+
+def test_two_drains_take_turns(spools, drains):
+    spool, kept, other = spools(), Kept(), Kept()
+    first = drains(kept)
+    wait_for(lambda: first.standing.drains)
+    second = drains(other)
+    spool.begin(intent())
+    spool.complete(completion(intent()))
+    assert first.drain_now(SOON)
+    assert not second.drain_now(0.3)
+    assert (len(kept.rows), other.asked.is_set(), second.standing.drains) == (1, False, False)
+    first.stop(SOON)
+    assert second.drain_now(SOON)
+    assert list(other.rows) == list(kept.rows)
+
+
+def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, caplog):
+    spool, kept = spools(), Kept()
+    kept.away = True
+    drain = drains(kept)
+    for number in range(3):
+        spool.begin(intent(number))
+        spool.complete(completion(intent(number)))
+    with caplog.at_level(logging.WARNING, "antiphon"):
+        wait_for(lambda: drain.standing.away)
+        kept.asked.clear()
+        assert kept.asked.wait(SOON)
+        assert drain.standing.away == "the database is away"
+        assert drain.standing.waiting
+        assert events(caplog) == ["ledger_store_away"]
+        kept.away = False
+        wait_for(lambda: len(kept.rows) == 3)
+        wait_for(lambda: not drain.standing.away)
+        assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
+    assert drain.standing.waiting == 0
+
+
+def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
+    spool, kept = spools(), Kept()
+    kept.fails = ZeroDivisionError("prompt text")
+    drain = drains(kept)
+    spool.begin(intent())
+    spool.complete(completion(intent()))
+    wait_for(lambda: drain.standing.away)
+    assert "ZeroDivisionError at" in drain.standing.away
+    assert "prompt text" not in drain.standing.away
+    kept.fails = None
+    wait_for(lambda: kept.rows)
+
+
+def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is(spools, drains):
+    spool, kept = spools(), Kept()
+    kept.away = True
+    drain = drains(kept)
+    spool.begin(intent())
+    spool.complete(completion(intent()))
+    spool.close()
+    wait_for(lambda: drain.standing.away)
+    assert drain.stop(SOON)
+    assert not emptied(spools.directory)
+    kept.away = False
+    assert drains(kept).drain_now(SOON)
+    assert list(kept.rows) == [intent().id]
+
+
+def test_one_row_that_the_database_refuses_does_not_hold_up_the_others(spools, drains, caplog):
+    spool, kept = spools(), Kept()
+    kept.refuses = "\0"
+    for number in range(7):
+        begun = intent(number, tags={"t": "a\0b" if number == 4 else "\\u0000"})
+        spool.begin(begun)
+        spool.complete(completion(begun))
+    assert drains(kept).drain_now(SOON)
+    assert [row.tags["t"] for _, row in sorted(kept.rows.items())] == [
+        "a\ufffdb" if number == 4 else "\\u0000" for number in range(7)
+    ]
+
+
+def test_a_row_that_is_refused_in_every_form_is_kept_in_a_file(spools, drains, caplog):
+    spool, kept = spools(), Kept()
+    kept.refuses = "never"
+    for number in range(3):
+        begun = intent(number, tags={"t": "never" if number == 1 else "ok"})
+        spool.begin(begun)
+        spool.complete(completion(begun))
+    assert drains(kept).drain_now(SOON)
+    assert len(kept.rows) == 2
+    assert (spools.directory / draining.REFUSED).read_bytes().count(b"never") == 1
+    assert "ledger_entry_refused" in events(caplog)
+
+
+# --- room ---------------------------------------------------------------------------------------------------
+
+
+def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_itself(spools, drains, caplog):
+    spool, kept = spools(3 * SIZE), Kept()
+    kept.away = True
+    drains(kept)
+    wait_for(lambda: len(segments_of(spools.directory)) == 2)
+    begun = []
+
+    def fill():
+        for number in range(100_000):
+            spool.begin(intent(number))
+            begun.append(number)
+            if number == 0:
+                wait_for(lambda: len(segments_of(spools.directory)) == 3)
+
+    with pytest.raises(LedgerFull) as full:
+        fill()
+    assert (full.value.status, full.value.retryable) == (503, True)
+    wait_for(lambda: spool.problem)
+    with pytest.raises(LedgerFull, match="as large as it may be"):
+        spool.begin(intent(999_998))
+    assert "spool_full" in events(caplog)
+    for number in begun:
+        spool.complete(completion(intent(number)))  # room for each was set aside
+    wait_for(lambda: spool.problem)
+    kept.away = False
+    wait_for(lambda: len(kept.rows) == len(begun))
+    wait_for(lambda: not spool.problem)
+    spool.begin(intent(999_999))
+    spool.complete(completion(intent(999_999)))
+    wait_for(lambda: len(kept.rows) == len(begun) + 1)
+    assert all(row.status == "ok" for row in kept.rows.values())
+
+
+def test_the_longest_completion_fits_and_what_is_longer_keeps_its_counts(spools, drains, caplog):
+    spool, kept = spools(), Kept()
+    most = 2**63 - 1
+    long = completion(
+        intent(1),
+        attempts=most,
+        prompt_tokens=most,
+        cached_tokens=most,
+        output_tokens=most,
+        reasoning_tokens=most,
+        cost=most,
+        queue_ms=most,
+        ttft_ms=most,
+        total_ms=most,
+        status="x" * 64,
+        adapter="a" * 64,
+        price="p" * 64,
+        currency="EUR",
+    )
+    endless = completion(intent(2), output_tokens=99, status="y" * 100, engine="e" * 5000)
+    spool.begin(intent(1))
+    spool.begin(intent(2))
+    spool.complete(long)
+    assert events(caplog) == []
+    spool.complete(endless)
+    assert events(caplog) == ["ledger_entry_cut"]
+    assert drains(kept).drain_now(SOON)
+    assert kept.rows[long.id] == long
+    cut = kept.rows[endless.id]
+    assert (cut.output_tokens, cut.status, cut.engine) == (99, "y" * 64, "")
+
+
+def test_tags_beyond_the_bound_are_refused_by_name_and_the_largest_of_openai_fit(spools, drains):
+    spool, kept = spools(), Kept()
+    largest = intent(1, tags={f"{number:02}" + "\1" * 62: "\1" * 512 for number in range(16)})
+    spool.begin(largest)
+    spool.complete(completion(largest))
+    with pytest.raises(InvalidValue, match=f"{MOST - GROWTH} are the most") as refused:
+        spool.begin(intent(2, tags={"t": "x" * MOST}))
+    assert refused.value.param == "metadata"
+    with pytest.raises(InvalidValue) as refused:
+        spool.begin(intent(2, end_user="x" * MOST))
+    assert refused.value.param is None
+    assert drains(kept).drain_now(SOON)
+    assert kept.rows == {largest.id: completion(largest)}
+
+
+def test_text_that_is_no_text_is_kept_with_question_marks(spools, drains):
+    spool, kept = spools(), Kept()
+    begun = intent(end_user="a\ud800b", tags=MappingProxyType({"\udfff": "é\ud800"}))
+    spool.begin(begun)
+    spool.complete(completion(begun))
+    assert drains(kept).drain_now(SOON)
+    (row,) = kept.rows.values()
+    assert (row.end_user, row.tags, row.source) == ("a?b", {"?": "é?"}, UsageSource.ENGINE)
+
+
+def test_an_end_without_a_beginning_is_a_defect_and_a_second_end_too(spools):
+    spool = spools()
+    with pytest.raises(InternalError):
+        spool.complete(completion(intent()))
+    spool.begin(intent())
+    spool.complete(completion(intent()))
+    with pytest.raises(InternalError):
+        spool.complete(completion(intent()))
+
+
+def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
+    spool, kept = spools(), Kept()
+    drain = drains(kept)
+    spool.begin(intent(0))  # a long one
+    (first,) = {spool._current.path}
+    number = 0
+    while spool._current.path == first:
+        number += 1
+        wait_for(lambda: len(spool._spares) == SPARES)
+        spool.begin(intent(number))
+        spool.complete(completion(intent(number)))
+    assert drain.drain_now(SOON)
+    assert len(kept.rows) == number
+    assert first.exists()
+    spool.complete(completion(intent(0)))
+    wait_for(lambda: not first.exists())
+    assert kept.rows[intent(0).id].status == "ok"
+
+
+# --- the disk -----------------------------------------------------------------------------------------------
+
+
+def test_files_are_the_owners_alone_and_at_their_full_size_before_they_are_written(spools):
+    spool = spools()
+    assert stat.S_IMODE(spools.directory.stat().st_mode) == 0o700
+    assert len(segments_of(spools.directory)) == SPARES
+    for path in segments_of(spools.directory):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path.stat().st_size == SIZE
+        assert path.stat().st_blocks * 512 >= SIZE
+    assert spool.problem == ""
+
+
+def test_a_disk_without_room_refuses_what_begins_until_it_has_some(spools, drains, monkeypatch, caplog):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "_fill", full)
+        spool = spools()
+        with pytest.raises(LedgerFull, match="No space left on device"):
+            spool.begin(intent())
+        assert [path.name for path in spools.directory.iterdir()] == []
+        wait_for(lambda: "spool_full" in events(caplog))
+    wait_for(lambda: not spool.problem)
+    spool.begin(intent())
+    assert events(caplog) == ["spool_full", "spool_has_room"]
+
+
+def test_a_write_that_fails_refuses_what_begins_and_says_that_an_end_is_not_written(
+    spools, drains, monkeypatch
+):
+    spool, kept = spools(), Kept()
+    for number in (1, 2):
+        spool.begin(intent(number))
+    real = os.pwrite
+
+    def cut(descriptor, data, position):
+        return real(descriptor, data[:40], position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", cut)
+        with pytest.raises(LedgerFull):
+            spool.complete(completion(intent(1)))
+        with pytest.raises(LedgerFull):
+            spool.begin(intent(3))
+    spool.complete(completion(intent(2)))
+    assert drains(kept).drain_now(SOON)
+    wait_for(lambda: len(kept.rows) == 2)
+    assert [kept.rows[intent(number).id].status for number in (1, 2)] == ["aborted", "ok"]
+
+
+def test_a_directory_that_cannot_be_used_is_refused_at_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartupError, match="cannot be written"):
+        Spool(tmp_path / "file" / "spool", PLENTY, 1).start()
+
+
+def test_a_file_system_without_locks_is_refused_at_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda *_arguments: None)
+    with pytest.raises(StartupError, match="without locks"):
+        Drain(tmp_path, Kept()).start()
+
+
+def test_what_was_written_is_synced_soon_and_not_by_the_writer(spools, monkeypatch):
+    synced = []
+    monkeypatch.setattr(segments, "_sync", lambda _descriptor: synced.append(threading.current_thread().name))
+    spool = spools()
+    for number in range(100):
+        spool.begin(intent(number))
+    wait_for(lambda: synced)
+    assert set(synced) == {"antiphon-spool"}
+    assert len(synced) < 100
+
+
+def test_a_file_that_nobody_finished_making_goes_when_it_is_old(spools, drains):
+    spools()
+    old, new = (spools.directory / f"{name}.new" for name in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(bytes(10))
+    os.utime(old, (0, 0))
+    assert drains(Kept()).drain_now(SOON)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+# --- damage -------------------------------------------------------------------------------------------------
+
+
+def written(path: Path, *numbers: int) -> list[tuple[int, int]]:
+    """A file of pairs as a writer left it that was killed; where each record begins and ends."""
+    places: list[tuple[int, int]] = []
+    at = 0
+    with path.open("wb") as file:
+        for number in numbers:
+            pair = ((Kind.INTENT, intent(number)), (Kind.COMPLETION, completion(intent(number))))
+            for kind, entry in pair:
+                at += file.write(framed(kind, number, encoded(entry)))
+                places.append((places[-1][1] if places else 0, at))
+        file.write(bytes(AHEAD))
+    return places
+
+
+def read(path: Path) -> dict[str, str]:
+    """Statuses by id."""
+    reader = SegmentReader(path)
+    found = reader.read(100)
+    assert reader.is_done
+    reader.close()
+    assert len({entry.id for entry in found}) == len(found)
+    return {entry.id: entry.status for entry in found}
+
+
+def test_a_file_cut_at_any_byte_gives_what_was_whole_before(tmp_path):
+    path = tmp_path / "a.seg"
+    places = written(path, 1, 2)
+    whole = path.read_bytes()
+    for at in range(places[1][1], places[-1][1] + 1):
+        for tail in (b"", bytes(AHEAD)):
+            path.write_bytes(whole[:at] + tail)
+            expected = {intent(1).id: "ok"}
+            if at >= places[2][1]:
+                expected[intent(2).id] = "ok" if at == places[3][1] else "aborted"
+            assert read(path) == expected, at
+
+
+@pytest.mark.parametrize("wrong", [0x00, 0xFF, None])
+def test_one_damaged_byte_costs_one_record(tmp_path, caplog, wrong):
+    path = tmp_path / "a.seg"
+    places = written(path, 1, 2, 3)
+    whole = path.read_bytes()
+    for at in range(places[0][0], places[-1][1]):
+        value = whole[at] ^ 1 if wrong is None else wrong
+        if value == whole[at]:
+            continue
+        hit = next(index for index, (begin, end) in enumerate(places) if begin <= at < end)
+        caplog.clear()
+        path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+        expected = {intent(number).id: "ok" for number in (1, 2, 3)}
+        if hit % 2 == 1:
+            expected[intent(hit // 2 + 1).id] = "aborted"
+        assert read(path) == expected, at
+        assert events(caplog) == ["spool_damaged"], at
+
+
+def test_pages_that_a_power_failure_left_out_cost_what_was_in_them(tmp_path, caplog):
+    path = tmp_path / "a.seg"
+    places = written(path, *range(40))
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = bytes(4096)
+    path.write_bytes(data)
+    hit = {index for index, (begin, end) in enumerate(places) if begin < 8192 and end > 4096}
+    expected = {}
+    for number in range(40):
+        if 2 * number + 1 not in hit:
+            expected[intent(number).id] = "ok"
+        elif 2 * number not in hit:
+            expected[intent(number).id] = "aborted"
+    assert read(path) == expected
+    assert events(caplog) == ["spool_damaged"]
+
+
+def test_what_a_caller_sends_is_never_taken_for_a_record(tmp_path):
+    path = tmp_path / "a.seg"
+    forged = framed(Kind.COMPLETION, 9, encoded(completion(intent(9)))).decode("latin-1")
+    entry = completion(intent(1), tags={"t": forged, "u": MARK.decode("latin-1")})
+    record = framed(Kind.COMPLETION, 1, encoded(entry))
+    path.write_bytes(record)
+    assert read(path) == {entry.id: "ok"}
+    path.write_bytes(b"\xfe" + record[1:])
+    assert read(path) == {}
+
+
+def test_damage_is_skipped_beside_a_writer_that_lives(tmp_path, caplog):
+    path = tmp_path / "a.seg"
+    places = written(path, 1, 2)
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(places[0][0] + HEADER + 3)
+        file.write(b"!")
+        file.flush()
+        reader = SegmentReader(path)
+        assert [entry.id for entry in reader.read(100)] == [intent(1).id, intent(2).id]
+        assert not reader.is_done
+        reader.close()
+    assert events(caplog) == ["spool_damaged"]
+
+
+def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
+    path = tmp_path / "a.seg"
+    record = framed(Kind.COMPLETION, 1, encoded(completion(intent(1))))
+    for cut in range(len(record)):
+        path.write_bytes(record[:cut] + bytes(AHEAD))
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            reader = SegmentReader(path)
+            assert reader.read(100) == []
+            file.write(record)
+            file.flush()
+            assert [entry.id for entry in reader.read(100)] == [intent(1).id]
+            reader.close()
+    assert events(caplog) == []
+
+
+def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tmp_path):
+    path = tmp_path / "a.seg"
+    entries = [completion(intent(number), tags={"t": "x" * (number * 997 % 60_000)}) for number in range(30)]
+    path.write_bytes(b"".join(framed(Kind.COMPLETION, at, encoded(each)) for at, each in enumerate(entries)))
+    reader = SegmentReader(path)
+    found = []
+    while not reader.is_done:
+        found += reader.read(4)
+    reader.close()
+    assert found == entries
+
+
+def test_a_record_of_another_version_is_said_and_its_generation_aborted(tmp_path, caplog):
+    path = tmp_path / "a.seg"
+    strange = framed(Kind.COMPLETION, 1, b'{"id":1}')
+    path.write_bytes(framed(Kind.INTENT, 1, encoded(intent(1))) + strange)
+    assert read(path) == {intent(1).id: "aborted"}
+    assert events(caplog) == ["spool_damaged"]
