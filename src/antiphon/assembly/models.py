@@ -43,7 +43,9 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     }
     return Models(
         tuple(
-            Model(name, _rendered(host, projects_share, families.get(name, BY_TEMPLATE)), created)
+            Model(
+                name, _rendered(host, projects_share, families.get(name, BY_TEMPLATE)), created, kind="llama"
+            )
             for name, host in hosts.items()
         ),
         Aliases({alias.name: alias.model for alias in settings.aliases}, Fireworks.aliases),

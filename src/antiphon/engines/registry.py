@@ -29,6 +29,8 @@ class Model:
     """Of an adapter, the base model's name; None is a base model."""
     adapter: Adapter | None = None
     """Of an adapter, what it is."""
+    kind: str = ""
+    """Of engine: `llama`, a vendor."""
 
 
 class Models:

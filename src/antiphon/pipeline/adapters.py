@@ -153,7 +153,8 @@ class Adapters:
 
     def _put(self, name: str, base: str, adapter: Adapter) -> None:
         engine = self._homes[base].view(adapter.digest)
-        self._models.put(Model(name, engine, int(self._clock.wall()), base, adapter))
+        kind = self._models.get(base).kind
+        self._models.put(Model(name, engine, int(self._clock.wall()), base, adapter, kind))
 
     async def _release(self, gone: Model) -> None:
         """Has the engine let go of what no name needs any more. One that is away has nothing to let go of."""

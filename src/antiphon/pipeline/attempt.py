@@ -49,6 +49,7 @@ async def patiently(
     give_up = context.clock.monotonic() + (patience if left is None else min(patience, left))
     pause, losses = FIRST_PAUSE, 0
     while True:
+        context.progress.attempts += 1
         try:
             return await trial()
         except EngineUnavailable as error:

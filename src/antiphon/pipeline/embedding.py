@@ -1,55 +1,79 @@
-"""What becomes of a request for vectors, told once: resolve → authorize → attempt → meter, as in `run`. No
-stage is another's: what is tried again, and how a request ended, is said where generations have it said."""
+"""What becomes of a request for vectors, told once: resolve → authorize → reserve → attempt → meter, as in
+`run`. No stage is another's: what is tried again, and how a request ended, is said where generations have it
+said."""
 
 from dataclasses import replace
 from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
+from antiphon.domain.usage import Usage
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import Models
 from antiphon.errors import UnsupportedParameter
+from antiphon.pipeline.account import Account, Ending
 from antiphon.pipeline.attempt import patiently
 from antiphon.pipeline.meter import OK, ending
+from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
 
 async def embed(
-    models: Models, request: EmbeddingRequest, context: Context, metrics: Metrics, patience: float
+    models: Models,
+    request: EmbeddingRequest,
+    context: Context,
+    metrics: Metrics,
+    patience: float,
+    accounting: Accounting | None = None,
 ) -> Embeddings:
     """The vectors; tried again while nothing was begun and the failure allows it. Cancelling ends the work.
 
-    Raises ModelNotFound, PermissionDenied for a model that the caller's key is not for, and
-    UnsupportedParameter for one that makes none.
+    Raises ModelNotFound, PermissionDenied for a model that the caller's key is not for,
+    UnsupportedParameter for one that makes none, and LedgerFull where it cannot be written down.
     """
-    model = resolve(models, request.model, context.actor)
+    asked = request.model
+    model = resolve(models, asked, context.actor)
     request = replace(request, model=model.name)
     engine = model.engine
     if not isinstance(engine, TextEmbedding):
         raise UnsupportedParameter(
             f"{request.model} makes no vectors; name an embedding model", param="model"
         )
-    began, found = context.clock.monotonic(), None
+    account = None
+    if accounting is not None:
+        account = Account(accounting, model, asked, True, context, metrics)
+        context = replace(context, sizing=account)
+    began, found, lost = context.clock.monotonic(), None, None
     status = OK
     try:
+        if account is not None:
+            await account.open()
         found = await patiently(engine, partial(engine.embed, request, context), context, patience)
     except BaseException as error:
         status = ending(error, context)
         raise
     finally:
-        seconds = context.clock.monotonic() - began
         tokens = 0 if found is None else found.prompt_tokens
-        metrics.embedded(request.model, status, tokens, seconds)
-        record(
-            "embedding",
-            request_id=context.request_id,
-            actor=context.actor.id,
-            model=request.model,
-            status=status,
-            inputs=len(request.inputs),
-            prompt_tokens=tokens,
-            total_ms=round(seconds * 1000, 1),
-        )
+        ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
+        lost = None if account is None else account.close(ended)
+        _settle(ended if lost is None else replace(ended, status=lost.code), request, context, metrics)
+    if lost is not None:
+        raise lost
     return found
+
+
+def _settle(ended: Ending, request: EmbeddingRequest, context: Context, metrics: Metrics) -> None:
+    tokens = ended.usage.prompt_tokens
+    metrics.embedded(request.model, ended.status, tokens, ended.total)
+    record(
+        "embedding",
+        request_id=context.request_id,
+        actor=context.actor.id,
+        model=request.model,
+        status=ended.status,
+        inputs=len(request.inputs),
+        prompt_tokens=tokens,
+        total_ms=round(ended.total * 1000, 1),
+    )

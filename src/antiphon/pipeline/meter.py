@@ -1,14 +1,14 @@
-"""Says of every generation what it took and how it ended: one log record and the counters, once, whatever
-happens.
+"""Says of every generation what it took and how it ended: one log record, the counters, and where keys are on
+its account, once, whatever happens.
 
 A generation that is cut short counts the tokens that were made. Holds no limits and no prices.
 """
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import (
@@ -22,8 +22,9 @@ from antiphon.domain.events import (
     ToolCallDelta,
 )
 from antiphon.domain.request import GenerationRequest
-from antiphon.domain.usage import Usage
+from antiphon.domain.usage import Usage, UsageSource
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
+from antiphon.pipeline.account import Account, Ending
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -38,9 +39,12 @@ class Tally:
     began: float
     """Monotonic seconds."""
     first_token: float | None = None
+    queued: float | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    source: UsageSource = UsageSource.ENGINE
     finish_reasons: list[str] = field(default_factory=list)
     whole: bool = False
     """Whether the stream came to its end."""
@@ -55,29 +59,63 @@ class Tally:
         elif isinstance(event, Started):
             self.first_token = clock.monotonic()
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
-        elif isinstance(event, ReasoningDelta | ToolCallBegun | ToolCallDelta | Drafted):
+            self.queued = event.queued
+        elif isinstance(event, ReasoningDelta):
+            self.completion_tokens += event.tokens
+            self.reasoning_tokens += event.tokens
+        elif isinstance(event, ToolCallBegun | ToolCallDelta | Drafted):
             self.completion_tokens += event.tokens
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
+            self.reasoning_tokens, self.source = event.reasoning_tokens, event.source
             self.whole = True
+
+    def ending(self, status: str, now: float) -> Ending:
+        """How it ended. `now`: monotonic seconds."""
+        usage = Usage(
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.cached_tokens,
+            self.reasoning_tokens,
+            self.source,
+        )
+        first = None if self.first_token is None else self.first_token - self.began
+        return Ending(status, usage, now - self.began, self.queued, first)
 
 
 async def metered(
-    events: AsyncGenerator[Event, None], request: GenerationRequest, context: Context, metrics: Metrics
+    events: AsyncGenerator[Event, None],
+    request: GenerationRequest,
+    context: Context,
+    metrics: Metrics,
+    account: Account | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """The same events; settles when they end, for whatever reason."""
+    """The same events, while the account has room for them; settles when they end, for whatever reason.
+
+    Raises LedgerFull where a generation that is whole cannot be written down: so its last bytes are not sent.
+    """
     clock = context.clock
     tally = Tally(clock.monotonic())
     metrics.generation_began(request.model)
     try:
         async with aclosing(events):
+            if account is not None:
+                await account.open()
             async for event in events:
                 tally.add(event, clock)
+                if account is not None and tally.completion_tokens > account.granted:
+                    await account.grow(tally.prompt_tokens, tally.completion_tokens)
                 yield event
     finally:
-        status = OK if tally.whole else ending(sys.exception(), context)
-        _settle(tally, status, request, context, metrics)
+        error = sys.exception()
+        whole = tally.whole and not isinstance(error, AntiphonError)
+        ended = tally.ending(OK if whole else ending(error, context), clock.monotonic())
+        lost = None if account is None else account.close(ended)
+        status = ended.status if lost is None else lost.code
+        _settle(replace(ended, status=status), tally.finish_reasons, request, context, metrics)
+        if lost is not None and error is None:
+            raise lost
 
 
 def ending(error: BaseException | None, context: Context) -> str:
@@ -92,18 +130,17 @@ def ending(error: BaseException | None, context: Context) -> str:
 
 
 def _settle(
-    tally: Tally, status: str, request: GenerationRequest, context: Context, metrics: Metrics
+    ended: Ending, reasons: Sequence[str], request: GenerationRequest, context: Context, metrics: Metrics
 ) -> None:
-    total = context.clock.monotonic() - tally.began
-    first = None if tally.first_token is None else tally.first_token - tally.began
+    usage, first = ended.usage, ended.first_token
     metrics.generation_ended(
         Generation(
             request.model,
-            status,
-            tally.prompt_tokens,
-            tally.completion_tokens,
-            tally.cached_tokens,
-            total,
+            ended.status,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.cached_tokens,
+            ended.total,
             first,
         )
     )
@@ -112,11 +149,11 @@ def _settle(
         request_id=context.request_id,
         actor=context.actor.id,
         model=request.model,
-        status=status,
-        prompt_tokens=tally.prompt_tokens,
-        completion_tokens=tally.completion_tokens,
-        cached_tokens=tally.cached_tokens,
-        finish_reasons=tally.finish_reasons,
+        status=ended.status,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        finish_reasons=reasons,
         ttft_ms=None if first is None else round(first * 1000, 1),
-        total_ms=round(total * 1000, 1),
+        total_ms=round(ended.total * 1000, 1),
     )

@@ -1,4 +1,5 @@
-"""One request, told once: resolve → authorize → attempt → meter. The only thing that the edge calls.
+"""One request, told once: resolve → authorize → reserve → attempt → meter. The only thing that the edge
+calls.
 
 Holds no stage's logic. What a stage adds is in the module of its name.
 """
@@ -12,9 +13,11 @@ from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
+from antiphon.pipeline.account import Account
 from antiphon.pipeline.attempt import attempt
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
+from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.metrics import Metrics
 
@@ -27,6 +30,13 @@ class Pipeline:
     metrics: Metrics
     restart_patience: float
     """Seconds that a request waits for an engine that is starting again."""
+    accounting: Accounting | None = None
+    """Who keeps limits and ledger; None, where keys are off."""
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether each request's usage is written down."""
+        return self.accounting is not None
 
     def run(
         self, request: GenerationRequest, context: Context
@@ -35,12 +45,20 @@ class Pipeline:
 
         Raises ModelNotFound, and PermissionDenied for a model that the caller's key is not for.
         """
-        model = resolve(self.models, request.model, context.actor)
-        if request.model != model.name:
+        asked = request.model
+        model = resolve(self.models, asked, context.actor)
+        if asked != model.name:
             request = replace(request, model=model.name)
+        account = None
+        if self.accounting is not None:
+            is_bounded = request.output.max_tokens is not None
+            account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
+            context = replace(context, sizing=account)
         attempted = attempt(model.engine, request, context, self.restart_patience)
-        return aclosing(metered(attempted, request, context, self.metrics))
+        return aclosing(metered(attempted, request, context, self.metrics, account))
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Vectors of texts; cancelling ends the work. Raises ModelNotFound."""
-        return await embed(self.models, request, context, self.metrics, self.restart_patience)
+        return await embed(
+            self.models, request, context, self.metrics, self.restart_patience, self.accounting
+        )

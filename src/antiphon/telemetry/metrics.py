@@ -69,6 +69,18 @@ EMBEDDINGS = Family(
 EMBEDDING_SECONDS = Family(
     "antiphon_embedding_seconds", Kind.HISTOGRAM, "From a request for vectors to its answer.", MODEL
 )
+REFUSALS = Family(
+    "antiphon_limit_refusals_total",
+    Kind.COUNTER,
+    "Requests that a limit refused or ended, by whose limit it is, what it counts and in which time.",
+    ("subject", "measure", "window"),
+)
+COST = Family(
+    "antiphon_cost_total",
+    Kind.COUNTER,
+    "What requests cost by the list of prices, in nano-units of the currency.",
+    ("model", "currency"),
+)
 BUILD = Family("antiphon_build_info", Kind.GAUGE, "Always 1; the label is the release.", ("version",))
 
 FAMILIES = (
@@ -84,6 +96,8 @@ FAMILIES = (
     CACHED,
     EMBEDDINGS,
     EMBEDDING_SECONDS,
+    REFUSALS,
+    COST,
 )
 """What the HTTP process tells of itself, in the order of the page."""
 
@@ -138,6 +152,10 @@ class Metrics:
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Answers, by route and status."""
     request_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    refusals: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Of limits, by subject, measure and window."""
+    cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Nano-units, by model and currency."""
     leaving: set[str] = field(default_factory=set)
     """Models that were unloaded while generations of theirs run."""
 
@@ -162,7 +180,7 @@ class Metrics:
             counts.pop(model, None)
         for times in (self.seconds, self.first_tokens, self.embedding_seconds):
             times.pop(model, None)
-        for ended in (self.ended, self.embeddings):
+        for ended in (self.ended, self.embeddings, self.cost):
             for labels in [labels for labels in ended if labels[0] == model]:
                 del ended[labels]
 
@@ -181,6 +199,14 @@ class Metrics:
         self.embedding_seconds[model].add(seconds)
         self.prompt_tokens[model] += tokens
 
+    def limited(self, subject: str, measure: str, window: str | None) -> None:
+        """A limit has refused a request; without a window it counts requests at once."""
+        self.refusals[subject, measure, window or "at once"] += 1
+
+    def spent(self, model: str, currency: str, cost: int) -> None:
+        """A request has cost so many nano-units."""
+        self.cost[model, currency] += cost
+
     def answered(self, route: str, status: str, seconds: float) -> None:
         """A request is over."""
         self.requests[route, status] += 1
@@ -198,6 +224,8 @@ class Metrics:
         yield CACHED, {(model,): count for model, count in self.cached_tokens.items()}
         yield EMBEDDINGS, {**self.embeddings}
         yield EMBEDDING_SECONDS, _histograms(self.embedding_seconds)
+        yield REFUSALS, {**self.refusals}
+        yield COST, {**self.cost}
 
 
 def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:

@@ -1,0 +1,179 @@
+"""One request's account, where keys are on: what it has reserved, and its entry in the ledger.
+
+The entry is written twice: as an intent when the request is admitted, before the engine gets anything of it,
+and as a completion when it has ended. What is refused before that leaves no trace, and its limits get back
+what it took.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from antiphon.domain.context import Context
+from antiphon.domain.ledger import Entry
+from antiphon.domain.limits import Amounts
+from antiphon.domain.usage import Usage
+from antiphon.engines.registry import Model
+from antiphon.errors import LedgerFull
+from antiphon.pipeline.reserve import BOUNDLESS, NOTHING, Accounting, Reservation
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.metrics import Metrics
+
+MILLISECONDS = 1000
+
+UNSIZED = -1
+"""What is granted to a request of which nobody knows how much it takes: not even its beginning."""
+
+NUL, UNKNOWN = "\0", "\ufffd"
+"""What no database takes in a text, and what stands in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a request ended; times in seconds since it began."""
+
+    status: str
+    usage: Usage
+    """Of what was really computed and made."""
+    total: float
+    queued: float | None = None
+    first_token: float | None = None
+
+
+class Account:
+    """`Sizing` of one request."""
+
+    __slots__ = (
+        "_accounting",
+        "_asked",
+        "_at",
+        "_context",
+        "_id",
+        "_intent",
+        "_is_bounded",
+        "_metrics",
+        "_model",
+        "_price",
+        "_reservation",
+        "granted",
+    )
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        model: Model,
+        asked: str,
+        is_bounded: bool,
+        context: Context,
+        metrics: Metrics,
+    ) -> None:
+        """`asked`: the model as the caller spelt it. `is_bounded`: whether the caller said how much output
+        there may be."""
+        rules, now = accounting.rulebook.rules, context.clock.wall()
+        self._accounting = accounting
+        self._model = model
+        self._asked = asked
+        self._is_bounded = is_bounded
+        self._context = context
+        self._metrics = metrics
+        self._id = context.clock.unique()
+        self._at = int(now * MILLISECONDS)
+        self._price = rules.price_of(model.name, int(now))
+        self._intent: Entry | None = None
+        self.granted = UNSIZED
+        """Output tokens that may be made; at more of them `grow` is to be asked."""
+        limits = rules.limits_of(context.actor, model.name)
+        self._reservation = Reservation(accounting, self._id, limits, self._price, context.progress, metrics)
+
+    async def open(self) -> None:
+        """Takes the request itself out of its limits. Raises what refuses it."""
+        await self._reservation.open()
+
+    async def sized(self, prompt_tokens: int, output_tokens: int) -> None:
+        """Admits the request, or raises what refuses it. From here on there is an entry."""
+        await self._admit(prompt_tokens, output_tokens, self._is_bounded)
+
+    async def grow(self, prompt_tokens: int, made: int) -> None:
+        """Has so much output granted, or raises what refuses it. Also admits the request of an engine that
+        did not say how much it takes."""
+        if self._intent is None:
+            await self._admit(prompt_tokens, BOUNDLESS, is_bounded=False)
+        if made > self._reservation.granted:
+            await self._reservation.grow(made)
+        self.granted = self._reservation.granted
+
+    async def _admit(self, prompt_tokens: int, output_tokens: int, is_bounded: bool) -> None:
+        await self._reservation.sized(prompt_tokens, output_tokens, is_bounded)
+        if self._intent is None:
+            intent = self._entry(prompt_tokens)
+            self._accounting.ledger.begin(intent)
+            self._intent = intent
+        self.granted = self._reservation.granted
+
+    def close(self, ending: Ending) -> LedgerFull | None:
+        """Writes how it ended, and settles. Gives the error where that cannot be written; then its intent is
+        what stands in the ledger."""
+        if self._intent is None:
+            self._reservation.settle(NOTHING)
+            return None
+        usage = ending.usage
+        cost = self._cost(usage) if usage.total_tokens else 0
+        entry = replace(
+            self._intent,
+            attempts=self._context.progress.attempts,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            source=usage.source,
+            cost=cost,
+            status=ending.status,
+            queue_ms=_milliseconds(ending.queued),
+            ttft_ms=_milliseconds(ending.first_token),
+            total_ms=_milliseconds(ending.total),
+        )
+        lost = None
+        try:
+            self._accounting.ledger.complete(entry)
+        except LedgerFull as full:
+            lost = full
+            record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self._id)
+        finally:
+            self._reservation.settle(Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost))
+        if self._price is not None:
+            self._metrics.spent(self._model.name, self._price.currency, cost)
+        return lost
+
+    def _cost(self, usage: Usage) -> int:
+        if self._price is None:
+            return 0
+        return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+
+    def _entry(self, prompt_tokens: int) -> Entry:
+        """What stands in the ledger if this process ends now."""
+        context, model, price = self._context, self._model, self._price
+        actor, origin = context.actor, context.origin
+        return Entry(
+            id=self._id,
+            request_id=context.request_id,
+            at=self._at,
+            project=actor.project,
+            key=actor.id,
+            user=actor.user,
+            dialect=origin.dialect,
+            operation=origin.operation,
+            asked=self._asked.replace(NUL, UNKNOWN),
+            model=model.name,
+            adapter=None if model.adapter is None else model.adapter.digest,
+            engine=model.kind,
+            attempts=context.progress.attempts,
+            prompt_tokens=prompt_tokens,
+            price=None if price is None else price.id,
+            cost=0 if price is None else price.cost(prompt_tokens, 0, 0),
+            currency="" if price is None else price.currency,
+            end_user=origin.end_user,
+            tags=origin.tags,
+        )
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * MILLISECONDS)

@@ -1,0 +1,150 @@
+"""Takes what a request may use out of its limits before it is begun, takes more while it runs, and gives back
+what it did not use.
+
+A request for which there is no limit costs nothing here: nobody is asked.
+"""
+
+import sys
+from dataclasses import dataclass
+
+from antiphon.domain.context import Progress
+from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.domain.prices import Price
+from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
+from antiphon.ledger.base import Ledger
+from antiphon.limits.base import Limiter
+from antiphon.pipeline.rules import Rulebook
+from antiphon.telemetry.metrics import Metrics
+
+FIRST = Amounts(requests=1, input_tokens=1)
+"""What every request takes at least; its prompt is not counted yet."""
+
+NOTHING = Amounts()
+
+BOUNDLESS = sys.maxsize
+
+Refusal = RateLimited | BudgetExceeded | LargerThanLimit
+REFUSALS = (RateLimited, BudgetExceeded, LargerThanLimit)
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """Who keeps account of requests, where keys are on."""
+
+    limiter: Limiter
+    ledger: Ledger
+    rulebook: Rulebook
+    reserve_tokens: int
+    """Output tokens that a request reserves which does not say how many it wants, and by how many it then
+    goes on."""
+
+
+class Reservation:
+    """What one request has taken of its limits. Settled once, whatever happens."""
+
+    __slots__ = (
+        "_claim",
+        "_limiter",
+        "_limits",
+        "_metrics",
+        "_most",
+        "_price",
+        "_progress",
+        "_prompt",
+        "_step",
+        "_taken",
+        "granted",
+    )
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        claim: str,
+        limits: tuple[Limit, ...],
+        price: Price | None,
+        progress: Progress,
+        metrics: Metrics,
+    ) -> None:
+        """`claim`: an id that nobody else has."""
+        self._limiter = accounting.limiter
+        self._step = accounting.reserve_tokens
+        self._claim = claim
+        self._limits = limits
+        self._price = price
+        self._progress = progress
+        self._metrics = metrics
+        self._taken = NOTHING
+        self._prompt = self._most = 0
+        self.granted = 0 if limits else BOUNDLESS
+        """Output tokens that may be made before more is asked for."""
+
+    async def open(self) -> None:
+        """Takes the request itself. Raises RateLimited, BudgetExceeded or LimitsUnavailable."""
+        if self._limits:
+            self._taken = FIRST  # from now on there is something to settle, whether the answer comes or not
+            try:
+                self._progress.standings = await self._limiter.reserve(self._claim, self._limits, FIRST)
+            except REFUSALS as refusal:
+                self._refused(refusal)
+                raise
+
+    async def sized(self, prompt_tokens: int, output_tokens: int, is_bounded: bool) -> None:
+        """Takes the prompt and the output, and what both cost. `is_bounded`: whether the caller said how much
+        output there may be; else it takes a step of it, or as much of one as a limit can ever give."""
+        if not self._limits:
+            return None
+        self._prompt, self._most = prompt_tokens, output_tokens
+        output = output_tokens if is_bounded else min(output_tokens, self._step)
+        while True:
+            try:
+                return await self._extend(max(output, self.granted))
+            except REFUSALS as refusal:
+                if is_bounded or output <= 1 or not isinstance(refusal, LargerThanLimit):
+                    self._refused(refusal)
+                    raise
+            output //= 2
+
+    async def grow(self, made: int) -> None:
+        """Takes more output, now that more was made than is granted: a step, or as much of one as there is.
+        Raises RateLimited or BudgetExceeded where there is no room even for what was made."""
+        needed = made - self.granted
+        step = max(needed, min(self._step, self._most - self.granted))
+        while True:
+            try:
+                return await self._extend(self.granted + step)
+            except REFUSALS as refusal:
+                if step <= needed:
+                    self._refused(refusal)
+                    raise
+            step = max(needed, step // 2)
+
+    def settle(self, used: Amounts) -> None:
+        """Ends it; what was really used counts."""
+        if self._taken is not NOTHING:
+            self._taken = NOTHING
+            self._limiter.settle(self._claim, used)
+
+    async def _extend(self, output: int) -> None:
+        """Takes what is missing until so much output is granted."""
+        taken, cost = self._taken, 0
+        if self._price is not None:
+            cost = self._price.cost(self._prompt, 0, output)
+        wanted = Amounts(1, max(self._prompt, taken.input_tokens), output, max(cost, taken.cost))
+        more = Amounts(
+            0,
+            wanted.input_tokens - taken.input_tokens,
+            output - taken.output_tokens,
+            wanted.cost - taken.cost,
+        )
+        if more != NOTHING:
+            self._progress.standings = await self._limiter.extend(self._claim, more)
+            self._taken = wanted
+        self.granted = output
+
+    def _refused(self, refusal: Refusal) -> None:
+        """Counts a refusal by the kind of its limit, and learns how all of them stand."""
+        for limit in self._limits:
+            if limit.id == refusal.limit:
+                self._metrics.limited(limit.subject, limit.measure, limit.window)
+        told = tuple(each for each in refusal.standings if isinstance(each, Standing))
+        self._progress.standings = told or self._progress.standings

@@ -1,0 +1,107 @@
+"""Accounting for tests: the exact limiter of one process, and a ledger in memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from antiphon.domain.ledger import Entry
+from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Subject, Window
+from antiphon.domain.prices import Price
+from antiphon.errors import LedgerFull
+from antiphon.limits.base import Limiter
+from antiphon.limits.local import LocalLimiter
+from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.rules import Rulebook
+from antiphon.testing import FakeClock
+
+PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)
+"""One nano-unit for a token of the prompt, ten for one of the output."""
+
+
+@dataclass
+class MemoryLedger:
+    """Keeps intents and completions in order, and refuses what does not keep the order of the seam."""
+
+    intents: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    has_room: bool = True
+    can_end: bool = True
+
+    def begin(self, intent: Entry) -> None:
+        if not self.has_room:
+            raise LedgerFull("no room")
+        assert intent.id not in self.intents, "an intent is written once"
+        self.intents[intent.id] = intent
+
+    def complete(self, entry: Entry) -> None:
+        assert entry.id in self.intents, "an intent comes before its completion"
+        assert entry.id not in self.entries, "a completion is written once"
+        if not self.can_end:
+            raise LedgerFull("the disk is full")
+        self.entries[entry.id] = entry
+
+    @property
+    def entry(self) -> Entry:
+        """The only one."""
+        assert len(self.intents) == 1
+        (found,) = self.entries.values()
+        return found
+
+
+class Counting:
+    """A limiter that counts what is asked of another."""
+
+    def __init__(self, inner: Limiter) -> None:
+        self._inner = inner
+        self.calls: list[str] = []
+        self.extended: list[Amounts] = []
+        self.settled: list[Amounts] = []
+
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        self.calls.append("reserve")
+        return await self._inner.reserve(claim, limits, amounts)
+
+    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
+        self.calls.append("extend")
+        self.extended.append(amounts)
+        return await self._inner.extend(claim, amounts)
+
+    def settle(self, claim: str, amounts: Amounts) -> None:
+        self.calls.append("settle")
+        self.settled.append(amounts)
+        self._inner.settle(claim, amounts)
+
+    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+        return await self._inner.standing(limits)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Books:
+    """Limits, prices and a ledger of one test."""
+
+    def __init__(self, *limits: Limit, prices: Sequence[Price] = (PRICE,), step: int = 8) -> None:
+        self.limits = limits
+        self.clock = FakeClock()
+        self.limiter = Counting(LocalLimiter(self.clock))
+        self.ledger = MemoryLedger()
+        self.rulebook = Rulebook()
+        self.rulebook.learn(limits, tuple(prices))
+        self.accounting = Accounting(self.limiter, self.ledger, self.rulebook, step)
+
+    async def used(self) -> list[int]:
+        """How much of each limit is taken."""
+        found = await self.limiter.standing(self.limits)
+        return [each.limit.amount - each.remaining for each in found]
+
+
+def limit(
+    measure: Measure = Measure.REQUESTS,
+    amount: int = 1000,
+    window: Window | None = Window.MINUTE,
+    *,
+    key: str = "anonymous",
+    name: str = "",
+) -> Limit:
+    """A limit of a key."""
+    return Limit(name or f"limit-{measure}-{window}", Subject.KEY, key, measure, amount, 0, window)

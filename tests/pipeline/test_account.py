@@ -1,0 +1,419 @@
+"""Limits and the ledger in the pipeline: reserved before anything is made, settled and written once, whatever
+happens."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from antiphon.domain.collect import Generation, collect
+from antiphon.domain.context import Context, Origin
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
+from antiphon.domain.events import Event, Finished, FinishReason, ReasoningDelta, Started, TextDelta
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.ledger import ABORTED
+from antiphon.domain.limits import Amounts, Measure, Window
+from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.usage import Usage, UsageSource
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import (
+    AntiphonError,
+    BudgetExceeded,
+    ContextLengthExceeded,
+    EngineBusy,
+    EngineDied,
+    EngineUnavailable,
+    LargerThanLimit,
+    LedgerFull,
+    RateLimited,
+    UnsupportedParameter,
+)
+from antiphon.pipeline.run import Pipeline
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import Answer, ScriptedEngine
+from tests.http.harness import LooseEngine
+from tests.pipeline.books import PRICE, Books, limit
+
+PROMPT = RawPrompt("hello")
+"""Five tokens."""
+PLAIN = Answer()
+"""Three tokens."""
+TEN = Output(max_tokens=10)
+ACTOR = Actor(ActorKind.USER, "key-1", "project-1", "user-1")
+
+
+class Bench:
+    """A pipeline with accounting over one engine."""
+
+    def __init__(self, books: Books, answer: Any = PLAIN) -> None:
+        self.books = books
+        self.engine = answer if isinstance(answer, ScriptedEngine) else ScriptedEngine(answer)
+        self.metrics = Metrics()
+        model = Model("m", self.engine, 1, kind="scripted")
+        self.pipeline = Pipeline(Models((model,)), self.metrics, 5.0, books.accounting)
+        self.context = Context("req-1", clock=books.clock)
+
+    @asynccontextmanager
+    async def stream(self, output: Output = TEN) -> AsyncIterator[AsyncIterator[Event]]:
+        async with self.pipeline.run(
+            GenerationRequest("m", (PROMPT,), output=output), self.context
+        ) as events:
+            yield events
+
+    async def run(self, output: Output = TEN) -> Generation:
+        async with self.stream(output) as events:
+            return await collect(events)
+
+    async def refused(self, error: type[AntiphonError], output: Output = TEN) -> Any:
+        with pytest.raises(error) as refusal:
+            await self.run(output)
+        return refusal.value
+
+
+TOKENS = limit(Measure.TOKENS, 1000)
+EVERYTHING = (
+    limit(),
+    limit(Measure.INPUT_TOKENS),
+    limit(Measure.OUTPUT_TOKENS),
+    limit(Measure.COST, 1_000_000, Window.DAY),
+    limit(Measure.CONCURRENT, 5, None),
+)
+
+
+async def test_what_was_really_used_counts_in_the_end():
+    at = Bench(Books(*EVERYTHING))
+    await at.run()
+    cost = 5 + 3 * 10
+    assert await at.books.used() == [1, 5, 3, cost, 0]
+    assert at.books.limiter.settled == [Amounts(1, 5, 3, cost)]
+    assert at.metrics.cost == {("m", "USD"): cost}
+
+
+async def test_prompt_most_output_and_their_cost_are_taken_before_anything_is_made():
+    at = Bench(Books(*EVERYTHING), Answer(gate=asyncio.Event()))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(at.run(Output(max_tokens=10, choices=2)))
+        while not at.books.ledger.intents:
+            await asyncio.sleep(0)
+        assert await at.books.used() == [1, 5, 20, 5 + 20 * 10, 1]
+        task.cancel()
+    assert await at.books.used() == [1, 0, 0, 0, 0]
+
+
+async def test_a_request_that_says_no_most_takes_a_step_and_goes_on_in_steps():
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), Answer(texts=("a",) * 20))
+    await at.run(Output())
+    assert at.books.limiter.extended == [Amounts(0, 4, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
+    assert await at.books.used() == [20]
+
+
+async def test_what_is_left_of_the_most_is_no_whole_step():
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 3000), step=1500), Answer(texts=("a",) * 1600))
+    await at.run(Output())
+    assert [more.output_tokens for more in at.books.limiter.extended] == [1500, 2048 - 5 - 1500]
+
+
+async def hear(at: Bench, heard: list[Event]) -> None:
+    async with at.stream(Output()) as events:
+        async for event in events:
+            heard.append(event)  # noqa: PERF401 - what came before an error stays
+
+
+@pytest.mark.parametrize("window", [Window.MINUTE, Window.DAY])
+async def test_a_stream_is_stopped_in_flight_when_there_is_no_room_for_what_it_makes(window):
+    error = RateLimited if window is Window.MINUTE else BudgetExceeded
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21, window)), Answer(endless=True))
+    heard: list[Event] = []
+    with pytest.raises(error):
+        await hear(at, heard)
+    assert sum(isinstance(event, TextDelta) for event in heard) == 21
+    assert not any(isinstance(event, Finished) for event in heard)
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.output_tokens, entry.cost) == (error.code, 22, 5 + 220)
+    assert at.metrics.refusals == {("key", "output_tokens", window): 1}
+
+
+async def test_an_answer_that_ends_with_the_last_token_there_is_room_for_is_whole():
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 8)), Answer(texts=("a",) * 8))
+    assert (await at.run(Output())).usage.completion_tokens == 8
+
+
+async def test_a_limit_smaller_than_a_step_gives_what_it_has():
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 5)), Answer(texts=("a",) * 5))
+    assert (await at.run(Output())).usage.completion_tokens == 5
+    refusal = await at.refused(LargerThanLimit, Output(max_tokens=6))
+    assert "6 output tokens" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "kind"),
+    [
+        (limit(amount=0), LargerThanLimit, ("key", "requests", "minute")),
+        (limit(Measure.TOKENS, 13), LargerThanLimit, ("key", "tokens", "minute")),
+        (limit(Measure.COST, 100, Window.MONTH), LargerThanLimit, ("key", "cost", "month")),
+        (limit(Measure.CONCURRENT, 0, None), AntiphonError, ("key", "concurrent", "at once")),
+    ],
+)
+async def test_a_refused_request_reaches_no_engine_takes_nothing_and_leaves_no_entry(limits, error, kind):
+    at = Bench(Books(limits, limit(name="other")))
+    await at.refused(error)
+    assert await at.books.used() == [0, 0]
+    assert at.books.ledger.intents == {} and at.metrics.refusals == {kind: 1}
+    assert all(record.events == 0 for record in at.engine.streams)
+
+
+async def test_the_second_request_finds_what_the_first_one_used():
+    at = Bench(Books(limit(Measure.TOKENS, 20)))
+    await at.run()
+    error = await at.refused(RateLimited)
+    assert at.context.progress.standings[0].remaining == 11 and error.retry_after == pytest.approx(60, abs=1)
+    at.books.clock.advance(61)
+    await at.run()
+
+
+async def test_what_is_refused_for_its_shape_costs_nothing():
+    at = Bench(Books(limit(), TOKENS))
+    await at.refused(UnsupportedParameter, Output(max_tokens=10, prompt_logprobs=1))
+    assert await at.books.used() == [0, 0] and at.books.ledger.intents == {}
+
+
+async def test_a_prompt_that_does_not_fit_costs_nothing():
+    at = Bench(Books(limit(), TOKENS))
+    request = GenerationRequest("m", (RawPrompt("x" * 5000),))
+    with pytest.raises(ContextLengthExceeded):
+        async with at.pipeline.run(request, at.context) as events:
+            await collect(events)
+    assert await at.books.used() == [0, 0] and at.books.limiter.settled == [Amounts()]
+
+
+async def test_no_limit_costs_no_call_of_the_limiter():
+    at = Bench(Books(limit(key="somebody else"), limit(Measure.OUTPUT_TOKENS, 1, key="another")))
+    await at.run(Output())
+    assert at.books.limiter.calls == [] and at.books.ledger.entry.status == "ok"
+
+
+# --- the entry ----------------------------------------------------------------------------------------------
+
+
+async def test_an_entry_says_all_that_is_known():
+    async def events() -> AsyncIterator[Event]:
+        assert at.context.progress.attempts == 1
+        at.books.clock.advance(0.5)
+        yield Started(7, 3, queued=0.25)
+        yield ReasoningDelta(0, "hm", 2)
+        yield TextDelta(0, "yes", 1)
+        yield Finished(0, FinishReason.STOP, 1)
+        at.books.clock.advance(1.0)
+        yield Usage(7, 4, 3, 2)
+
+    at = Bench(Books(prices=(PRICE,)), LooseEngine(events))  # type: ignore[arg-type]
+    origin = Origin("openai", "/v1/chat/completions", "somebody", {"team": "blue"})
+    at.context = replace(at.context, actor=ACTOR, origin=origin)
+    before = at.books.clock.wall()
+    await at.run()
+    entry = at.books.ledger.entry
+    assert entry.id != entry.request_id == "req-1" and entry.at == int(before * 1000)
+    assert (entry.project, entry.key, entry.user) == ("project-1", "key-1", "user-1")
+    assert (entry.dialect, entry.operation) == ("openai", "/v1/chat/completions")
+    assert (entry.asked, entry.model, entry.engine, entry.adapter) == ("m", "m", "scripted", None)
+    assert (entry.prompt_tokens, entry.cached_tokens) == (7, 3)
+    assert (entry.output_tokens, entry.reasoning_tokens) == (4, 2)
+    assert (entry.source, entry.status, entry.attempts) == (UsageSource.ENGINE, "ok", 1)
+    assert (entry.price, entry.currency, entry.cost) == ("price-1", "USD", PRICE.cost(7, 3, 4))
+    assert (entry.queue_ms, entry.ttft_ms, entry.total_ms) == (250, 500, 1500)
+    assert (entry.end_user, dict(entry.tags), entry.parent) == ("somebody", {"team": "blue"}, None)
+
+
+async def test_the_intent_holds_what_stands_if_nothing_more_is_heard():
+    at = Bench(Books())
+    await at.run()
+    (intent,) = at.books.ledger.intents.values()
+    assert (intent.status, intent.source) == (ABORTED, UsageSource.ESTIMATED)
+    assert (intent.prompt_tokens, intent.output_tokens, intent.cost) == (5, 0, 5)
+
+
+async def test_the_intent_is_written_before_the_engine_gives_anything_and_the_end_before_the_stream_ends():
+    books = Books()
+
+    async def events() -> AsyncIterator[Event]:
+        await at.engine_context.sizing.sized(5, 10)
+        assert len(books.ledger.intents) == 1
+        yield Started(5)
+        yield TextDelta(0, "a", 1)
+        yield Finished(0, FinishReason.STOP)
+        yield Usage(5, 1)
+
+    class Told(LooseEngine):
+        def stream(self, request: GenerationRequest, context: Context) -> Any:
+            at.engine_context = context
+            return super().stream(request, context)
+
+    at: Any = Bench(books, Told(events))  # type: ignore[arg-type]
+    async with at.stream() as told:
+        async for event in told:
+            assert not books.ledger.entries or isinstance(event, Usage)
+        assert books.ledger.entry.status == "ok"
+
+
+async def test_an_engine_that_does_not_say_how_much_it_takes_is_admitted_at_its_first_event():
+    async def events() -> AsyncIterator[Event]:
+        yield Started(5)
+        for _ in range(12):
+            yield TextDelta(0, "a", 1)
+        yield Finished(0, FinishReason.STOP)
+        yield Usage(5, 12)
+
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 30)), LooseEngine(events))  # type: ignore[arg-type]
+    await at.run()
+    assert at.books.ledger.entry.output_tokens == 12 and await at.books.used() == [12]
+
+
+# --- however it ends ----------------------------------------------------------------------------------------
+
+
+async def left_at(at: Bench, wanted: type[Event] | None) -> None:
+    async with at.stream(Output(max_tokens=50)) as events:
+        async for event in events:
+            if wanted is not None and isinstance(event, wanted):
+                break
+
+
+@pytest.mark.parametrize("wanted", [Started, TextDelta])
+async def test_a_caller_that_leaves_pays_for_what_was_made(wanted):
+    at = Bench(Books(*EVERYTHING), Answer(endless=True))
+    await left_at(at, wanted)
+    made = 1 if wanted is TextDelta else 0
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.prompt_tokens, entry.output_tokens) == ("cancelled", 5, made)
+    assert await at.books.used() == [1, 5, made, 5 + 10 * made, 0]
+
+
+async def test_a_caller_that_leaves_the_queue_pays_for_no_token():
+    at = Bench(Books(*EVERYTHING), Answer(gate=asyncio.Event()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await at.run()
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.prompt_tokens, entry.cost) == ("cancelled", 0, 0)
+    assert await at.books.used() == [1, 0, 0, 0, 0]
+
+
+async def test_a_deadline_that_passes_is_an_entry_of_its_own_kind():
+    at = Bench(Books(*EVERYTHING), Answer(endless=True))
+    at.context = replace(at.context, deadline=at.books.clock.monotonic() + 5)
+    async with at.stream(Output(max_tokens=50)) as events:
+        async for event in events:
+            if isinstance(event, TextDelta):
+                at.books.clock.advance(5)
+                break
+    assert at.books.ledger.entry.status == "deadline_exceeded" and (await at.books.used())[4] == 0
+
+
+@pytest.mark.parametrize("after", [None, 2])
+async def test_an_engine_that_fails_leaves_an_entry_with_its_error(after):
+    at = Bench(Books(*EVERYTHING), Answer(error=EngineDied("gone"), error_after=after))
+    await at.refused(EngineDied)
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.output_tokens) == ("engine_died", after or 0)
+    assert await at.books.used() == [1, 5 if after else 0, after or 0, 25 if after else 0, 0]
+
+
+async def test_a_request_that_is_tried_again_is_one_entry_and_reserves_once():
+    left: list[AntiphonError] = [
+        EngineBusy("full"),
+        EngineUnavailable("restarting"),
+        EngineUnavailable("again"),
+    ]
+
+    def answer(_request: GenerationRequest) -> Answer:
+        return Answer(error=left.pop()) if len(left) > 1 else Answer()
+
+    at = Bench(Books(*EVERYTHING), answer)
+    await at.run()
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.attempts) == ("ok", 3)
+    assert at.books.limiter.calls == ["reserve", "extend", "settle"]
+    assert await at.books.used() == [1, 5, 3, 35, 0]
+
+
+async def test_a_full_ledger_admits_nothing():
+    at = Bench(Books(*EVERYTHING))
+    at.books.ledger.has_room = False
+    await at.refused(LedgerFull)
+    assert await at.books.used() == [0, 0, 0, 0, 0] and at.books.ledger.intents == {}
+    assert all(record.events == 0 for record in at.engine.streams)
+
+
+async def test_an_end_that_cannot_be_written_fails_the_request_and_is_settled_all_the_same():
+    at = Bench(Books(*EVERYTHING))
+    at.books.ledger.can_end = False
+    await at.refused(LedgerFull)
+    assert await at.books.used() == [1, 5, 3, 35, 0]
+    assert at.metrics.ended == {("m", "ledger_full"): 1}
+
+
+async def test_an_error_is_not_hidden_by_an_end_that_cannot_be_written():
+    at = Bench(Books(*EVERYTHING), Answer(error=EngineDied("gone")))
+    at.books.ledger.can_end = False
+    await at.refused(EngineDied)
+    assert (await at.books.used())[0] == 1
+
+
+async def test_fifty_requests_at_once_find_room_for_ten():
+    at = Bench(Books(limit(Measure.TOKENS, 150, Window.DAY)))
+    outcomes = await asyncio.gather(*(at.run() for _ in range(50)), return_exceptions=True)
+    whole = [each for each in outcomes if isinstance(each, Generation)]
+    assert len(whole) == 10 and all(isinstance(each, Generation | BudgetExceeded) for each in outcomes)
+    assert await at.books.used() == [80] and len(at.books.ledger.entries) == 10
+
+
+# --- vectors ------------------------------------------------------------------------------------------------
+
+
+class Embedding(ScriptedEngine):
+    """Makes vectors of seven tokens, or fails."""
+
+    def __init__(self, error: AntiphonError | None = None) -> None:
+        super().__init__()
+        self._error = error
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        assert context.sizing is not None
+        await context.sizing.sized(7, 0)
+        if self._error is not None:
+            raise self._error
+        return Embeddings(bytes(16), 2, 7)
+
+
+async def embed(at: Bench) -> Embeddings:
+    return await at.pipeline.embed(EmbeddingRequest("m", (PROMPT,)), at.context)
+
+
+async def test_vectors_are_reserved_written_and_settled_too():
+    at = Bench(Books(*EVERYTHING), Embedding())
+    await embed(at)
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.prompt_tokens, entry.output_tokens, entry.cost) == ("ok", 7, 0, 7)
+    assert await at.books.used() == [1, 7, 0, 7, 0]
+
+
+async def test_vectors_for_which_there_is_no_room_are_refused_without_a_trace():
+    at = Bench(Books(limit(), limit(Measure.INPUT_TOKENS, 5)), Embedding())
+    with pytest.raises(LargerThanLimit):
+        await embed(at)
+    assert await at.books.used() == [0, 0] and at.books.ledger.intents == {}
+
+
+async def test_vectors_that_fail_or_cannot_be_written_are_errors():
+    at = Bench(Books(*EVERYTHING), Embedding(EngineDied("gone")))
+    with pytest.raises(EngineDied):
+        await embed(at)
+    assert at.books.ledger.entry.status == "engine_died"
+    at = Bench(Books(*EVERYTHING), Embedding())
+    at.books.ledger.can_end = False
+    with pytest.raises(LedgerFull):
+        await embed(at)
+    assert await at.books.used() == [1, 7, 0, 7, 0] and at.metrics.embeddings == {("m", "ledger_full"): 1}
