@@ -32,6 +32,7 @@ class Managed:
 def managing(settings: Settings, clock: Clock) -> Managed:
     """Nothing is read yet: `tenants.load` does."""
     from antiphon.store.database import Database
+    from antiphon.store.feed import SqlFeed
     from antiphon.store.tenancy import SqlTenancy
 
     database = Database(settings.keys.store or "", told=False)
@@ -43,5 +44,5 @@ def managing(settings: Settings, clock: Clock) -> Managed:
         keyring.learn(directory)
         rulebook.learn(directory.limits, directory.prices)
 
-    changes = Changes(tenancy, [learn], clock.wall)
+    changes = Changes(tenancy, [learn], clock.wall, SqlFeed(database))
     return Managed(database, changes, keyring, rulebook, Tenants(changes, tenancy, pepper))

@@ -38,11 +38,28 @@ POOL = 4
 CONNECT_S = 10
 """Seconds for which a connection to PostgreSQL is tried."""
 
+PATIENCE: dict[str, str | int] = {
+    "connect_timeout": CONNECT_S,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""How long a PostgreSQL that says nothing more is waited for: a cut network is known within some ten seconds.
+What the address says of these counts before."""
+
 WRITES = "antiphon_writes"
 """Execution option of connections that change something."""
 
+ALONE = "antiphon_alone"
+"""Execution option of connections whose statements are transactions of their own."""
+
 LOCK = 0x616E7469
 """Number of the lock under which PostgreSQL's tables are changed: two servers may start at once."""
+
+UNCHANGED = "nothing was changed"
+UNCERTAIN = "ask what holds before you repeat the change: it may have been made"
+"""Where the connection ends while a change is being kept, only the database knows."""
 
 SECRET = re.compile(r"(?<=:)/*.*@")
 """Name and password in an address, whether or not it is well-formed."""
@@ -79,10 +96,15 @@ class Database:
         self.shown = _shown(self._url, url)
         """The address without name and password."""
         engine = _engine(self._url, self.shown)
+        self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
         # All reads of a transaction are of one moment; SQLite's are anyway.
-        moment = {} if self._url.get_backend_name() == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+        sqlite = self._url.get_backend_name() == "sqlite"
+        moment = {} if sqlite else {"isolation_level": "REPEATABLE READ"}
         self._engine = engine.execution_options(**moment)
+        self._alone = engine.execution_options(
+            **({ALONE: True} if sqlite else {"isolation_level": "AUTOCOMMIT"})
+        )
 
     @property
     def file(self) -> Path | None:
@@ -173,7 +195,17 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction: kept when the block ends, undone when it raises. Raises StoreUnavailable."""
-        with self._spoken(), self._writer.begin() as connection:
+        with self._spoken(), self._writer.connect() as connection, connection.begin() as transaction:
+            yield connection
+            with self._spoken(UNCERTAIN):
+                transaction.commit()
+
+    @contextmanager
+    def alone(self) -> Iterator[Connection]:
+        """A connection that is nobody else's, in which every statement is a transaction of its own. Raises
+        StoreUnavailable."""
+        with self._spoken(), self._alone.connect() as connection:
+            connection.detach()
             yield connection
 
     @contextmanager
@@ -187,7 +219,7 @@ class Database:
                     raise StoreRefused(f"rows of {self.shown} name others that are not there")
 
     @contextmanager
-    def _spoken(self) -> Iterator[None]:
+    def _spoken(self, consequence: str = UNCHANGED) -> Iterator[None]:
         """The driver's failures in one sentence, without what was sent."""
         try:
             self._make_private()
@@ -198,12 +230,13 @@ class Database:
             raise InvalidValue(
                 "the database cannot hold that text: it is too long, or has a NUL in it"
             ) from None
-        except sa.exc.SQLAlchemyError as problem:
-            said = str(getattr(problem, "orig", None) or type(problem).__name__).strip().split("\n")[0]
+        except (sa.exc.SQLAlchemyError, self._driver_error) as problem:
+            driver = problem if isinstance(problem, self._driver_error) else getattr(problem, "orig", None)
+            said = str(driver or type(problem).__name__).strip().split("\n")[0]
             if self._told:
                 raise StoreUnavailable(f"the database {self.shown} failed: {said}") from None
             record("store_failed", logging.ERROR, database=self.shown, problem=said)
-            raise StoreUnavailable("the database does not answer; nothing was changed") from None
+            raise StoreUnavailable(f"the database does not answer; {consequence}") from None
 
     def close(self) -> None:
         """Closes every connection."""
@@ -238,8 +271,7 @@ def _postgresql(url: sa.URL, shown: str) -> Engine:
     if "@" in (url.host or ""):  # the driver would print it, and it is part of a password
         raise StoreRefused(f"an @ in a name or password is written %40: {shown.rpartition('@')[2]}")
     connecting: dict[str, object] = {"client_encoding": "utf8"}  # texts, not bytes, from whatever database
-    if "connect_timeout" not in url.query:
-        connecting["connect_timeout"] = CONNECT_S
+    connecting |= {name: value for name, value in PATIENCE.items() if name not in url.query}
     return sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=POOL,
@@ -268,8 +300,11 @@ def _sqlite(url: sa.URL) -> Engine:
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
+        options = connection.get_execution_options()
+        if options.get(ALONE, False):
+            return
         # At once for writing: a reader that becomes a writer cannot wait for another, and fails.
-        writes = connection.get_execution_options().get(WRITES, False)
+        writes = options.get(WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
