@@ -22,6 +22,7 @@ from antiphon.settings_aliases import AliasSettings
 from antiphon.settings_errors import explained, nearest
 from antiphon.settings_hub import HubSettings
 from antiphon.settings_keys import KeysSettings
+from antiphon.settings_ledger import LedgerSettings
 from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
 from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
 from antiphon.settings_model import ModelSettings
@@ -179,13 +180,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hub: HubSettings = HubSettings()
     lora: LoraSettings = LoraSettings()
     keys: KeysSettings = KeysSettings()
+    ledger: LedgerSettings = LedgerSettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
     aliases: tuple[AliasSettings, ...] = ()
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "log")
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "ledger", "log")
 
 
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
@@ -252,10 +254,11 @@ def with_lora(
     return msgspec.structs.replace(settings, lora=lora, adapters=adapters)
 
 
-def with_keys(settings: Settings, store: str, pepper: str) -> Settings:
-    """The same settings with another database and pepper."""
+def with_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settings:
+    """The same settings with another database, pepper and spool."""
     keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
-    return msgspec.structs.replace(settings, keys=keys)
+    ledger = msgspec.structs.replace(settings.ledger, spool=spool)
+    return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
 
 
 def with_homes(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:

@@ -25,6 +25,7 @@ from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
 STORE_FILE = "antiphon.db"
+SPOOL = "spool"
 MARK = "pepper"
 BOOT = "antiphon serve"
 """Who the audit says made the first key."""
@@ -36,7 +37,7 @@ def store_url(said: str | None, home: Path) -> str:
 
 
 def opened(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
-    """The settings with the database's address and the pepper in them. Raises StoreRefused and
+    """The settings with the database's address, the pepper and the spool in them. Raises StoreRefused and
     StoreUnavailable."""
     home = home_of(environ, user_home)
     url = store_url(settings.keys.store, home)
@@ -50,7 +51,12 @@ def opened(settings: Settings, environ: Mapping[str, str], user_home: Path) -> S
                 path.replace(path.with_name(f"{ADMIN_FILE}.ended"))
             make_admin(tenancy, pepper, path)
         said = settings.keys.pepper or (home / PEPPER_FILE).read_text(encoding="ascii").strip()
-    return with_keys(settings, url, said)
+    return with_keys(settings, url, said, spool_of(settings.ledger.spool, home))
+
+
+def spool_of(said: str | None, home: Path) -> str:
+    """The spool of the settings, or the one that lies in the home."""
+    return str(Path(said or home / SPOOL).absolute())
 
 
 def ready(url: str) -> Database:

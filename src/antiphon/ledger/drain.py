@@ -16,7 +16,7 @@ from pathlib import Path
 from antiphon.domain.ledger import Entry
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
 from antiphon.ledger.reading import SegmentReader
-from antiphon.ledger.records import encoded, without_zeros
+from antiphon.ledger.records import encoded
 from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
 from antiphon.ledger.spool import ready
 from antiphon.store.base import Entries
@@ -25,13 +25,17 @@ from antiphon.telemetry.places import frames
 
 LOCK = "drain.lock"
 REFUSED = "refused.jsonl"
-"""Entries that the database holds in no form; nothing of the kind is known."""
+"""Entries that the database refuses, a line of JSON each. None is known: the store replaces what it cannot
+hold."""
 
 PAUSE_S = 0.25
 """Seconds between two looks: an entry is in the database about so long after its end."""
 
 MOST_PAUSE_S = 5.0
 """Seconds between two tries of a database that is away."""
+
+DRAIN_S = 5.0
+"""Seconds for which the database is waited for where nobody says how long."""
 
 BATCH = 500
 """Entries of one transaction."""
@@ -83,7 +87,7 @@ class Drain:
         _require_locks(self._directory / LOCK)
         self._thread.start()
 
-    def drain_now(self, within: float) -> bool:
+    def drain_now(self, within: float = DRAIN_S) -> bool:
         """Blocks until everything that ended by now is in the database; false where it is not in so many
         seconds."""
         with self._progress:
@@ -202,25 +206,21 @@ class Drain:
         self._pause = min(2 * self._pause, MOST_PAUSE_S)
 
     def _add(self, entries: Sequence[Entry]) -> None:
-        """Inserts all; where one of them is refused, the others."""
+        """Inserts all; where the database can hold one of them in no form, the others."""
         try:
             self._entries.add(entries)
         except (InvalidValue, OverflowError):
             if len(entries) == 1:
-                return self._add_mended(entries[0])
+                return self._refuse(entries[0])
             middle = len(entries) // 2
             self._add(entries[:middle])
             self._add(entries[middle:])
 
-    def _add_mended(self, entry: Entry) -> None:
-        """Inserts what a database refuses as it is: PostgreSQL holds no text with a zero character."""
-        try:
-            self._entries.add([without_zeros(entry)])
-        except (InvalidValue, OverflowError):
-            record("ledger_entry_refused", logging.ERROR, entry=entry.id, request_id=entry.request_id)
-            path = self._directory / REFUSED
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                file.write(encoded(entry) + b"\n")
+    def _refuse(self, entry: Entry) -> None:
+        record("ledger_entry_refused", logging.ERROR, entry=entry.id, request_id=entry.request_id)
+        path = self._directory / REFUSED
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            file.write(encoded(entry) + b"\n")
 
     def _delete_done(self) -> None:
         """Everything that was read is in the database: files in which nothing can come are of no more use."""

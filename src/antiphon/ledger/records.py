@@ -13,14 +13,11 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TypeVar
 from zlib import crc32
 
 import msgspec
 
 from antiphon.domain.ledger import Entry
-
-T = TypeVar("T")
 
 MARK = b"\xff\xa7L1"
 """How every record begins; its last digit is raised whenever the format changes."""
@@ -112,16 +109,3 @@ def decoded(payload: bytes) -> Entry | None:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def without_zeros(entry: Entry) -> Entry:
-    """The same, with U+FFFD where a text has a zero character."""
-
-    def cleaned(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        return {_clean(name): _clean(value) for name, value in pairs}
-
-    return _DECODER.decode(json.dumps(json.loads(encoded(entry), object_pairs_hook=cleaned)))
-
-
-def _clean(value: T) -> T | str:
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
