@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from antiphon.domain.limits import Limit, Measure, Standing
+from antiphon.domain.money import decimal
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 
-NANO = 1_000_000_000
 NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
     {
         Measure.REQUESTS: ("request", "requests"),
@@ -35,9 +35,7 @@ def amount_of(measure: Measure, amount: int) -> str:
     """So much of a measure, in words."""
     one, several = NOUNS[measure]
     if measure is Measure.COST:
-        whole, part = divmod(abs(amount), NANO)
-        shown = f"{whole:,}.{part:09d}".rstrip("0").rstrip(".")
-        return f"{'-' if amount < 0 else ''}{shown} {one}"
+        return f"{decimal(amount)} {one}"
     return f"{amount:,} {one if amount == 1 else several}"
 
 

@@ -1,0 +1,212 @@
+"""Limits and budgets: who sees them, who may change them, and how they stand.
+
+The operator sets any. An owner of a project limits the keys that are for it alone: its service keys, and the
+access tokens bound to it; they could make others, so what is to hold for a project whatever its owners do is
+a limit of the project or of the user. Every caller sees the limits of what is theirs. What an actor may not
+see is not there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.auth.changes import Changes, put
+from antiphon.auth.policy import found, require_admin
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.limits import Limit, Measure, Standing, Subject, Window
+from antiphon.domain.tenancy import Key
+from antiphon.errors import Conflict, InvalidValue, MissingParameter, PermissionDenied
+from antiphon.limits.base import Limiter
+from antiphon.store.base import Rules
+
+MOST = 50
+"""Limits of one subject: each is looked at for every request."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLimit:
+    """A limit that somebody asks for: as `domain.limits.Limit`."""
+
+    subject: Subject
+    target: str
+    measure: Measure
+    amount: int
+    window: Window | None = None
+    models: str | None = None
+    note: str = ""
+
+
+class Limiting:
+    """The limits of one server."""
+
+    def __init__(self, changes: Changes, rules: Rules, limiter: Limiter) -> None:
+        self._changes = changes
+        self._rules = rules
+        self._limiter = limiter
+
+    def limits(self, actor: Actor, subject: Subject | None = None, target: str | None = None) -> list[Limit]:
+        """Those that the actor may see, the oldest first; of one subject or target where that is said."""
+        return [
+            limit
+            for limit in self._changes.directory.limits
+            if subject in (None, limit.subject)
+            and target in (None, limit.target)
+            and self._sees(actor, limit)
+        ]
+
+    def limit(self, actor: Actor, id_: str) -> Limit:
+        """Raises NotFound, also for one that the actor may not see."""
+        return found(self.limits(actor), id_, "limit")
+
+    async def standing(self, actor: Actor, id_: str) -> Standing:
+        """How one stands now. Raises NotFound and LimitsUnavailable."""
+        (standing,) = await self._limiter.standing([self.limit(actor, id_)])
+        return standing
+
+    async def add(self, actor: Actor, wanted: WantedLimit) -> Limit:
+        """From then on requests that begin must fit it, too."""
+        _require_sound(wanted)
+
+        def added() -> Limit:
+            self._require_target(actor, wanted)
+            limit = self._made(wanted)
+            self._require_new(limit)
+            return self._kept(actor, limit)
+
+        return await self._changes.made(added)
+
+    async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
+        """What it has counted stays counted."""
+
+        def changed() -> Limit:
+            limit = self._changeable(actor, id_)
+            new = replace(
+                limit,
+                amount=limit.amount if amount is None else amount,
+                note=limit.note if note is None else note,
+            )
+            revision = self._rules.change_limit(new, self._changes.by(actor))
+            self._changes.learn(revision, limits=put(self._changes.directory.limits, new))
+            return new
+
+        return await self._changes.made(changed)
+
+    async def remove(self, actor: Actor, id_: str) -> None:
+        """From then on nothing is refused for it."""
+
+        def removed() -> None:
+            limit = self._changeable(actor, id_)
+            revision = self._rules.remove_limit(limit.id, self._changes.by(actor))
+            left = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
+            self._changes.learn(revision, limits=left)
+
+        await self._changes.made(removed)
+
+    async def inherit(self, actor: Actor, old: str, new: str) -> None:
+        """Limits a key's successor as the key is limited."""
+
+        def added() -> None:
+            there = {_what(limit) for limit in self._changes.directory.limits}
+            for limit in self._changes.directory.limits:
+                heir = replace(limit, target=new)
+                if (limit.subject, limit.target) == (Subject.KEY, old) and _what(heir) not in there:
+                    self._kept(
+                        actor, replace(heir, id=self._changes.id("limit"), created=self._changes.now())
+                    )
+
+        await self._changes.made(added)
+
+    # --- who may ---
+
+    def _sees(self, actor: Actor, limit: Limit) -> bool:
+        if actor.admin:
+            return True
+        match limit.subject:
+            case Subject.KEY:
+                return limit.target == actor.id or self._key(actor, limit.target) is not None
+            case Subject.USER:
+                return limit.target == actor.user
+            case Subject.PROJECT:
+                return limit.target == actor.project and actor.kind is ActorKind.USER
+            case Subject.MODEL:
+                return False
+
+    def _key(self, actor: Actor, id_: str) -> Key | None:
+        """A key that the actor sees, or limits as an owner of the project that it is for."""
+        policy = self._changes.policy
+        for kept in self._changes.directory.keys:
+            if kept.key.id == id_:
+                owned = kept.key.project is not None and policy.owns(actor, kept.key.project)
+                return kept.key if owned or policy.sees(actor, kept.key) else None
+        return None
+
+    def _require_target(self, actor: Actor, wanted: WantedLimit | Limit) -> None:
+        """Raises NotFound for what is not there for the actor, and PermissionDenied for what is not theirs to
+        limit."""
+        directory, policy = self._changes.directory, self._changes.policy
+        match wanted.subject:
+            case Subject.KEY:
+                key = self._key(actor, wanted.target)
+                found([] if key is None else [key], wanted.target, "key")
+                if not actor.admin and not (key is not None and policy.owns(actor, key.project)):
+                    raise PermissionDenied("only an owner of a project may limit keys, those that are for it")
+                return
+            case Subject.PROJECT:
+                found(policy.projects(actor), wanted.target, "project")
+            case Subject.USER:
+                found(directory.users if actor.admin else policy.users(actor), wanted.target, "user")
+            case Subject.MODEL:
+                pass
+        require_admin(actor)
+
+    def _changeable(self, actor: Actor, id_: str) -> Limit:
+        limit = self.limit(actor, id_)
+        if not actor.admin:
+            self._require_target(actor, limit)
+        return limit
+
+    # --- how it is done ---
+
+    def _made(self, wanted: WantedLimit) -> Limit:
+        return Limit(
+            id=self._changes.id("limit"),
+            subject=wanted.subject,
+            target=wanted.target,
+            measure=wanted.measure,
+            amount=wanted.amount,
+            created=self._changes.now(),
+            window=wanted.window,
+            models=wanted.models,
+            note=wanted.note,
+        )
+
+    def _require_new(self, limit: Limit) -> None:
+        same: Sequence[Limit] = [
+            each
+            for each in self._changes.directory.limits
+            if (each.subject, each.target) == (limit.subject, limit.target)
+        ]
+        for each in same:
+            if _what(each) == _what(limit):
+                raise Conflict(f"there is such a limit already: change the amount of {each.id}")
+        if len(same) >= MOST:
+            raise Conflict(f"the {limit.subject} has {MOST} limits, which is the most: remove one first")
+
+    def _kept(self, actor: Actor, limit: Limit) -> Limit:
+        revision = self._rules.add_limit(limit, self._changes.by(actor))
+        self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
+        return limit
+
+
+def _what(limit: Limit) -> tuple[object, ...]:
+    """What is limited, without how much."""
+    return limit.subject, limit.target, limit.measure, limit.window, limit.models
+
+
+def _require_sound(wanted: WantedLimit) -> None:
+    """Raises a RequestError for a limit that means nothing."""
+    if wanted.measure is Measure.CONCURRENT and wanted.window is not None:
+        raise InvalidValue("concurrent requests are counted at once: leave window out", param="window")
+    if wanted.measure is not Measure.CONCURRENT and wanted.window is None:
+        raise MissingParameter("window is missing", param="window")
+    if wanted.subject is Subject.MODEL and wanted.models is not None:
+        raise InvalidValue("a limit of a model is of that one: leave models out", param="models")

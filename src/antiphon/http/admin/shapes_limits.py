@@ -1,0 +1,100 @@
+"""What the admin API takes and gives of limits, as JSON."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from antiphon.auth.limiting import WantedLimit
+from antiphon.domain.limits import Limit, Measure, Standing, Subject, Window
+from antiphon.http.admin.shapes import Name, Note, Page, Pattern
+
+Amount = Annotated[int, Meta(ge=0, le=2**53)]
+"""What JSON's numbers hold exactly."""
+
+
+class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
+    """A limit to set: so much of `measure` in `window` (left out for `concurrent`). `target` is the id of a
+    key, user or project, or the name of a model; of `cost`, `amount` is in nano-units of the currency.
+    `models` is a pattern of the models whose requests count; null is all."""
+
+    subject: Subject
+    target: Name
+    measure: Measure
+    amount: Amount
+    window: Window | None = None
+    models: Pattern | None = None
+    note: Note = ""
+
+    def wanted(self) -> WantedLimit:
+        """As the rules ask for it."""
+        return WantedLimit(
+            self.subject, self.target, self.measure, self.amount, self.window, self.models, self.note
+        )
+
+
+class LimitChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be another; what is left out stays. What a limit counts does not change: remove it, and set
+    another."""
+
+    amount: Amount | None = None
+    note: Note | None = None
+
+
+class LimitCard(Struct, frozen=True, kw_only=True):
+    """A limit. Times are Unix seconds."""
+
+    object: Literal["limit"] = "limit"
+    id: str
+    subject: Subject
+    target: str
+    measure: Measure
+    amount: int
+    window: Window | None
+    models: str | None
+    created_at: int
+    note: str
+
+
+class StandingLimit(LimitCard, frozen=True, kw_only=True):
+    """A limit and how it stands now. `reset_seconds`: until all of it is there again, if nothing more is
+    used."""
+
+    remaining: int
+    reset_seconds: float
+
+
+class LimitPage(Page, frozen=True, kw_only=True):
+    """Limits, the oldest first."""
+
+    data: list[LimitCard]
+
+
+def limit_card(limit: Limit) -> LimitCard:
+    """A limit as it is shown."""
+    return LimitCard(**_shown(limit))  # type: ignore[arg-type]
+
+
+def standing_card(standing: Standing) -> StandingLimit:
+    """A limit and how it stands, as it is shown."""
+    left = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
+    return StandingLimit(**_shown(standing.limit), **left)  # type: ignore[arg-type]
+
+
+def _shown(limit: Limit) -> dict[str, object]:
+    return {
+        "id": limit.id,
+        "subject": limit.subject,
+        "target": limit.target,
+        "measure": limit.measure,
+        "amount": limit.amount,
+        "window": limit.window,
+        "models": limit.models,
+        "created_at": limit.created,
+        "note": limit.note,
+    }
+
+
+REQUESTS: Mapping[str, type[Struct]] = MappingProxyType({"NewLimit": NewLimit, "LimitChange": LimitChange})
+ANSWERS: tuple[type[Struct], ...] = (LimitCard, StandingLimit, LimitPage)

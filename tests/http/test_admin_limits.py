@@ -1,0 +1,113 @@
+"""Limits over the admin API: what is asked for is done, everything else refused by name."""
+
+import pytest
+
+from antiphon.domain.limits import Amounts
+from antiphon.domain.tenancy import Role
+from tests.http.test_admin import ROOT, keyed
+
+LIMITS = f"{ROOT}/limits"
+LIMIT = {"subject": "project", "target": "default", "measure": "tokens", "window": "minute", "amount": 1_000}
+
+
+@pytest.fixture
+async def server(tmp_path):
+    async with keyed(tmp_path) as running:
+        yield running
+
+
+async def test_a_limit_is_set_shown_changed_and_removed(server):
+    made = await server.asked(server.admin, LIMITS, {**LIMIT, "note": "all of it"})
+    card = made.json()
+    assert made.status == 201
+    assert card == {
+        **LIMIT, "object": "limit", "id": card["id"], "models": None, "created_at": card["created_at"],
+        "note": "all of it",
+    }  # fmt: skip
+    limiting = server.edge.limiting
+    (limit,) = limiting._changes.directory.limits
+    await limiting._limiter.reserve("a", [limit], Amounts(output_tokens=400))
+    shown = (await server.asked(server.admin, f"{LIMITS}/{card['id']}")).json()
+    assert shown["remaining"] == 600 and 59 < shown["reset_seconds"] <= 60.06
+    changed = await server.asked(server.admin, f"{LIMITS}/{card['id']}", {"amount": 500}, method="PATCH")
+    assert changed.json() == {**card, "amount": 500}
+    assert (await server.asked(server.admin, f"{LIMITS}/{card['id']}")).json()["remaining"] == 100
+    assert (await server.asked(server.admin, f"{LIMITS}/{card['id']}", method="DELETE")).status == 204
+    assert (await server.asked(server.admin, f"{LIMITS}/{card['id']}")).status == 404
+    assert (await server.asked(server.admin, LIMITS)).json()["data"] == []
+
+
+async def test_lists_come_by_pages_and_by_what_they_are_of(server):
+    for number in range(3):
+        await server.asked(server.admin, LIMITS, {**LIMIT, "subject": "model", "target": f"m{number}"})
+    await server.asked(server.admin, LIMITS, LIMIT)
+    found, after = [], ""
+    while after is not None:
+        page = (await server.asked(server.admin, f"{LIMITS}?subject=model&limit=2{after}")).json()
+        found += [each["target"] for each in page["data"]]
+        after = page["next"] and f"&after={page['next']}"
+    assert found == ["m0", "m1", "m2"]
+    page = (await server.asked(server.admin, f"{LIMITS}?target=default")).json()
+    assert [each["subject"] for each in page["data"]] == ["project"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"amount": -1}, "invalid_value", "amount"),
+        ({"amount": 2**53 + 1}, "invalid_value", "amount"),
+        ({"amount": 1.5}, "invalid_value", "amount"),
+        ({"amount": None}, "invalid_value", "amount"),
+        ({"measure": "words"}, "invalid_value", "measure"),
+        ({"window": "hour"}, "invalid_value", "window"),
+        ({"subject": "team"}, "invalid_value", "subject"),
+        ({"measure": "concurrent"}, "invalid_value", "window"),
+        ({"window": None}, "missing_required_parameter", "window"),
+        ({"target": ""}, "invalid_value", "target"),
+        ({"target": "a\x00"}, "invalid_value", "target"),
+        ({"models": "a\nb"}, "invalid_value", "models"),
+        ({"id": "limit_1"}, "unknown_parameter", "id"),
+        ({"target": "other"}, "not_found", None),
+    ],
+)
+async def test_bad_limits_are_refused_by_name(server, change, code, param):
+    answer = await server.asked(server.admin, LIMITS, {**LIMIT, **change})
+    assert answer.status in (400, 404)
+    assert (answer.error["code"], answer.error["param"]) == (code, param)
+
+
+@pytest.mark.parametrize("field", ["subject", "target", "measure", "window", "models", "id", "created_at"])
+async def test_what_a_limit_counts_is_not_changed(server, field):
+    card = (await server.asked(server.admin, LIMITS, LIMIT)).json()
+    path = f"{LIMITS}/{card['id']}"
+    answer = await server.asked(server.admin, path, {field: card[field]}, method="PATCH")
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "unknown_parameter", field)
+
+
+async def test_unknown_queries_are_refused_by_name(server):
+    answer = await server.asked(server.admin, f"{LIMITS}?measure=tokens")
+    assert (answer.status, answer.error["code"]) == (400, "unknown_parameter")
+    answer = await server.asked(server.admin, f"{LIMITS}?subject=team")
+    assert (answer.status, answer.error["param"]) == (400, "subject")
+
+
+async def test_another_projects_limit_is_not_there(server):
+    project = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "Other"})).json()["id"]
+    _, owner = await server.person(Role.OWNER, project)
+    card = (await server.asked(server.admin, LIMITS, LIMIT)).json()
+    for how in ({}, {"method": "DELETE"}, {"method": "PATCH", "body": {"amount": 1}}):
+        assert (await server.asked(owner, f"{LIMITS}/{card['id']}", **how)).status == 404
+    assert (await server.asked(owner, LIMITS)).json()["data"] == []
+    assert (await server.asked(owner, LIMITS, LIMIT)).status == 404
+    mine = {**LIMIT, "target": project}
+    answer = await server.asked(owner, LIMITS, mine)
+    assert (answer.status, answer.error["code"]) == (403, "permission_denied")
+
+
+async def test_a_key_that_is_rotated_stays_limited(server):
+    body = {"kind": "service", "project": "default"}
+    key = (await server.asked(server.admin, f"{ROOT}/keys", body)).json()["id"]
+    await server.asked(server.admin, LIMITS, {**LIMIT, "subject": "key", "target": key})
+    new = (await server.asked(server.admin, f"{ROOT}/keys/{key}/rotate", {})).json()["id"]
+    found = (await server.asked(server.admin, f"{LIMITS}?target={new}")).json()["data"]
+    assert [(each["measure"], each["amount"]) for each in found] == [("tokens", 1_000)]
