@@ -68,14 +68,16 @@ class Origin:
 NOWHERE = Origin()
 
 
-@dataclass(slots=True)
 class Progress:
     """What becomes known of a request on its way; written by the pipeline, read by whoever answers."""
 
-    attempts: int = 0
-    """How often an engine was asked."""
-    standings: tuple[Standing, ...] = ()
-    """How the limits that are for it stand, as they were last told."""
+    __slots__ = ("attempts", "standings")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        """How often an engine was asked."""
+        self.standings: tuple[Standing, ...] = ()
+        """How the limits that are for it stand, as they were last told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,7 @@
     choice is complete); then TextDelta and Finished of the choices in any interleaving, exactly one
     Finished for each choice and nothing of that choice after it, Drafted between them; Usage last, once;
   - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
-  - a request that fits is told to `context.sizing`, where there is one, with the prompt tokens that usage
-    counts and the most that its choices and candidates may make, before anything is computed; what is raised
-    there is the request's error;
+  - before anything is computed, `context.sizing` is told what a request that fits will take, and may raise;
   - leaving the context ends the work at once, wherever it stands; no retry inside.
 
 `TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string.

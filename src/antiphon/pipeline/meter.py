@@ -7,7 +7,6 @@ A generation that is cut short counts the tokens that were made. Holds no limits
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from antiphon.domain.context import Clock, Context
@@ -99,21 +98,23 @@ async def metered(
     tally = Tally(clock.monotonic())
     metrics.generation_began(request.model)
     try:
-        async with aclosing(events):
-            if account is not None:
-                await account.open()
-            async for event in events:
-                tally.add(event, clock)
-                if account is not None and tally.completion_tokens > account.granted:
-                    await account.grow(tally.prompt_tokens, tally.completion_tokens)
-                yield event
+        if account is not None:
+            await account.open()
+        async for event in events:
+            tally.add(event, clock)
+            if account is not None and tally.completion_tokens > account.granted:
+                await account.grow(tally.prompt_tokens, tally.completion_tokens)
+            yield event
     finally:
-        error = sys.exception()
-        whole = tally.whole and not isinstance(error, AntiphonError)
-        ended = tally.ending(OK if whole else ending(error, context), clock.monotonic())
-        lost = None if account is None else account.close(ended)
-        status = ended.status if lost is None else lost.code
-        _settle(replace(ended, status=status), tally.finish_reasons, request, context, metrics)
+        try:
+            await events.aclose()
+        finally:
+            error = sys.exception()
+            whole = tally.whole and not isinstance(error, AntiphonError)
+            ended = tally.ending(OK if whole else ending(error, context), clock.monotonic())
+            lost = None if account is None else account.close(ended)
+            status = ended.status if lost is None else lost.code
+            _settle(replace(ended, status=status), tally.finish_reasons, request, context, metrics)
         if lost is not None and error is None:
             raise lost
 
