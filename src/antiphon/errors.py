@@ -34,6 +34,7 @@
     ├── StoreUnavailable                   503     store_unavailable            yes
     ├── LimitsUnavailable                  503     limits_unavailable           yes
     ├── LedgerFull                         503     ledger_full                  yes
+    ├── IssuerUnavailable                  503     issuer_unavailable           yes
     ├── HubUnavailable                     503     hub_unavailable              yes
     ├── InternalError                      500     internal_error
     └── StartupError                       (the process ends with a non-zero status and one line)
@@ -318,6 +319,14 @@ class LedgerFull(AntiphonError):
 
     status = 503
     code = "ledger_full"
+    retryable = True
+
+
+class IssuerUnavailable(AntiphonError):
+    """The keys with which tokens of single sign-on are checked cannot be had; nothing was begun."""
+
+    status = 503
+    code = "issuer_unavailable"
     retryable = True
 
 

@@ -24,97 +24,15 @@ from antiphon.settings_hub import HubSettings
 from antiphon.settings_keys import KeysSettings
 from antiphon.settings_ledger import LedgerSettings
 from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
-from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
+from antiphon.settings_meta import AT_LEAST_ZERO, said
 from antiphon.settings_model import ModelSettings
+from antiphon.settings_oidc import OidcSettings, require_usable
 from antiphon.settings_said import LISTED, SourceKind, of_model, spelling
+from antiphon.settings_server import ServerSettings
 
 ENVIRONMENT_PREFIX = "ANTIPHON_"
 FOREIGN_PREFIX = "ANTIPHON_TEST_"
 """Variables of the test suite; never settings."""
-
-
-class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The HTTP side."""
-
-    host: Annotated[
-        str, said("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
-    ] = "127.0.0.1"
-    port: Annotated[
-        int, said("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
-    ] = 8000
-    api_key: Annotated[
-        str | None,
-        said(
-            "ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."
-        ),
-    ] = None
-    max_body_bytes: Annotated[
-        int,
-        said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
-        Meta(ge=KIB),
-    ] = 8 * MIB
-    max_bodies_bytes: Annotated[
-        int,
-        said(
-            "ANTIPHON_MAX_BODIES_BYTES",
-            "Bytes of all running requests' bodies together, at least one whole body; beyond them a request "
-            "is a 503.",
-        ),
-        Meta(ge=KIB),
-    ] = 64 * MIB
-    unknown_fields: Annotated[
-        Literal["refuse", "report"],
-        said(
-            "ANTIPHON_UNKNOWN_FIELDS",
-            "What becomes of a generation's unknown fields: refused with 400, or ignored and named in the "
-            "header x-antiphon-ignored.",
-        ),
-    ] = "refuse"
-    receive_timeout: Annotated[
-        float,
-        said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
-        POSITIVE,
-    ] = 30.0
-    keep_alive_interval: Annotated[
-        float,
-        said("ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."),
-        POSITIVE,
-    ] = 10.0
-    send_timeout: Annotated[
-        float,
-        said(
-            "ANTIPHON_SEND_TIMEOUT", "Seconds that a client may refuse to read its stream before it is cut."
-        ),
-        POSITIVE,
-    ] = 60.0
-    request_timeout: Annotated[
-        float,
-        said("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
-        POSITIVE,
-    ] = 3600.0
-    drain_timeout: Annotated[
-        float,
-        said("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
-        AT_LEAST_ZERO,
-    ] = 5.0
-    cors_origins: Annotated[
-        tuple[str, ...],
-        said("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
-    ] = ()
-    allowed_hosts: Annotated[
-        tuple[str, ...],
-        said(
-            "ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."
-        ),
-    ] = ()
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """The settings without the key; what `repr` and logs show."""
-        values = msgspec.structs.asdict(self)
-        return [(name, "***" if name == "api_key" and value else value) for name, value in values.items()]
-
-    def __repr__(self) -> str:
-        return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
 
 class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,13 +99,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lora: LoraSettings = LoraSettings()
     keys: KeysSettings = KeysSettings()
     ledger: LedgerSettings = LedgerSettings()
+    oidc: OidcSettings = OidcSettings()
     log: LogSettings = LogSettings()
     models: tuple[ModelSettings, ...] = ()
     adapters: tuple[AdapterSettings, ...] = ()
     aliases: tuple[AliasSettings, ...] = ()
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "ledger", "log")
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "ledger", "oidc", "log")
 
 
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
@@ -223,6 +142,7 @@ def load(
         spelled = spelling(said_by, tree, file, {place: env for env, place in _variables().items()})
         raise SettingsError(explained(str(problem), tree, Settings, spelled)) from None
     _refuse_open_door(settings.server, settings.keys.enabled)
+    require_usable(settings.oidc, settings.keys.enabled, is_loopback)
     _refuse_double_names(settings.models)
     return settings
 

@@ -1,6 +1,7 @@
 """Everything between the socket and the engines."""
 
 from antiphon.assembly.keys import managing
+from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
@@ -20,6 +21,8 @@ def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
     managed = managing(settings, clock) if keyed else None
     verifiers: list[TokenVerifier] = [ServiceKey(key, alone=not keyed)] if key else []
     verifiers += [managed.keyring] if managed else []
+    issuer = signing_on(settings.oidc, managed, clock) if managed else None
+    verifiers += [issuer] if issuer else []
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
     return Edge(

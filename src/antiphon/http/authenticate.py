@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.auth.base import REFUSAL, Chosen, TokenVerifier
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
-from antiphon.http.edge import Edge, exchange_of
+from antiphon.http.edge import Edge, exchange_of, lies_under
 
 PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
 """Paths that anybody may read: they hold no data."""
 
-MAX_CREDENTIAL = 4096
-"""Bytes of a credential; a longer one is refused before it is hashed."""
+MAX_CREDENTIAL = 8192
+"""Bytes of a credential, as an issuer's tokens may have; a longer one is refused before it is hashed."""
 
 KEY_HEADERS = (b"x-api-key", b"api-key")
 PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
@@ -27,6 +27,7 @@ USER_HEADERS = (b"x-user-id",)
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 ADMIN_PATH = "/admin/"
+USAGE_PATH = "/admin/v1/usage"
 METRICS_PATH = "/metrics"
 DEPLOYING = "/empower/api/v1/lora"
 READING = frozenset(
@@ -115,7 +116,7 @@ def require_right(actor: Actor, method: str, path: str) -> None:
 def right_of(method: str, path: str) -> Right:
     """What a route asks of its caller; an unknown path the least of it, so that it is told that there is
     none."""
-    if path.startswith(ADMIN_PATH):
+    if path.startswith(ADMIN_PATH) and not lies_under(path, USAGE_PATH):
         return Right.MANAGE
     if path == METRICS_PATH:
         return Right.OBSERVE

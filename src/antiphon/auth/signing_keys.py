@@ -1,0 +1,155 @@
+"""The public keys with which an issuer's tokens are checked, fetched from it, and again when it changes them.
+
+An issuer rotates its keys: a token that names an unknown key has them fetched again, but not more often than
+every few seconds, whoever sends such tokens. While the issuer is away, the keys that are known stay so for a
+day.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import urlsplit
+
+import jwt
+
+from antiphon.errors import IssuerUnavailable
+from antiphon.settings import is_loopback
+from antiphon.telemetry.logs import record
+
+FRESH = 300.0
+"""Seconds after which the keys are fetched again: how long a key that the issuer took back is still taken."""
+AGAIN = 10.0
+"""Seconds between two fetches, at least."""
+STALE = 86_400.0
+"""Seconds that known keys hold without the issuer."""
+TIMEOUT = 5.0
+"""Seconds for one answer of the issuer."""
+MOST_BYTES = 1 << 20
+"""Of an answer of the issuer."""
+DISCOVERY = "/.well-known/openid-configuration"
+
+Fetch = Callable[[str], Awaitable[bytes]]
+
+
+class SigningKeys:
+    """The keys of one issuer."""
+
+    def __init__(self, issuer: str, url: str | None, fetch: Fetch, monotonic: Callable[[], float]) -> None:
+        """`url`: where the keys are; None asks the issuer. `fetch`: gets what lies at an address, and raises
+        IssuerUnavailable."""
+        self._issuer = issuer
+        self._url = url
+        self._fetch = fetch
+        self._monotonic = monotonic
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._fetched: float | None = None
+        self._tried: float | None = None
+        self._fetching = asyncio.Lock()
+        self.generation = 0
+        """Counts changes of the keys: what was proved with others has to be proved again."""
+
+    async def refresh(self) -> None:
+        """Fetches the keys where that was long ago. Raises IssuerUnavailable where none is known and none can
+        be had."""
+        if self._age() > STALE:
+            await self._renew(required=True)
+        elif self._age() > FRESH and not self._fetching.locked():
+            await self._renew()
+
+    async def find(self, kid: str | None) -> jwt.PyJWK | None:
+        """The key of that id, which is fetched where it is new; of a token that names none, the only
+        one there is."""
+        found = self._named(kid)
+        if found is None:
+            await self._renew()
+            found = self._named(kid)
+        return found
+
+    def _age(self) -> float:
+        return float("inf") if self._fetched is None else self._monotonic() - self._fetched
+
+    def _named(self, kid: str | None) -> jwt.PyJWK | None:
+        if kid is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(kid)
+
+    async def _renew(self, required: bool = False) -> None:
+        """Fetches the keys, unless that was tried a moment ago. Raises IssuerUnavailable where they are
+        required."""
+        before = self._tried
+        async with self._fetching:
+            others_did = self._tried != before
+            if not others_did and (self._tried is None or self._monotonic() - self._tried >= AGAIN):
+                self._tried = self._monotonic()
+                try:
+                    self._learn(await self._said())
+                except IssuerUnavailable as problem:
+                    record("issuer_unavailable", issuer=self._issuer, problem=problem.message)
+        if required and self._age() > STALE:
+            raise IssuerUnavailable(
+                "the issuer of these tokens does not answer; try again", retry_after=AGAIN
+            )
+
+    async def _said(self) -> Mapping[str, object]:
+        """The issuer's set of keys."""
+        url = self._url
+        if url is None:
+            told = _object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
+            if told.get("issuer") != self._issuer:
+                raise IssuerUnavailable(f"the configuration at {self._issuer} is of another issuer")
+            url = str(told.get("jwks_uri"))
+        if not is_private(url):
+            raise IssuerUnavailable(f"the keys of {self._issuer} are not at an https address")
+        return _object(await self._fetch(url))
+
+    def _learn(self, said: Mapping[str, object]) -> None:
+        """Keys that this server cannot use are left out."""
+        try:
+            usable = jwt.PyJWKSet.from_dict(dict(said)).keys
+        except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
+            raise IssuerUnavailable(f"the issuer's keys cannot be read: {type(problem).__name__}") from None
+        keys = {key.key_id: key for key in usable if key.public_key_use in (None, "sig")}
+        if {kid: key.key for kid, key in keys.items()} != {kid: key.key for kid, key in self._keys.items()}:
+            self.generation += 1
+        self._keys, self._fetched = keys, self._monotonic()
+
+
+def is_private(url: str) -> bool:
+    """Whether nobody on the way can change what is fetched from an address."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    except ValueError:
+        return False
+
+
+def _object(body: bytes) -> dict[str, object]:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise IssuerUnavailable("the issuer answered with something that is no JSON object")
+    return said
+
+
+async def fetched(url: str) -> bytes:
+    """What lies at an address; follows no redirect. Raises IssuerUnavailable."""
+    import httpx2  # it takes a tenth of a second, and only single sign-on needs it here
+
+    try:
+        async with (
+            asyncio.timeout(TIMEOUT),
+            httpx2.AsyncClient(timeout=TIMEOUT) as client,
+            client.stream("GET", url, headers={"accept": "application/json"}) as answer,
+        ):
+            body = bytearray()
+            async for part in answer.aiter_bytes():
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise IssuerUnavailable("the issuer's answer is too long")
+    except (httpx2.HTTPError, OSError, TimeoutError) as problem:
+        raise IssuerUnavailable(f"the issuer does not answer: {type(problem).__name__}") from None
+    if answer.status_code != 200:
+        raise IssuerUnavailable(f"the issuer answered {answer.status_code}")
+    return bytes(body)

@@ -1,0 +1,70 @@
+"""An OpenID Connect issuer of the tests' own: its keys, its tokens, and what it answers."""
+
+import json
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from antiphon.auth.signing_keys import DISCOVERY
+from antiphon.errors import IssuerUnavailable
+
+ADDRESS = "https://issuer.example"
+AUDIENCE = "antiphon"
+KEYS = ADDRESS + "/keys"
+
+
+class SigningKey:
+    """A key pair of the issuer, with the algorithm that it is for."""
+
+    def __init__(self, kid, algorithm="ES256"):
+        self.kid, self.algorithm = kid, algorithm
+        self.private, public = _elliptic() if algorithm == "ES256" else _rsa()
+        self.public = json.loads(public) | {"kid": kid, "use": "sig", "alg": algorithm}
+
+
+def _elliptic():
+    private = ec.generate_private_key(ec.SECP256R1())
+    return private, jwt.algorithms.ECAlgorithm.to_jwk(private.public_key())
+
+
+def _rsa():
+    private = rsa.generate_private_key(65537, 2048)
+    return private, jwt.algorithms.RSAAlgorithm.to_jwk(private.public_key())
+
+
+class Issuer:
+    """What it answers at which address, and how often it was asked."""
+
+    def __init__(self, *keys, address=ADDRESS):
+        self.address = address
+        self.keys = list(keys) or [SigningKey("one")]
+        self.asked = []
+        self.away = False
+
+    def documents(self):
+        keys = self.address + "/keys"
+        return {
+            self.address + DISCOVERY: {"issuer": self.address, "jwks_uri": keys},
+            keys: {"keys": [key.public for key in self.keys]},
+        }
+
+    async def fetch(self, url):
+        self.asked.append(url)
+        if self.away:
+            raise IssuerUnavailable("away")
+        return json.dumps(self.documents()[url]).encode()
+
+    def token(self, now, key=None, headers=None, **changes):
+        """A token for ann, of an hour; a claim of None is left out."""
+        claims = {
+            "iss": self.address,
+            "aud": AUDIENCE,
+            "sub": "1234",
+            "email": "ann@example.org",
+            "name": "Ann",
+            "iat": int(now),
+            "exp": int(now) + 3600,
+        } | changes
+        said = {name: value for name, value in claims.items() if value is not None}
+        key = key or self.keys[0]
+        return jwt.encode(said, key.private, key.algorithm, {"kid": key.kid} | (headers or {}))

@@ -1,0 +1,331 @@
+"""Whose tokens are accepted, what makes one none, and what groups make of their users."""
+
+import base64
+import json
+import time
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from antiphon.auth.base import REFUSAL, Chosen
+from antiphon.auth.changes import Changes
+from antiphon.auth.claims import ClaimReader, group_rules
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.secrets import Pepper
+from antiphon.auth.signing_keys import AGAIN, FRESH, STALE, SigningKeys
+from antiphon.auth.single_sign_on import Proof, SingleSignOn, Terms
+from antiphon.auth.tenants import Tenants
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
+from antiphon.domain.tenancy import Role
+from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
+from tests.auth.issuer import ADDRESS, AUDIENCE, Issuer, SigningKey
+
+OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
+NOBODY = Chosen()
+TERMS = Terms(ADDRESS, AUDIENCE, ("RS256", "ES256"), 30)
+
+
+class World:
+    """A store with the project default, and one issuer. Its clock is the machine's, and can be put on."""
+
+    def __init__(self, folder):
+        self.ahead = 0.0
+        database = Database(f"sqlite:///{folder}/antiphon.db")
+        database.ready()
+        tenancy = SqlTenancy(database)
+        self.keyring = Keyring(Pepper(b"p" * 32), self.now)
+        self.changes = Changes(tenancy, [self.keyring.learn], self.now)
+        self.tenants = Tenants(self.changes, tenancy, Pepper(b"p" * 32))
+        self.issuer = Issuer()
+        self.sign_on()
+
+    def now(self):
+        return time.time() + self.ahead
+
+    def sign_on(self, *groups, add_users=False, url=None, terms=TERMS, **reading):
+        reader = ClaimReader(
+            **{"user_claim": "email", "groups_claim": "groups"} | reading, rules=group_rules(groups)
+        )
+        self.keys = SigningKeys(ADDRESS, url, self.issuer.fetch, self.now)
+        proof = Proof(terms, self.keys, reader, self.now)
+        self.verifier = SingleSignOn(proof, reader.ruled, self.keyring, self.tenants, self.changes, add_users)
+
+    def token(self, key=None, **changes):
+        return self.issuer.token(time.time(), key, **changes)
+
+    async def verify(self, token, chosen=NOBODY):
+        return await self.verifier.verify(token, chosen)
+
+    async def refused(self, token):
+        with pytest.raises(AuthenticationFailed) as caught:
+            await self.verify(token)
+        return caught.value.message == REFUSAL
+
+    async def add(self, name="ann", role=Role.MEMBER):
+        user = await self.tenants.add_user(OPERATOR, name.title(), f"{name}@example.org", "")
+        if role is not None:
+            await self.tenants.put_member(OPERATOR, "default", user.id, role)
+        return user
+
+    def roles(self, user):
+        return {
+            each.project: each.role for each in self.changes.directory.memberships if each.user == user.id
+        }
+
+
+@pytest.fixture
+async def world(tmp_path):
+    world = World(tmp_path)
+    await world.tenants.load()
+    yield world
+    world.tenants.close()
+
+
+async def test_a_token_speaks_for_its_user_until_it_ends(world):
+    user = await world.add()
+    actor = await world.verify(world.token())
+    assert (actor.kind, actor.user, actor.project) == (ActorKind.USER, user.id, "default")
+    assert Right.GENERATE in actor.rights
+    assert not actor.admin
+    assert actor.until == pytest.approx(time.time() + 3630, abs=5)
+    world.ahead = 3600 + 31
+    assert await world.refused(world.token())
+
+
+async def test_a_user_chooses_among_projects_and_no_others(world):
+    user = await world.add()
+    other = await world.tenants.add_project(OPERATOR, "Other", "")
+    with pytest.raises(PermissionDenied, match="no member"):
+        await world.verify(world.token(), Chosen(project=other.id))
+    await world.tenants.put_member(OPERATOR, other.id, user.id, Role.VIEWER)
+    with pytest.raises(MissingParameter, match="several projects"):
+        await world.verify(world.token())
+    actor = await world.verify(world.token(), Chosen(project=other.id))
+    assert (actor.project, Right.GENERATE in actor.rights) == (other.id, False)
+    with pytest.raises(PermissionDenied, match="another user"):
+        await world.verify(world.token(), Chosen("default", "stranger"))
+
+
+@pytest.mark.parametrize("token", ["ak_x", "eyJ", "eyJ.eyJ", "a.b.c", "eyJhbGciOi"])
+async def test_what_is_no_such_token_is_left_to_others(world, token):
+    assert await world.verify(token) is None
+    assert world.issuer.asked == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"iss": "https://elsewhere.example"},
+        {"iss": None},
+        {"aud": "others"},
+        {"aud": None},
+        {"aud": ["others", "more"]},
+        {"exp": 1},
+        {"exp": None},
+        {"exp": "soon"},
+        {"exp": 10**400},
+        {"nbf": 4102444800},
+        {"iat": 4102444800},
+        {"email": None},
+        {"email": 7},
+        {"email": ""},
+        {"email": "a" * 400},
+        {"email": "stranger@example.org"},
+        {"email_verified": False},
+    ],
+    ids=lambda changes: "-".join(f"{name}={str(value)[:30]}" for name, value in changes.items()),
+)
+async def test_a_token_with_other_claims_is_refused(world, changes):
+    await world.add()
+    assert (await world.verify(world.token())).user
+    assert await world.refused(world.token(**changes))
+
+
+def encoded(claims):
+    return base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+
+
+def spoilt(token, **header):
+    """A token whose header says something else, under the old signature."""
+    _, claims, signature = token.split(".")
+    said = jwt.get_unverified_header(token) | header
+    return ".".join(
+        [base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("="), claims, signature]
+    )
+
+
+async def test_a_forged_token_is_refused(world):
+    await world.add()
+    good = world.token()
+    stranger = SigningKey("one")
+    public = world.issuer.keys[0].private.public_key()
+    pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    claims = jwt.decode(good, options={"verify_signature": False})
+    head, _, signature = good.split(".")
+    deep = base64.urlsafe_b64encode(b'{"a":' * 1500 + b"1" + b"}" * 1500).decode().rstrip("=")
+    forged = {
+        "another key under the same id": world.token(stranger),
+        "no signature": jwt.encode(claims, "", "none", {"kid": "one"}),
+        "signed with the public key as a secret": spoilt(_signed_with(pem, claims)),
+        "algorithm none under a signature": spoilt(good, alg="none"),
+        "another algorithm": spoilt(good, alg="RS256"),
+        "keys from where the token says": spoilt(good, jku="https://evil.example/keys", kid="evil"),
+        "another body": f"{head}.{encoded(claims | {'email': 'b@x'})}.{signature}",
+        "a cut signature": good[:-4],
+        "deep JSON": f"eyJ{deep}.{deep}.{signature}",
+        "no text": f"{head}.\0\xff.{signature}",
+    }
+    for name, token in forged.items():
+        assert await world.refused(token), name
+    assert not any("evil" in url for url in world.issuer.asked)
+    assert (await world.verify(good)).user
+
+
+def _signed_with(pem, claims):
+    """HS256 under the issuer's public key: what a careless reader takes for the issuer's signature."""
+    import hashlib
+    import hmac
+
+    def part(said):
+        return base64.urlsafe_b64encode(said).decode().rstrip("=")
+
+    head = part(json.dumps({"alg": "HS256", "typ": "JWT", "kid": "one"}).encode())
+    body = part(json.dumps(claims).encode())
+    return f"{head}.{body}." + part(hmac.digest(pem, f"{head}.{body}".encode(), hashlib.sha256))
+
+
+async def test_a_disabled_user_and_an_archived_project_end_tokens_that_were_proved(world):
+    user = await world.add()
+    token = world.token()
+    assert await world.verify(token)
+    await world.tenants.change_user(OPERATOR, user.id, None, None, True)
+    assert await world.refused(token)
+    await world.tenants.change_user(OPERATOR, user.id, None, None, False)
+    assert await world.verify(token)
+    await world.tenants.remove_member(OPERATOR, "default", user.id)
+    with pytest.raises(PermissionDenied, match="no project"):
+        await world.verify(token)
+
+
+async def test_keys_that_the_issuer_rotates_are_fetched_and_no_storm_of_unknown_ones(world):
+    await world.add()
+    assert await world.verify(world.token())
+    fresh = SigningKey("two", "RS256")
+    world.issuer.keys.append(fresh)
+    assert await world.refused(world.token(fresh))  # asked for a moment ago
+    world.ahead += AGAIN + 1
+    assert await world.verify(world.token(fresh))
+    before = len(world.issuer.asked)
+    for number in range(50):
+        assert await world.refused(world.token(SigningKey(f"unknown-{number}")))
+    assert len(world.issuer.asked) == before
+    old = world.token()
+    assert await world.verify(old)
+    del world.issuer.keys[0]
+    world.ahead += FRESH + 1
+    assert await world.refused(old)
+
+
+async def test_an_issuer_that_is_away_ends_nothing_for_a_day(world):
+    await world.add()
+    world.issuer.away = True
+    for _ in range(3):
+        with pytest.raises(IssuerUnavailable):
+            await world.verify(world.token())
+    assert len(world.issuer.asked) == 1
+    world.issuer.away = False
+    world.ahead += AGAIN + 1
+    assert await world.verify(world.token())
+    world.issuer.away = True
+    long = world.token(exp=int(time.time()) + 10 * 86_400)
+    world.ahead += STALE - 60
+    assert await world.verify(long)
+    world.ahead += 120
+    with pytest.raises(IssuerUnavailable):
+        await world.verify(long)
+
+
+async def test_an_issuer_that_says_something_else_is_not_believed(world):
+    await world.add()
+    world.issuer.documents = lambda: {url: {"issuer": "https://other.example"} for url in world.issuer_urls}
+    world.issuer_urls = [ADDRESS + "/.well-known/openid-configuration"]
+    with pytest.raises(IssuerUnavailable):
+        await world.verify(world.token())
+    said = {"issuer": ADDRESS, "jwks_uri": "http://issuer.example/keys"}
+    world.issuer.documents = lambda: dict.fromkeys(world.issuer_urls, said)
+    world.ahead += AGAIN + 1
+    with pytest.raises(IssuerUnavailable):
+        await world.verify(world.token())
+    assert all(url.startswith("https://") for url in world.issuer.asked)
+
+
+async def test_keys_may_be_named_and_a_key_that_is_not_for_signing_is_none(world):
+    await world.add()
+    world.issuer.keys[0].public["use"] = "enc"
+    world.sign_on(url=ADDRESS + "/keys")
+    assert await world.refused(world.token())
+    assert world.issuer.asked == [ADDRESS + "/keys"]
+
+
+async def test_users_are_added_only_where_that_is_set(world):
+    assert await world.refused(world.token())
+    world.sign_on("staff=default:viewer", add_users=True)
+    actor = await world.verify(world.token(groups=["staff", "others"]))
+    added = next(user for user in world.changes.directory.users if user.id == actor.user)
+    assert (added.name, added.email) == ("Ann", "ann@example.org")
+    assert Right.GENERATE not in actor.rights
+    entries = await world.tenants.audit(OPERATOR, 10, None, None)
+    assert {entry.actor for entry in entries} == {"single-sign-on"}
+    await world.verify(world.token(email="ANN@example.org", groups=["staff"]))
+    assert len(world.changes.directory.users) == 1
+
+
+async def test_groups_make_and_end_memberships_of_the_projects_they_rule(world):
+    user = await world.add(role=Role.OWNER)
+    other = await world.tenants.add_project(OPERATOR, "Other", "")
+    world.sign_on(f"ml={other.id}:member", f"leads={other.id}:owner", f"all={other.id}:viewer")
+    now = int(time.time())
+    both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
+    await world.verify(both, Chosen(project=other.id))
+    assert world.roles(user) == {"default": Role.OWNER, other.id: Role.OWNER}
+    entries = len(await world.tenants.audit(OPERATOR, 100, None, None))
+    for _ in range(3):
+        await world.verify(both, Chosen(project=other.id))
+    assert len(await world.tenants.audit(OPERATOR, 100, None, None)) == entries
+    await world.verify(world.token(groups=[], iat=now), Chosen(project="default"))
+    assert world.roles(user) == {"default": Role.OWNER}
+    with pytest.raises(PermissionDenied):  # an older token says what was
+        await world.verify(both, Chosen(project=other.id))
+    assert world.roles(user) == {"default": Role.OWNER}
+
+
+async def test_groups_may_lie_deep_and_name_what_is_not_there(world):
+    user = await world.add(role=None)
+    world.sign_on("ml=default:member", "ml=nowhere:owner", groups_claim="realm_access.roles")
+    await world.verify(world.token(realm_access={"roles": ["ml", 7, None]}))
+    assert world.roles(user) == {"default": Role.MEMBER}
+    await world.verify(world.token(realm_access={"roles": "ml"}))
+    for unread in ({"ml": 1}, 7, None, [["ml"]]):
+        with pytest.raises(PermissionDenied, match="no project"):
+            await world.verify(world.token(realm_access={"roles": unread}, sub=str(unread)))
+        assert world.roles(user) == {}
+
+
+async def test_a_signature_is_checked_once_for_each_token(world, monkeypatch):
+    await world.add()
+    token, checked = world.token(), []
+    decode = jwt.decode
+
+    def counted(*said, **named):
+        checked.append(said)
+        return decode(*said, **named)
+
+    monkeypatch.setattr(jwt, "decode", counted)
+    for _ in range(5):
+        assert await world.verify(token)
+    assert len(checked) == 1
+    assert await world.verify(world.token(sub="again"))
+    assert len(checked) == 2
