@@ -9,8 +9,8 @@ from antiphon.engines.registry import Model, Models
 from antiphon.errors import ModelNotFound, SettingsError
 from antiphon.http.edge import Edge
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import ServerSettings
 from antiphon.settings_aliases import AliasSettings, require_aliases
+from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
 from tests.http.harness import CHAT, HELLO, Served, serving_edge

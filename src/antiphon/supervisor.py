@@ -1,12 +1,14 @@
 """Starts, watches and ends every process of one server, and binds its TCP socket.
 
     supervisor ─┬─ engine host of each model     (python -m antiphon.engines.host)
-                └─ HTTP process                  (python -m antiphon.assembly)
+                ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
+                └─ keeper, of several with keys  (python -m antiphon.keeper)
 
 Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
 its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
-and the HTTP process is told so. A host that cannot load at the first start ends the server with its reason.
-No framework is imported here, and nothing of what the children do.
+and the HTTP processes are told so. A host that cannot load at the first start ends the server with its
+reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. No framework is
+imported here, and nothing of what the children do.
 """
 
 import asyncio
@@ -24,23 +26,21 @@ from pathlib import Path
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
 from antiphon.engines.host.confine import other_user
-from antiphon.engines.host.control import EngineNews, HostConfig, HttpConfig
-from antiphon.engines.host.runtime import runtime_directory, socket_path
-from antiphon.errors import AddressUnavailable, AntiphonError, StartupError
+from antiphon.engines.host.control import EngineNews, HostConfig, HttpConfig, KeeperConfig
+from antiphon.engines.host.runtime import keeper_path, runtime_directory, socket_path
+from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.ipc.frames import to_line
 from antiphon.sandbox import INTERPRETER_VARIABLES
 from antiphon.settings import Settings, encode, interpreter
 from antiphon.settings_model import ModelSettings
 from antiphon.telemetry.logs import record
+from antiphon.workers import MARGIN, RETIRE, Workers
 
 BACKLOG = 2048
 """Connections that may wait to be accepted, also while the HTTP process starts again."""
 
 HOST_DEADLINE = 5.0
-"""Seconds that an engine host gets to end by itself."""
-
-HTTP_MARGIN = 5.0
-"""Seconds beyond its drain time that the HTTP process gets."""
+"""Seconds that an engine host gets to end by itself, and the keeper."""
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -61,7 +61,9 @@ class Programs:
     engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
     """`module:attribute` of the token engine."""
     http: str = "antiphon.assembly"
-    """Module of the HTTP process."""
+    """Module of an HTTP process."""
+    keeper: str = "antiphon.keeper"
+    """Module of the keeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +163,16 @@ class _Supervisor:
             model.name: socket_path(runtime, index) for index, model in enumerate(settings.models)
         }
         self._hosts = [self._host_watch(model) for model in settings.models]
-        self._http = Watch("the HTTP process", self._start_http, self._http_changed)
+        self._workers = Workers(
+            settings.server.workers,
+            settings.server.retire_timeout,
+            self._start_http,
+            self._note_progress,
+            self._fail,
+        )
+        self._keeper = self._keeper_watch() if has_keeper(settings) else None
         self._news: dict[str, EngineNews] = {}
         self._infos: dict[str, EngineInfo] = {}
-        self._http_ready = False
         self._up = asyncio.Event()
         self._stop = asyncio.Event()
         self._failure: AntiphonError | None = None
@@ -174,10 +182,12 @@ class _Supervisor:
         for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
                 asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
+        asyncio.get_running_loop().add_signal_handler(RETIRE, self._workers.replace)
         async with asyncio.TaskGroup() as group:
             announcing = group.create_task(self._announce(serving))
-            for watch in (*self._hosts, self._http):
+            for watch in self._watches():
                 group.create_task(self._guard(watch))
+            group.create_task(self._workers.keep())
             await self._stop.wait()
             announcing.cancel()
             await self._end_all()
@@ -189,6 +199,10 @@ class _Supervisor:
         await self._up.wait()
         with suppress(OSError):  # nobody may be there to read the panel
             serving(Serving(url_of(self._listener), self._infos))
+
+    def _watches(self) -> list[Watch]:
+        """Of all but the HTTP processes."""
+        return self._hosts if self._keeper is None else [*self._hosts, self._keeper]
 
     async def _guard(self, watch: Watch) -> None:
         """A child that was never ready ends the server, with its own reason if it gave one."""
@@ -205,16 +219,18 @@ class _Supervisor:
         """The first signal ends the server in order, the second at once."""
         record("asked_to_stop")
         if self._stop.is_set():
-            for watch in (self._http, *self._hosts):
+            self._workers.kill()
+            for watch in self._watches():
                 watch.kill()
         self._stop.set()
 
     async def _end_all(self) -> None:
-        """First no new connection, then the HTTP process, which drains, then the hosts it drained into."""
+        """First no new connection, then the HTTP processes, which drain, then the hosts they drained into,
+        and the keeper, which they told what they used."""
         self._listener.close()
-        await self._http.stop(self._settings.server.drain_timeout + HTTP_MARGIN)
+        await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
-            for watch in self._hosts:
+            for watch in self._watches():
                 group.create_task(watch.stop(HOST_DEADLINE))
 
     # --- engine hosts ---------------------------------------------------------------------------------------
@@ -252,35 +268,44 @@ class _Supervisor:
         failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
         news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
         self._news[name] = news
-        self._http.tell(to_line(news))
+        self._workers.tell(to_line(news))
         if info is not None:
             self._infos[name] = info
         self._note_progress()
 
-    # --- the HTTP process -----------------------------------------------------------------------------------
+    # --- the HTTP processes and their keeper ----------------------------------------------------------------
 
     async def _start_http(self) -> Child:
         listen_fd = self._listener.fileno()
+        keeper = keeper_path(self._runtime) if self._keeper is not None else None
 
         def configuration(status_fd: int) -> bytes:
-            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets)
+            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets, keeper)
             news = b"".join(to_line(news) for news in self._news.values())
             return encode(self._settings) + b"\n" + to_line(wiring) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
         return await start_child(command, configuration, http_environment(os.environ), [listen_fd])
 
-    def _http_changed(self, state: EngineState, info: EngineInfo | None) -> None:
-        if state is EngineState.FAILED:
-            self._fail(
-                StartupError(f"the HTTP process died {DEATHS} times within {WINDOW:g} s; see the log above")
-            )
-        self._http_ready = state is EngineState.READY
-        self._note_progress()
+    def _keeper_watch(self) -> Watch:
+        return Watch("the keeper", self._start_keeper, lambda *_: None, paced=True)
+
+    async def _start_keeper(self) -> Child:
+        def configuration(status_fd: int) -> bytes:
+            wiring = KeeperConfig(keeper_path(self._runtime), status_fd, str(self._runtime))
+            return encode(self._settings) + b"\n" + to_line(wiring)
+
+        command = [sys.executable, "-P", "-m", self._programs.keeper]
+        return await start_child(command, configuration, http_environment(os.environ))
 
     def _note_progress(self) -> None:
-        if self._http_ready and len(self._infos) == len(self._settings.models):
+        if self._workers.are_ready and len(self._infos) == len(self._settings.models):
             self._up.set()
+
+
+def has_keeper(settings: Settings) -> bool:
+    """Whether what is counted and kept belongs to a process of its own."""
+    return settings.keys.enabled and settings.server.workers > 1
 
 
 def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:

@@ -28,9 +28,10 @@ from antiphon.cli.findings import REMEDIES, Finding, Standing
 from antiphon.cli.inspection import Inspection, Refusal, read
 from antiphon.cli.processor import processor_features
 from antiphon.engines.llama.libllama_find import discovered
-from antiphon.settings import EngineSettings, ServerSettings, Settings, model
+from antiphon.settings import EngineSettings, Settings, model
 from antiphon.settings_hub import HubSettings
 from antiphon.settings_model import ModelSettings
+from antiphon.settings_server import ServerSettings
 from benchmarks.make_adapter import write_adapter
 from tests.cli import setups
 from tests.cli.conftest import Run

@@ -28,7 +28,7 @@ from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import ServerSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
 from tests.e2e.server import serving

@@ -14,7 +14,7 @@ from antiphon.http.edge import Edge, lies_under
 from antiphon.http.metrics import Count
 from antiphon.http.openapi import document
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import ServerSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
 from tests.http.harness import HELLO, KEY, Served, request_bytes, serving_edge

@@ -15,7 +15,7 @@ from antiphon.errors import EngineUnavailable
 from antiphon.http.edge import Edge
 from antiphon.http.metrics import observed
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import ServerSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
 from tests.http.harness import CHAT, HELLO, KEY, Served, serving_edge

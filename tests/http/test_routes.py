@@ -15,7 +15,7 @@ from antiphon.errors import EngineUnavailable
 from antiphon.http.app import route_table
 from antiphon.http.edge import Edge
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import ServerSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
 from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Served, request_bytes, serving, serving_edge

@@ -24,9 +24,10 @@ from antiphon.cli.serve import room_of, sized
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
-from antiphon.settings import ServerSettings, Settings, changed, interpreter, model, with_models
+from antiphon.settings import Settings, changed, interpreter, model, with_models
 from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.supervisor import bind
 from antiphon.weights.gguf import read_header
 from antiphon.weights.reference import is_reference, parse

@@ -49,6 +49,7 @@ def serve(
     alias: options.Aliases = None,
     host: options.Host = None,
     port: options.Port = None,
+    workers: options.Workers = None,
     sequences: options.Sequences = None,
     context_length: options.ContextLength = None,
     threads: options.Threads = None,
@@ -61,7 +62,8 @@ def serve(
     from antiphon.cli import serve as command
     from antiphon.cli.asked import Asked, given
 
-    flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
+    server = given(host=host, port=port, workers=workers)
+    flags = {"server": server, "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
     raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or [], alias or [])))
 
@@ -73,6 +75,7 @@ def show_config(
     alias: options.Aliases = None,
     host: options.Host = None,
     port: options.Port = None,
+    workers: options.Workers = None,
     sequences: options.Sequences = None,
     context_length: options.ContextLength = None,
     threads: options.Threads = None,
@@ -88,7 +91,8 @@ def show_config(
     from antiphon.cli import config as command
     from antiphon.cli.asked import Asked, given
 
-    flags = {"server": given(host=host, port=port), "log": given(level=log_level, format=log_format)}
+    server = given(host=host, port=port, workers=workers)
+    flags = {"server": server, "log": given(level=log_level, format=log_format)}
     shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
     raise typer.Exit(
         command.run(Asked(flags, model or [], shared, config, lora or [], alias or []), as_json=json)

@@ -28,6 +28,9 @@ Aliases = Annotated[
 ]
 Host = Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one. [8000]")]
+Workers = Annotated[
+    int | None, typer.Option(help="HTTP processes, which share everything. [1]", min=1, max=64)
+]
 Sequences = Annotated[int | None, typer.Option(help="Choices that run at once, for each model. [8]")]
 ContextLength = Annotated[
     int | None, typer.Option(help="Tokens of one sequence. [what the model has and the memory holds]")

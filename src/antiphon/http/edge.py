@@ -9,6 +9,9 @@ from typing import Protocol
 from starlette.types import Scope
 
 from antiphon.auth.base import TokenVerifier
+from antiphon.auth.limiting import Limiting
+from antiphon.auth.pricing import Pricing
+from antiphon.auth.reading import Reading
 from antiphon.auth.tenants import Tenants
 from antiphon.dialects.base import Dialect, OwnDialect
 from antiphon.domain.context import Clock, Context, SystemClock
@@ -21,7 +24,7 @@ from antiphon.http.bodies import Bodies
 from antiphon.http.work import Ongoing
 from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
-from antiphon.settings import ServerSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 
 EXCHANGE = "antiphon.exchange"
@@ -64,6 +67,12 @@ class Edge:
     """What deploys adapters by the names of repositories; None, where callers may not."""
     tenants: Tenants | None = None
     """Projects, users and keys; None, where keys are off."""
+    pricing: Pricing | None = None
+    """The price list; None, where keys are off."""
+    reading: Reading | None = None
+    """What the ledger says; None, where keys are off."""
+    limiting: Limiting | None = None
+    """Limits and budgets; None, where keys are off."""
     others: tuple[Dialect, ...] = ()
     """The dialects that lie under a prefix."""
 

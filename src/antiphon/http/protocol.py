@@ -44,6 +44,16 @@ class Policy:
     """In which a request must have arrived."""
     new_id: Callable[[], str]
     """Names a request that never reached the middleware."""
+    departure: "Departure"
+    """Whether the server is going away."""
+
+
+@dataclass(slots=True)
+class Departure:
+    """How a server that goes away treats connections on which nothing runs."""
+
+    grace: float | None = None
+    """Seconds that they are kept for a request that is on its way; None: the server stays."""
 
 
 class _HeadersOverflowError(Exception):
@@ -104,6 +114,8 @@ class Protocol(HttpToolsProtocol):
             self._overflow = True
             raise _HeadersOverflowError
         super().on_headers_complete()
+        if self._policy.departure.grace is not None:
+            self.cycle.keep_alive = False
         if self.scope["http_version"] == "1.0":
             end_by_closing(self.cycle)
         if 0 < len(self.pipeline) <= MAX_PIPELINED:
@@ -122,6 +134,18 @@ class Protocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
+        if self._policy.departure.grace is not None:
+            self.shutdown()  # accepted in the moment in which the listening ended
+
+    def shutdown(self) -> None:
+        """The server goes away: what is being answered is the last on this connection; where nothing is, it
+        ends with the grace, or with the answer to what comes until then."""
+        grace = self._policy.departure.grace
+        if not self._is_idle() or not grace:
+            super().shutdown()
+        elif self._deadline is None:  # else a request is arriving, and has its own deadline
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(grace, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()

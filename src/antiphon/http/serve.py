@@ -1,14 +1,15 @@
 """Runs the application on a socket that is already bound, until it is told to stop; then drains.
 
 Draining: no new connection is taken, what runs gets so many seconds, and what is still running then ends
-with an error
-that its caller sees.
+with an error that its caller sees. Retiring, because another process takes this one's place, is the same with
+more patience: a request that was on its way is answered, and what runs gets as long as it may need.
 """
 
 import asyncio
 import contextlib
 import functools
 import gc
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp
 
 from antiphon.errors import EngineUnavailable
 from antiphon.http.edge import Edge
-from antiphon.http.protocol import Policy, Protocol
+from antiphon.http.protocol import Departure, Policy, Protocol
 
 IDLE_SECONDS = 75
 """How long an idle connection is kept: longer than the 60 seconds after which common proxies and clients
@@ -34,17 +35,42 @@ BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
 
 
+GRACE_SECONDS = 2.0
+"""How long a retiring process keeps idle connections, for requests that are on their way."""
+
+LOOK_SECONDS = 0.02
+"""Between looks at whether all connections have ended."""
+
+
 class Server(uvicorn.Server):
     """uvicorn's server, which ends running work by its own means and leaves signals to `serve`."""
 
-    def __init__(self, config: uvicorn.Config, edge: Edge, started: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, edge: Edge, departure: Departure, started: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._edge = edge
+        self._departure = departure
         self._tell = started
+        self._patience = edge.settings.drain_timeout
+        self._ending: asyncio.TimerHandle | None = None
+        self._end = math.inf
+        """When nothing is waited for any longer, by the loop's clock."""
 
     def stop(self) -> None:
-        """Begins to drain."""
+        """Begins to drain; one that retires hurries from now on."""
+        self._patience = self._edge.settings.drain_timeout
+        self._departure.grace = 0.0
+        if self.should_exit:
+            self._depart()
         self.should_exit = True
+
+    def retire(self) -> None:
+        """Begins to drain with patience: another process takes the new connections."""
+        if not self.should_exit:
+            self._patience = self._edge.settings.retire_timeout
+            self._departure.grace = GRACE_SECONDS
+            self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,16 +81,35 @@ class Server(uvicorn.Server):
         self._tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for sock in sockets or []:
+            sock.close()
+        self._depart()
+        loop, state = asyncio.get_running_loop(), self.server_state
+        while (state.connections or state.tasks) and loop.time() < self._end:  # noqa: ASYNC110 - no one event
+            await asyncio.sleep(LOOK_SECONDS)
+        for task in state.tasks:
+            task.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+
+    def _depart(self) -> None:
+        """Has every connection end with what runs on it, and what runs end in time."""
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
         gone = EngineUnavailable("the server is shutting down; try again", retry_after=RESTART_SECONDS)
-        drain = self._edge.settings.drain_timeout
-        timer = asyncio.get_running_loop().call_later(drain, self._edge.ongoing.end, gone)
-        await super().shutdown(sockets)
-        timer.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = loop.call_later(self._patience, self._edge.ongoing.end, gone)
+        self._end = loop.time() + self._patience + FAREWELL_SECONDS
 
 
 def make_server(app: ASGIApp, edge: Edge, started: Callable[[], None] = lambda: None) -> Server:
     """A server that is configured and not yet running; it calls `started` when it accepts connections."""
-    policy = Policy(edge.dialect_of, edge.settings.receive_timeout, edge.clock.unique)
+    departure = Departure()
+    policy = Policy(edge.dialect_of, edge.settings.receive_timeout, edge.clock.unique, departure)
     config = uvicorn.Config(
         app,
         http=functools.partial(Protocol, policy=policy),  # type: ignore[arg-type]
@@ -78,23 +123,24 @@ def make_server(app: ASGIApp, edge: Edge, started: Callable[[], None] = lambda: 
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=int(edge.settings.drain_timeout) + FAREWELL_SECONDS,
     )
-    return Server(config, edge, started)
+    return Server(config, edge, departure, started)
 
 
 async def serve(
     app: ASGIApp, edge: Edge, listener: socket.socket, started: Callable[[], None] = lambda: None
 ) -> None:
-    """Serves until SIGTERM or SIGINT, and returns when all is drained. Calls `started` when it accepts."""
+    """Serves until SIGTERM or SIGINT, or SIGUSR2 to retire, and returns when all is drained. Calls `started`
+    when it accepts."""
     server = make_server(app, edge, started)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
+    answers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
+    for number, answer in answers.items():
+        loop.add_signal_handler(number, answer)
     gc.collect()
     gc.freeze()
     try:
         await server.serve(sockets=[listener])
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in answers:
             loop.remove_signal_handler(number)

@@ -24,6 +24,7 @@ class Stream(Protocol):
     def write(self, data: bytes) -> None: ...
     def is_closing(self) -> bool: ...
     def abort(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Channel(asyncio.Protocol, Generic[M]):
@@ -67,6 +68,13 @@ class Channel(asyncio.Protocol, Generic[M]):
         if self._transport is not None and not self._transport.is_closing():
             self._reason = reason
             self._transport.abort()
+
+    def finish(self) -> None:
+        """Ends the connection after what was put into it."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._reason = "this side closed"
+            self._flush()
+            self._transport.close()
 
     def _flush(self) -> None:
         self._flushing = False

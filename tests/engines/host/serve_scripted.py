@@ -8,9 +8,10 @@ import json
 import sys
 
 from antiphon.errors import AntiphonError
-from antiphon.settings import EngineSettings, LogSettings, ServerSettings, Settings
+from antiphon.settings import EngineSettings, LogSettings, Settings
 from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
+from antiphon.settings_server import ServerSettings
 from antiphon.supervisor import Programs, Serving, supervise
 from antiphon.telemetry.logs import configure
 

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
@@ -81,9 +82,9 @@ class Child:
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(line)
 
-    async def stop(self, deadline: float) -> None:
-        """SIGTERM, and SIGKILL when it has not ended by the deadline, in seconds."""
-        kill(self._process, signal.SIGTERM)
+    async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
+        """The signal, and SIGKILL when it has not ended by the deadline, in seconds."""
+        kill(self._process, number)
         try:
             async with asyncio.timeout(deadline):
                 await self._process.wait()
@@ -146,20 +147,23 @@ class Deaths:
 
 class Watch:
     """Keeps one child alive. `changed` hears READY with the child's facts, RESTARTING at each death, FAILED
-    at the last."""
+    at the last; one that is `paced` has no last death, but a pause after several."""
 
     def __init__(
         self,
         name: str,
         start: Callable[[], Awaitable[Child]],
         changed: Callable[[EngineState, EngineInfo | None], None],
+        *,
+        paced: bool = False,
     ) -> None:
         self.name = name
         """For people: `the engine of cantor`."""
         self._start = start
         self._changed = changed
+        self._paced = paced
         self._child: Child | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._was_ready = False
         self._deaths = Deaths()
 
@@ -168,18 +172,28 @@ class Watch:
 
         Raises the child's own StartupError, or one about it, when it was never ready.
         """
-        while not self._stopping:
+        while not self._stopping.is_set():
             how, error = await self._life()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if not self._was_ready:
                 raise error or StartupError(f"{self.name} ended with {how} before it was ready")
             problem = error and error.message
             record("process_ended", logging.WARNING, process=self.name, how=how, error=problem)
-            if self._deaths.too_many(time.monotonic()):
+            too_many = self._deaths.too_many(time.monotonic())
+            if too_many and not self._paced:
                 self._changed(EngineState.FAILED, None)
                 return
             self._changed(EngineState.RESTARTING, None)
+            if too_many:
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Lets others have the machine before it is started again."""
+        record("process_rests", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WINDOW):
+                await self._stopping.wait()
 
     async def _life(self) -> tuple[str, AntiphonError | None]:
         """One process from start to end: how it ended, and what it said was wrong."""
@@ -189,7 +203,7 @@ class Watch:
         except OSError as problem:
             return "no start", StartupError(f"{self.name} cannot be started: {problem}")
         self._child = child
-        if self._stopping:
+        if self._stopping.is_set():
             child.kill()
         try:
             async for status in child.reports():
@@ -213,11 +227,15 @@ class Watch:
         if self._child is not None:
             self._child.tell(line)
 
-    async def stop(self, deadline: float) -> None:
-        """Ends the child for good, by force after so many seconds."""
-        self._stopping = True
+    def forbid(self) -> None:
+        """From now on the child is not started any more."""
+        self._stopping.set()
+
+    async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends the child for good by a signal, by force after so many seconds."""
+        self.forbid()
         if self._child is not None:
-            await self._child.stop(deadline)
+            await self._child.stop(deadline, number)
 
     def kill(self) -> None:
         if self._child is not None:

@@ -8,6 +8,7 @@ status back. Every line is one JSON object.
 
     engine host    in: HostConfig                                   out: Status
     HTTP process   in: settings.encode(), HttpConfig, EngineNews*   out: Status
+    keeper         in: settings.encode(), KeeperConfig              out: Status
 """
 
 import asyncio
@@ -61,6 +62,19 @@ class HttpConfig:
     """The runtime directory, for `runtime.leave` when the supervisor is gone."""
     sockets: dict[str, str]
     """Path of each engine host's socket, by the model's name."""
+    keeper: str | None = None
+    """Path of the keeper's socket; None where there is no keeper, and this process does its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperConfig:
+    """What the keeper is told besides the settings."""
+
+    socket: str
+    """Path to listen on."""
+    status_fd: int
+    runtime: str
+    """As of HttpConfig."""
 
 
 @dataclass(frozen=True, slots=True)

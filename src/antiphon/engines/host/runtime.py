@@ -55,6 +55,11 @@ def socket_path(runtime: Path, index: int) -> str:
     return str(runtime / f"{index}.sock")
 
 
+def keeper_path(runtime: Path) -> str:
+    """Where the keeper listens."""
+    return str(runtime / "keeper.sock")
+
+
 def sweep(base: Path) -> None:
     """Removes the directories of supervisors that are dead."""
     for path in base.glob(f"{PREFIX}*"):

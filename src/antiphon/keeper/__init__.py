@@ -1,0 +1,1 @@
+"""The one owner of limits and spool on a node with several HTTP processes, in a process of its own."""

@@ -1,0 +1,83 @@
+"""What travels between an HTTP process and the keeper. How it becomes bytes is in `ipc.frames`."""
+
+import msgspec
+
+from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.errors import ErrorReport
+from antiphon.ipc.frames import Hello, Message
+
+# --- to the keeper; `call` is a number that the worker gives, never twice on one connection -----------------
+
+
+class Reserve(Message, tag=1):
+    """Answered by Stand or Refused."""
+
+    call: int
+    claim: str
+    limits: tuple[Limit, ...]
+    amounts: Amounts
+
+
+class Extend(Message, tag=2):
+    """Answered by Stand or Refused."""
+
+    call: int
+    claim: str
+    amounts: Amounts
+
+
+class Settle(Message, tag=3):
+    """Answered by nothing."""
+
+    claim: str
+    amounts: Amounts
+
+
+class Ask(Message, tag=4):
+    """How limits stand. Answered by Stand or Refused."""
+
+    call: int
+    limits: tuple[Limit, ...]
+
+
+class Restore(Message, tag=5):
+    """A claim that stands already, told to a keeper that began anew. Answered by nothing."""
+
+    claim: str
+    limits: tuple[Limit, ...]
+    amounts: Amounts
+
+
+# --- from the keeper ----------------------------------------------------------------------------------------
+
+
+class Since(Message, tag=1):
+    """After Hello: what was settled before this is known from the ledger."""
+
+    at: float
+    """Unix seconds."""
+
+
+class Stand(Message, tag=2):
+    """What was asked for is done, and this is how its limits stand."""
+
+    call: int
+    standings: tuple[Standing, ...]
+
+
+class Refused(Message, tag=3):
+    """What was asked for is not done."""
+
+    call: int
+    error: ErrorReport
+    limit: str | None = None
+    standings: tuple[Standing, ...] = ()
+
+
+Asking = Reserve | Extend | Ask
+ToKeeper = Hello | Settle | Restore | Asking
+Reply = Stand | Refused
+ToWorker = Hello | Since | Reply
+
+TO_KEEPER = msgspec.msgpack.Decoder(tuple[int, list[ToKeeper]])
+TO_WORKER = msgspec.msgpack.Decoder(tuple[int, list[ToWorker]])

@@ -1,0 +1,109 @@
+"""What can be set of the HTTP side. `antiphon.settings` has the rest, and reads them."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
+
+
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP side."""
+
+    host: Annotated[
+        str, said("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, said("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
+    ] = 8000
+    workers: Annotated[
+        int,
+        said(
+            "ANTIPHON_WORKERS",
+            "HTTP processes, which share the port, the engines and all limits (workers.md); each takes a core under "
+            "load.",
+        ),
+        Meta(ge=1, le=64),
+    ] = 1
+    api_key: Annotated[
+        str | None,
+        said(
+            "ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."
+        ),
+    ] = None
+    max_body_bytes: Annotated[
+        int,
+        said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
+        Meta(ge=KIB),
+    ] = 8 * MIB
+    max_bodies_bytes: Annotated[
+        int,
+        said(
+            "ANTIPHON_MAX_BODIES_BYTES",
+            "Bytes of all running requests' bodies together in one HTTP process, at least one whole body; "
+            "beyond them a request is a 503.",
+        ),
+        Meta(ge=KIB),
+    ] = 64 * MIB
+    unknown_fields: Annotated[
+        Literal["refuse", "report"],
+        said(
+            "ANTIPHON_UNKNOWN_FIELDS",
+            "What becomes of a generation's unknown fields: refused with 400, or ignored and named in the "
+            "header x-antiphon-ignored.",
+        ),
+    ] = "refuse"
+    receive_timeout: Annotated[
+        float,
+        said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
+        POSITIVE,
+    ] = 30.0
+    keep_alive_interval: Annotated[
+        float,
+        said("ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."),
+        POSITIVE,
+    ] = 10.0
+    send_timeout: Annotated[
+        float,
+        said(
+            "ANTIPHON_SEND_TIMEOUT", "Seconds that a client may refuse to read its stream before it is cut."
+        ),
+        POSITIVE,
+    ] = 60.0
+    request_timeout: Annotated[
+        float,
+        said("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
+        POSITIVE,
+    ] = 3600.0
+    drain_timeout: Annotated[
+        float,
+        said("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
+        AT_LEAST_ZERO,
+    ] = 5.0
+    retire_timeout: Annotated[
+        float,
+        said(
+            "ANTIPHON_RETIRE_TIMEOUT",
+            "Seconds that running requests get to finish when a rolling restart replaces their HTTP process.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 600.0
+    cors_origins: Annotated[
+        tuple[str, ...],
+        said("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        said(
+            "ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."
+        ),
+    ] = ()
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the key; what `repr` and logs show."""
+        values = msgspec.structs.asdict(self)
+        return [(name, "***" if name == "api_key" and value else value) for name, value in values.items()]
+
+    def __repr__(self) -> str:
+        return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

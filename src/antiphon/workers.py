@@ -1,0 +1,168 @@
+"""The HTTP processes of one server: as many as the settings say, each watched, all on one socket; and their
+replacement, one after the other, while the server serves.
+
+How one is started is not known here.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from antiphon.engines.base import EngineInfo, EngineState
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch
+from antiphon.errors import AntiphonError, StartupError
+from antiphon.telemetry.logs import record
+
+RETIRE = signal.SIGUSR2
+"""What has an HTTP process take no more connections and end when what it does is done."""
+
+READY_DEADLINE = 60.0
+"""Seconds in which a process that replaces another must be ready."""
+
+MARGIN = 5.0
+"""Seconds beyond its drain time that an HTTP process gets."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One HTTP process, and those that come after its deaths."""
+
+    watch: Watch
+    is_ready: bool = False
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it was ready once, or never will be."""
+
+
+class Workers:
+    """The HTTP processes. `keep` runs as long as they are wanted."""
+
+    def __init__(
+        self,
+        count: int,
+        patience: float,
+        start: Callable[[], Awaitable[Child]],
+        changed: Callable[[], None],
+        failed: Callable[[AntiphonError], None],
+    ) -> None:
+        """`patience`: seconds that one which is replaced gets. `changed` is called when one is ready or no
+        more; `failed` with what ends the server."""
+        self._count = count
+        self._patience = patience + MARGIN
+        self._start = start
+        self._changed = changed
+        self._failed = failed
+        self._serving: list[Worker] = []
+        self._leaving: set[Worker] = set()
+        self._stopping = asyncio.Event()
+        self._replacing = asyncio.Event()
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether each of them is."""
+        return len(self._serving) == self._count and all(worker.is_ready for worker in self._serving)
+
+    def tell(self, line: bytes) -> None:
+        """Sends news to each."""
+        for worker in self._all():
+            worker.watch.tell(line)
+
+    def kill(self) -> None:
+        for worker in self._all():
+            worker.watch.kill()
+
+    def replace(self) -> None:
+        """Asks for another process in the place of each; once at a time."""
+        self._replacing.set()
+
+    async def keep(self) -> None:
+        """Starts them, and again whichever dies, until stopped."""
+        if self._stopping.is_set():
+            return
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._count):
+                worker = self._made(number)
+                self._serving.append(worker)
+                group.create_task(self._guard(worker, self._failed))
+            replacing = group.create_task(self._keep_replacing(group))
+            await self._stopping.wait()
+            replacing.cancel()
+
+    async def stop(self, seconds: float) -> None:
+        """Ends all of them, each by force after so many seconds."""
+        self._stopping.set()
+        for worker in self._all():
+            worker.watch.forbid()
+        async with asyncio.TaskGroup() as group:
+            for worker in self._all():
+                group.create_task(worker.watch.stop(seconds))
+
+    # --- one of them ----------------------------------------------------------------------------------------
+
+    def _all(self) -> tuple[Worker, ...]:
+        return (*self._serving, *self._leaving)
+
+    def _made(self, number: int) -> Worker:
+        """The one of a number, not started yet."""
+        alone = self._count == 1
+        name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
+        watch = Watch(name, self._start, lambda *said: self._noted(worker, *said), paced=not alone)
+        worker = Worker(watch)
+        return worker
+
+    def _noted(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
+        worker.is_ready = state is EngineState.READY
+        if worker.is_ready:
+            worker.settled.set()
+        if state is EngineState.FAILED:
+            self._failed(
+                StartupError(
+                    f"{worker.watch.name} died {DEATHS} times within {WINDOW:g} s; see the log above"
+                )
+            )
+        self._changed()
+
+    async def _guard(self, worker: Worker, failed: Callable[[AntiphonError], None]) -> None:
+        """Keeps one; `failed` hears why, where it was never ready."""
+        try:
+            await worker.watch.keep()
+        except AntiphonError as error:
+            failed(error)
+        finally:
+            worker.settled.set()
+            self._leaving.discard(worker)
+
+    # --- replacement ----------------------------------------------------------------------------------------
+
+    async def _keep_replacing(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            await self._replacing.wait()
+            record("replacing_workers", workers=self._count)
+            replaced = 0
+            while replaced < self._count and await self._replace(replaced, group):
+                replaced += 1
+            self._replacing.clear()
+            if replaced == self._count:
+                record("workers_replaced", workers=self._count)
+
+    async def _replace(self, number: int, group: asyncio.TaskGroup) -> bool:
+        """Starts another and has the old one leave once that is ready; whether it was."""
+        new, old = self._made(number), self._serving[number]
+        problems: list[str] = []
+        self._leaving.add(new)  # until it serves
+        group.create_task(self._guard(new, lambda error: problems.append(error.message)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READY_DEADLINE):
+                await new.settled.wait()
+        if not new.is_ready:
+            why = problems[0] if problems else f"not ready within {READY_DEADLINE:g} s"
+            record("replacing_failed", logging.ERROR, process=new.watch.name, error=why)
+            await new.watch.stop(0)
+            return False
+        self._leaving.discard(new)
+        self._serving[number] = new
+        self._leaving.add(old)
+        group.create_task(old.watch.stop(self._patience, RETIRE))
+        return True
