@@ -7,14 +7,16 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import uvloop
 
+from antiphon.assembly.accounts import keeping_account
 from antiphon.assembly.edge import edge_of
+from antiphon.assembly.keys import managing
 from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
@@ -53,13 +55,16 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
-    async with engines(config.sockets) as hosts:
+    async with engines(config.sockets) as hosts, AsyncExitStack() as account:
         models = models_over(hosts, clock, settings)
-        edge = edge_of(settings, models, clock)
+        managed = managing(settings, clock) if settings.keys.enabled else None
+        accounting = None
         try:
+            if managed is not None:
+                await managed.tenants.load()
+                accounting = await account.enter_async_context(keeping_account(settings, managed, clock))
+            edge = edge_of(settings, models, clock, managed, accounting)
             adapters = adapters_over(hosts, edge, settings)
-            if edge.tenants is not None:
-                await edge.tenants.load()
         except (StartupError, StoreUnavailable) as refused:
             _refuse(status, refused)
         if lends(settings.lora):
@@ -74,6 +79,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
                 await serve(create_app(edge), edge, listener, accepting)
         await models.aclose()
+        await account.aclose()
         if edge.tenants is not None:
             edge.tenants.close()
 

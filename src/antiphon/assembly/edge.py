@@ -1,6 +1,6 @@
 """Everything between the socket and the engines."""
 
-from antiphon.assembly.keys import managing
+from antiphon.assembly.keys import Managed
 from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.tokens import ServiceKey
@@ -10,23 +10,29 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
 from antiphon.engines.registry import Models
 from antiphon.http.edge import Edge
+from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings import Settings
 from antiphon.telemetry.metrics import Metrics
 
 
-def edge_of(settings: Settings, models: Models, clock: Clock) -> Edge:
-    """Everything between the socket and the engines."""
-    key, keyed = settings.server.api_key, settings.keys.enabled
-    managed = managing(settings, clock) if keyed else None
-    verifiers: list[TokenVerifier] = [ServiceKey(key, alone=not keyed)] if key else []
+def edge_of(
+    settings: Settings,
+    models: Models,
+    clock: Clock,
+    managed: Managed | None = None,
+    accounting: Accounting | None = None,
+) -> Edge:
+    """Everything between the socket and the engines; `managed` and `accounting` where keys are on."""
+    key = settings.server.api_key
+    verifiers: list[TokenVerifier] = [ServiceKey(key, alone=managed is None)] if key else []
     verifiers += [managed.keyring] if managed else []
     issuer = signing_on(settings.oidc, managed, clock) if managed else None
     verifiers += [issuer] if issuer else []
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
     return Edge(
-        pipeline=Pipeline(models, metrics, settings.engine.restart_patience),
+        pipeline=Pipeline(models, metrics, settings.engine.restart_patience, accounting),
         models=models,
         dialect=OpenAI(report),
         others=(Fireworks(report), Empower(report)),
