@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import Conflict, NotFound
 from antiphon.store.base import By, KeptKey
@@ -16,6 +17,8 @@ BY = By("admin", 100)
 PROJECT = Project("project-1", "One", 5, note="first")
 ANN = User("user-1", "Ann", 6, "ann@example.com")
 KEY = Key("key-1", KeyKind.SERVICE, "ab12", 7, "admin", project="project-1", grant=Grant(("cantor*",), None))
+
+LIMIT = Limit("limit-1", Subject.KEY, "key-2", Measure.COST, 10**12, 9, Window.MONTH, "cantor*", "mine")
 
 
 @pytest.fixture
@@ -60,10 +63,12 @@ def test_a_rotated_key_and_its_successor_change_together(peopled):
     peopled.add_key(KeptKey(KEY, b"d" * 32), BY)
     successor = KeptKey(replace(KEY, id="key-2"), b"d" * 32)  # of the same digest, so it cannot be kept
     with pytest.raises(Conflict):
-        peopled.rotate_key(replace(KEY, expires=50), successor, BY)
+        peopled.rotate_key(replace(KEY, expires=50), successor, (), BY)
     assert peopled.directory().keys == (KeptKey(KEY, b"d" * 32),)
-    peopled.rotate_key(replace(KEY, expires=50), replace(successor, digest=b"e" * 32), BY)
-    assert [kept.key.expires for kept in peopled.directory().keys] == [50, None]
+    peopled.rotate_key(replace(KEY, expires=50), replace(successor, digest=b"e" * 32), (LIMIT,), BY)
+    directory = peopled.directory()
+    assert [kept.key.expires for kept in directory.keys] == [50, None]
+    assert directory.limits == (LIMIT,)
 
 
 def test_names_and_addresses_are_taken_once(peopled):

@@ -13,6 +13,7 @@ from antiphon.auth.changes import Changes, put
 from antiphon.auth.policy import WantedKey, found, require_admin
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
 from antiphon.domain.identity import Actor
+from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import AuditEntry, Grant, Key, Membership, Project, Role, User
 from antiphon.errors import InvalidValue
 from antiphon.store.base import KeptKey, Tenancy
@@ -206,7 +207,8 @@ class Tenants:
         return await self._changes.made(changed)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
-        """A new key that may what the old one may, which ends `overlap` seconds from now."""
+        """A new key that may what the old one may, within limits like its own, which ends `overlap` seconds
+        from now."""
 
         def changed() -> MadeKey:
             old = self._changes.policy.living(actor, id_)
@@ -221,9 +223,9 @@ class Tenants:
             )
             ends = self._changes.now() + overlap
             ending = replace(old, expires=ends if old.expires is None else min(ends, old.expires))
-            kept = KeptKey(key, self._pepper.digest(secret))
-            revision = self._tenancy.rotate_key(ending, kept, self._changes.by(actor))
-            self._learn_key(revision, ending, made=(kept,))
+            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._limits_for(old, key)
+            revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.by(actor))
+            self._learn_key(revision, ending, made=(kept,), limits=limits)
             return MadeKey(key, secret)
 
         return await self._changes.made(changed)
@@ -255,14 +257,24 @@ class Tenants:
         self._learn_key(self._tenancy.add_key(kept, self._changes.by(actor)), made=(kept,))
         return MadeKey(key, secret)
 
-    def _learn_key(self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = ()) -> None:
-        """Keys that are others now, and new ones."""
+    def _limits_for(self, old: Key, new: Key) -> tuple[Limit, ...]:
+        """The limits of a key, for its successor; counted anew."""
+        return tuple(
+            replace(limit, id=self._changes.id("limit"), target=new.id, created=self._changes.now())
+            for limit in self._changes.directory.limits
+            if (limit.subject, limit.target) == (Subject.KEY, old.id)
+        )
+
+    def _learn_key(
+        self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
+    ) -> None:
+        """Keys that are others now, and new keys and limits."""
         changed = {key.id: key for key in keys}
         kept = (
             replace(each, key=changed[each.key.id]) if each.key.id in changed else each
             for each in self._changes.directory.keys
         )
-        self._changes.learn(revision, keys=(*kept, *made))
+        self._changes.learn(revision, keys=(*kept, *made), limits=(*self._changes.directory.limits, *limits))
 
     def _without(self, project: str, user: str) -> tuple[Membership, ...]:
         """The memberships but for one."""

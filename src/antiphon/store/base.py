@@ -89,8 +89,8 @@ class Tenancy(Protocol):
     def change_key(self, key: Key, by: By) -> int:
         """Puts a key in the place of the one of its id; what it is found by stays."""
 
-    def rotate_key(self, old: Key, new: KeptKey, by: By) -> int:
-        """Keeps a new key and changes the old one, at once."""
+    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: By) -> int:
+        """Keeps a new key with its limits and changes the old one, at once."""
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         """The latest entries first, at most `limit`; those before an id, of one target."""

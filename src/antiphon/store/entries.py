@@ -1,5 +1,5 @@
-"""The ledger's rows in a database. No text that a caller chose keeps a row out: what a database cannot hold
-is replaced."""
+"""The ledger's rows in a database. No text or number keeps a row out: what a database cannot hold is
+replaced."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ bytes."""
 INDEXED = ("project", "key", "user", "model")
 ABSENT = str.maketrans({"\0": "\ufffd"} | dict.fromkeys(range(55296, 57344), "�"))
 """What UTF-8 or PostgreSQL does not have: NUL and lone surrogates."""
+LARGEST = 2**63 - 1
 NAMES = tuple(each.name for each in fields(Entry))
 
 
@@ -34,7 +35,8 @@ class SqlEntries:
     def add(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
-        rows = [row(entry) for entry in entries]
+        # In one order for everybody: nodes that add the same entries would wait for each other else.
+        rows = [row(entry) for entry in sorted(entries, key=lambda entry: entry.id)]
         with self._database.writing() as connection:
             connection.execute(_kept(connection), rows)
 
@@ -65,7 +67,9 @@ def row(entry: Entry) -> dict[str, object]:
 
 
 def _held(value: object) -> object:
-    return value.translate(ABSENT) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.translate(ABSENT)
+    return min(value, LARGEST) if isinstance(value, int) else value
 
 
 def _kept(connection: Connection) -> sa.Insert:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
+from antiphon.domain.limits import Limit
 from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import Conflict, NotFound
 from antiphon.store import schema
@@ -101,10 +102,12 @@ class SqlTenancy:
             change.note("key.change", key.id, changes)
         return change.revision
 
-    def rotate_key(self, old: Key, new: KeptKey, by: By) -> int:
+    def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: By) -> int:
         with changing(self._database, by, "the key cannot be changed so") as change:
             changes = change.put(schema.keys, _row(old), "key")
             change.insert(schema.keys, _new(new))
+            for limit in limits:
+                change.insert(schema.limits, asdict(limit))
             change.note("key.rotate", old.id, {**changes, "successor": new.key.id})
         return change.revision
 

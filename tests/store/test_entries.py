@@ -1,0 +1,131 @@
+"""The ledger's rows: each once, whatever it says, and their sums."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import fields, replace
+from threading import Barrier
+
+import pytest
+import sqlalchemy as sa
+
+from antiphon.domain.ledger import Entry
+from antiphon.domain.limits import Amounts
+from antiphon.domain.usage import UsageSource
+from antiphon.store import schema
+from antiphon.store.database import Database
+from antiphon.store.entries import INDEXED, LONGEST, SqlEntries
+
+MINUTE = 60_000
+ENTRY = Entry(
+    "e1",
+    "req-1",
+    1_790_000_000_000,
+    "default",
+    "key-1",
+    "ann",
+    "openai",
+    "/v1/chat/completions",
+    "gpt-4o",
+    "cantor",
+    "sha256:ab",
+    "llama",
+    2,
+    100,
+    40,
+    20,
+    5,
+    UsageSource.ENGINE,
+    "price-1",
+    10**15,
+    "USD",
+    "ok",
+    3,
+    0,
+    900,
+    "ännchen",
+    "e0",
+    {"team": "größe", "": "\u2028"},
+)
+
+
+@pytest.fixture
+def entries(database):
+    return SqlEntries(database)
+
+
+def rows(database):
+    with database.reading() as connection:
+        found = connection.execute(sa.select(schema.ledger).order_by("id")).mappings()
+        return [dict(row) for row in found]
+
+
+def test_an_entry_is_kept_with_all_that_it_says(entries, database):
+    entries.add([ENTRY])
+    (kept,) = rows(database)
+    assert json.loads(kept.pop("tags")) == ENTRY.tags
+    assert kept == {each.name: getattr(ENTRY, each.name) for each in fields(Entry) if each.name != "tags"}
+
+
+def test_an_entry_that_is_there_already_changes_nothing_and_holds_no_other_up(entries, database):
+    entries.add([ENTRY])
+    entries.add([replace(ENTRY, output_tokens=9_999), replace(ENTRY, id="e2"), replace(ENTRY, id="e2")])
+    entries.add([])
+    assert [(row["id"], row["output_tokens"]) for row in rows(database)] == [("e1", 20), ("e2", 20)]
+
+
+def test_many_that_add_the_same_entries_at_once_keep_each_once(url, database):
+    together = Barrier(4)
+    batch = [replace(ENTRY, id=f"e{number:04}") for number in range(500)]
+
+    def added(backwards):
+        with closing(Database(url)) as own:
+            together.wait(30)
+            SqlEntries(own).add(batch[::-1] if backwards else batch)
+
+    with ThreadPoolExecutor(4) as threads:
+        for each in [threads.submit(added, number % 2) for number in range(4)]:
+            each.result()
+    assert [row["id"] for row in rows(database)] == [entry.id for entry in batch]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x" * 100_000, "'; DROP TABLE ledger; --", ""])
+def test_no_text_keeps_an_entry_out(entries, database, text):
+    said = dict.fromkeys((*INDEXED, "request_id", "asked", "end_user", "parent", "status"), text)
+    entries.add([replace(ENTRY, tags={text: text}, **said), replace(ENTRY, id="e2")])
+    kept, other = rows(database)
+    assert other["asked"] == "gpt-4o"
+    plain = text.replace("\0", "\ufffd").replace("\ud800", "\ufffd")
+    assert kept["asked"] == kept["end_user"] == plain
+    assert json.loads(kept["tags"]) == {plain: plain}
+    assert {kept[name] for name in INDEXED} == {plain[:LONGEST]}
+
+
+def test_sums_are_those_of_the_rows_by_time_key_user_project_and_model(entries):
+    first, later = ENTRY.at, ENTRY.at + 10 * MINUTE
+    entries.add(
+        [
+            replace(ENTRY, id="old", at=first - 1),
+            ENTRY,
+            replace(ENTRY, id="e2", at=first + 1, status="cancelled", cost=1),
+            replace(ENTRY, id="e3", user=None),
+            replace(ENTRY, id="e4", model="other", key="key-2"),
+            replace(ENTRY, id="e5", at=later),
+        ]
+    )
+    sums = {(used.at, used.key, used.user, used.model): used for used in entries.used(first, MINUTE)}
+    assert {place: used.amounts for place, used in sums.items()} == {
+        (first + 1, "key-1", "ann", "cantor"): Amounts(2, 200, 40, 10**15 + 1),
+        (first, "key-1", None, "cantor"): Amounts(1, 100, 20, 10**15),
+        (first, "key-2", "ann", "other"): Amounts(1, 100, 20, 10**15),
+        (later, "key-1", "ann", "cantor"): Amounts(1, 100, 20, 10**15),
+    }
+    assert {used.project for used in sums.values()} == {"default"}
+    assert [used.at for used in entries.used(first, 1)] == sorted([first, first, first, first + 1, later])
+    assert [used.at for used in entries.used(later, 1)] == [later]
+    assert list(entries.used(later + 1, 1)) == []
+
+
+def test_no_number_keeps_an_entry_out(entries, database):
+    entries.add([replace(ENTRY, cost=2**70), replace(ENTRY, id="e2", cost=0)])
+    assert [row["cost"] for row in rows(database)] == [2**63 - 1, 0]

@@ -1,0 +1,97 @@
+"""Limits and prices: what is put in comes out, every change counts the revision up, and one that was checked
+against what is no longer there is not made."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.prices import Price
+from antiphon.domain.tenancy import Project
+from antiphon.errors import Conflict, NotFound
+from antiphon.store.base import By, DirectoryMoved
+from antiphon.store.database import Database
+from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlTenancy
+
+BY = By("admin", 100)
+MINUTE = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
+AT_ONCE = Limit("limit-2", Subject.MODEL, "cantor", Measure.CONCURRENT, 4, 6, models=None, note="shared")
+PRICE = Price("price-1", "cantor*", "USD", 1_000, 150_000_000, 600_000_000, created=7)
+LATER = Price("price-2", "*", "USD", 2_000, 1 << 40, 1, 0, 2**53, until=3_000, note="sale")
+
+
+@pytest.fixture
+def rules(database):
+    return SqlRules(database)
+
+
+def test_what_is_put_in_comes_out_also_after_a_restart(rules, url):
+    for limit in (MINUTE, AT_ONCE):
+        rules.add_limit(limit, BY)
+    for price in (LATER, PRICE):
+        rules.add_price(price, BY)
+    with closing(SqlTenancy(Database(url))) as restarted:
+        again = restarted.directory()
+    assert again.limits == (MINUTE, AT_ONCE)
+    assert again.prices == (PRICE, LATER)
+
+
+def test_changes_take_the_place_of_what_was_and_leave_entries(rules, tenancy):
+    rules.add_limit(MINUTE, BY)
+    rules.add_price(PRICE, BY)
+    rules.change_limit(replace(MINUTE, amount=60, window=None), BY)
+    rules.change_price(replace(PRICE, until=5_000), BY)
+    directory = tenancy.directory()
+    assert [(limit.amount, limit.window) for limit in directory.limits] == [(60, None)]
+    assert [price.until for price in directory.prices] == [5_000]
+    rules.remove_limit(MINUTE.id, BY)
+    assert tenancy.directory().limits == ()
+    entries = tenancy.audit(10)
+    actions = ["limit.remove", "price.change", "limit.change", "price.create", "limit.create"]
+    assert [entry.action for entry in entries] == actions
+    assert json.loads(entries[1].detail) == {"until": 5_000}
+    assert json.loads(entries[2].detail) == {"amount": 60, "window": None}
+    assert json.loads(entries[0].detail)["amount"] == 60
+
+
+def test_what_is_not_there_cannot_be_changed_and_what_is_cannot_be_added(rules):
+    rules.add_limit(MINUTE, BY)
+    rules.add_price(PRICE, BY)
+    for change in (
+        lambda: rules.change_limit(AT_ONCE, BY),
+        lambda: rules.remove_limit("none", BY),
+        lambda: rules.change_price(LATER, BY),
+    ):
+        with pytest.raises(NotFound):
+            change()
+    for again in (lambda: rules.add_limit(MINUTE, BY), lambda: rules.add_price(PRICE, BY)):
+        with pytest.raises(Conflict):
+            again()
+
+
+def test_every_change_counts_the_revision_up_and_a_failed_one_does_not(rules, tenancy):
+    before = tenancy.revision()
+    assert rules.add_limit(MINUTE, BY) == before + 1 == tenancy.revision()
+    assert tenancy.add_project(Project("project-1", "One", 5), BY) == before + 2
+    for failing in (lambda: rules.add_limit(MINUTE, BY), lambda: rules.remove_limit("none", BY)):
+        with pytest.raises((Conflict, NotFound)):
+            failing()
+    tenancy.set_mark("pepper", "it")
+    assert tenancy.directory().revision == tenancy.revision() == before + 2
+
+
+def test_a_change_that_was_checked_against_an_earlier_revision_is_not_made(rules, tenancy):
+    known = tenancy.directory().revision
+    rules.add_limit(MINUTE, replace(BY, known=known))
+    for late in (
+        lambda: rules.remove_limit(MINUTE.id, replace(BY, known=known)),
+        lambda: tenancy.add_project(Project("project-1", "One", 5), replace(BY, known=known)),
+    ):
+        with pytest.raises(DirectoryMoved):
+            late()
+    directory = tenancy.directory()
+    assert (directory.limits, len(directory.projects), directory.revision) == ((MINUTE,), 1, known + 1)
+    assert len(tenancy.audit(10)) == 1
