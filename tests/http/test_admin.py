@@ -12,7 +12,10 @@ from starlette.routing import Route
 from antiphon.auth.base import Chosen
 from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
+from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
+from antiphon.auth.pricing import Pricing
+from antiphon.auth.reading import Reading
 from antiphon.auth.secrets import Pepper, new_key
 from antiphon.auth.tenants import Tenants
 from antiphon.auth.tokens import ServiceKey
@@ -20,8 +23,12 @@ from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
 from antiphon.http.app import route_table
 from antiphon.http.authenticate import PUBLIC
+from antiphon.limits.local import LocalLimiter
 from antiphon.store.database import Database
+from antiphon.store.entries import SqlEntries
+from antiphon.store.rules import SqlRules
 from antiphon.store.tenancy import SqlTenancy
+from antiphon.store.usage import SqlUsage
 from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
@@ -39,7 +46,11 @@ class Keyed(Served):
         assert self.edge.tenants is not None
         return self.edge.tenants
 
-    async def prepare(self):
+    entries: SqlEntries
+    """The ledger of the server's database."""
+
+    async def prepare(self, entries):
+        object.__setattr__(self, "entries", entries)
         await self.tenants.load()
         made = await self.tenants.add_key(OPERATOR, WantedKey(KeyKind.ADMIN))
         object.__setattr__(self, "admin", made.secret)
@@ -68,10 +79,19 @@ async def keyed(folder, **how):
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
         tenancy = SqlTenancy(database)
-        tenants = Tenants(Changes(tenancy, [ring.learn], clock), tenancy, pepper)
-        edge = replace(plain.edge, verifiers=(ServiceKey(KEY, alone=False), ring), tenants=tenants)
+        changes = Changes(tenancy, [ring.learn], clock)
+        tenants = Tenants(changes, tenancy, pepper)
+        edge = replace(
+            plain.edge,
+            verifiers=(ServiceKey(KEY, alone=False), ring),
+            tenants=tenants,
+            limiting=Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock)),
+            pricing=Pricing(changes, SqlRules(database)),
+            reading=(reading := Reading(changes, SqlUsage(database))),
+        )
         async with serving_edge(edge) as (port, connections):
-            yield await Keyed(port, plain.engine, edge, connections).prepare()
+            yield await Keyed(port, plain.engine, edge, connections).prepare(SqlEntries(database))
+    reading.close()
     tenants.close()
 
 
@@ -331,6 +351,8 @@ READS = ("/tokenize", "/detokenize", "/apply-template")
 
 def asked_of(method, path):
     """Which right a route asks for, said a second time and by another way."""
+    if "/usage" in path:
+        return "read"
     if "/admin/" in path:
         return "manage"
     if path == "/metrics":
@@ -395,7 +417,9 @@ async def test_the_document_describes_every_admin_route_and_its_answers_truly(se
     }
     assert described == served
     await server.asked(server.admin, f"{ROOT}/users", {"name": "Ann"})
-    for path in ("/projects", "/users", "/keys", "/audit", "/projects/default/members"):
+    limit = {"subject": "model", "target": "m", "measure": "cost", "window": "week", "amount": 2**53}
+    assert (await server.asked(server.admin, f"{ROOT}/limits", limit)).status == 201
+    for path in ("/projects", "/users", "/keys", "/limits", "/audit", "/projects/default/members"):
         found = document["paths"][f"{ROOT}{path.replace('default', '{project}')}"]["get"]
         schema = found["responses"]["200"]["content"]["application/json"]["schema"]
         answer = (await server.asked(server.admin, ROOT + path)).json()

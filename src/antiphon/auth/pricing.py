@@ -36,11 +36,6 @@ class Pricing:
         self._changes = changes
         self._rules = rules
 
-    @property
-    def currency(self) -> str | None:
-        """The one of all prices; None where there is none yet."""
-        return next((price.currency for price in self._changes.directory.prices), None)
-
     def prices(self, actor: Actor) -> list[Price]:
         """All of them, also those that ended."""
         require_admin(actor)
@@ -112,9 +107,10 @@ class Pricing:
         return price
 
     def _require_sound(self, price: Price, now: int) -> None:
-        if self.currency not in (None, price.currency):
+        currency = next((each.currency for each in self._changes.directory.prices), price.currency)
+        if price.currency != currency:
             raise InvalidValue(
-                f"the prices of this server are in {self.currency}, and costs are summed: it has one currency",
+                f"this server's prices are in {currency}; costs are summed, so it has one currency",
                 param="currency",
             )
         if price.since < now:

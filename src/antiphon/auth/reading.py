@@ -37,6 +37,11 @@ class Reading:
         self._usage = usage
         self._threads = ThreadPoolExecutor(THREADS, "antiphon-usage")
 
+    @property
+    def currency(self) -> str | None:
+        """That of all prices; None where there is none yet."""
+        return next((price.currency for price in self._changes.directory.prices), None)
+
     def close(self) -> None:
         """Waits for the reads that run. Before the store is let go of."""
         self._threads.shutdown(cancel_futures=True)
@@ -93,10 +98,9 @@ def _confined(actor: Actor, role: Role | None) -> tuple[Condition, ...]:
     project = Condition(Field.PROJECT, actor.project)
     if role in (Role.OWNER, Role.VIEWER):
         return (project,)
-    if role is Role.MEMBER:
-        return project, Condition(Field.USER, actor.user)
-    own = Condition(Field.KEY, actor.id)
-    return (project, own) if actor.user is None else (project, own, Condition(Field.USER, actor.user))
+    user = () if actor.user is None else (Condition(Field.USER, actor.user),)
+    key = () if role is Role.MEMBER and user else (Condition(Field.KEY, actor.id),)
+    return (project, *key, *user)
 
 
 def _require_impersonal(dimensions: Iterable[Dimension]) -> None:

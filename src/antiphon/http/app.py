@@ -13,7 +13,10 @@ from starlette.routing import BaseRoute, Match, Route
 from antiphon.dialects.base import Dialect, LoraDialect, LoraOperations, OwnDialect
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
+from antiphon.http.admin.limits import AdminLimits
+from antiphon.http.admin.pricing import PriceRoutes
 from antiphon.http.admin.routes import Admin
+from antiphon.http.admin.usage import UsageRoutes
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.edge import Edge
 from antiphon.http.embed import Embed
@@ -91,11 +94,15 @@ def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
 
 
 def _managed(edge: Edge) -> Iterator[Route]:
-    """The paths of projects, users and keys, where keys are on."""
-    if edge.tenants is None:
-        return
+    """The paths of projects, users, keys, limits, prices and usage, where keys are on."""
     gate = [Middleware(Gate, edge)]
-    for method, path, handler in Admin(edge.tenants).table():
+    tables = [
+        *([] if edge.tenants is None else Admin(edge.tenants, edge.limiting).table()),
+        *([] if edge.limiting is None else AdminLimits(edge.limiting).table()),
+        *([] if edge.pricing is None else PriceRoutes(edge.pricing).table()),
+        *([] if edge.reading is None else UsageRoutes(edge.reading, edge.clock).table()),
+    ]
+    for method, path, handler in tables:
         yield Route(path, handler, methods=[method], middleware=gate if method in WITH_BODY else None)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from antiphon.domain.limits import Subject
+from antiphon.http.admin import describe_usage, shapes, shapes_limits, shapes_prices, shapes_usage
 from antiphon.http.admin.pages import MOST, ROOT, USUAL
-from antiphon.http.admin.shapes import ANSWERS, REQUESTS
 
 REF = "#/components/schemas/{name}"
 PREFIX = "Admin"
@@ -36,6 +37,18 @@ OPERATIONS: Mapping[tuple[str, str], tuple[str, str | None, str | None, int]] = 
         ("post", "/keys/{key}/rotate"): ("Make a successor", "Rotation", "NewKeyCard", MADE),
         ("post", "/keys/{key}/revoke"): ("End a key now", "Nothing", "KeyCard", 200),
         ("delete", "/keys/{key}"): ("End a key now", None, "KeyCard", 200),
+        ("get", "/limits"): ("Limits that the caller may see", None, "LimitPage", 200),
+        ("post", "/limits"): ("Set a limit or a budget", "NewLimit", "LimitCard", MADE),
+        ("get", "/limits/{limit}"): ("One limit, and how it stands now", None, "StandingLimit", 200),
+        ("patch", "/limits/{limit}"): ("Another amount, another note", "LimitChange", "LimitCard", 200),
+        ("delete", "/limits/{limit}"): ("Remove a limit", None, None, GONE),
+        ("get", "/prices"): ("All prices, also those that ended", None, "PricePage", 200),
+        ("post", "/prices"): ("Add a price", "NewPrice", "PriceCard", MADE),
+        ("get", "/prices/{price}"): ("One price", None, "PriceCard", 200),
+        ("patch", "/prices/{price}"): ("Note, end at another time", "PriceChange", "PriceCard", 200),
+        ("delete", "/prices/{price}"): ("End a price now", None, "PriceCard", 200),
+        ("get", "/usage"): ("What was used, summed", None, "UsageReport", 200),
+        ("get", "/usage/entries"): ("What was used, one by one", None, "EntryPage", 200),
         ("get", "/audit"): ("The latest changes first", None, "AuditPage", 200),
     }
 )
@@ -53,7 +66,10 @@ def paths() -> dict[str, dict[str, Any]]:
 def schemas() -> dict[str, Any]:
     """The schemas that they name."""
     template = REF.format(name=f"{PREFIX}{{name}}")
-    _, found = msgspec.json.schema_components([*REQUESTS.values(), *ANSWERS], ref_template=template)
+    known: list[type] = []
+    for place in (shapes, shapes_limits, shapes_prices, shapes_usage):
+        known += [*place.REQUESTS.values(), *place.ANSWERS]
+    _, found = msgspec.json.schema_components(known, ref_template=template)
     return {f"{PREFIX}{name}": schema for name, schema in found.items()}
 
 
@@ -70,7 +86,11 @@ def _operation(path: str, summary: str, body: str | None, answer: str | None, st
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in PARAMETER.findall(path)
     ]
-    if answer is not None and answer.endswith("Page"):
+    if path in describe_usage.DESCRIPTIONS:
+        described["description"] = describe_usage.DESCRIPTIONS[path]
+        named += describe_usage.queries(path)
+        content |= describe_usage.files()
+    elif answer is not None and answer.endswith("Page"):
         named += _paging(path)
     if named:
         described["parameters"] = named
@@ -89,6 +109,10 @@ def _paging(path: str) -> list[dict[str, Any]]:
         named.append({"name": "target", "in": "query", "schema": {"type": "string"}})
     else:
         named.append({"name": "after", "in": "query", "schema": {"type": "string"}})
+    if path == "/limits":
+        subject = {"type": "string", "enum": [*Subject]}
+        named.append({"name": "subject", "in": "query", "schema": subject})
+        named.append({"name": "target", "in": "query", "schema": {"type": "string"}})
     return named
 
 

@@ -1,6 +1,6 @@
 """What every handler of the admin API does: reads the query, cuts lists into pages, answers in JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -12,15 +12,20 @@ from antiphon.errors import InvalidValue, UnknownParameter
 from antiphon.http.admin.shapes import Page
 from antiphon.http.edge import exchange_of
 
+Handler = Callable[[Request], Awaitable[Response]]
+
 ROOT = "/admin/v1"
 MOST = 1_000
 USUAL = 100
 """Things of one page."""
 
 
-def page(request: Request, cards: Sequence[tuple[str, msgspec.Struct]], shape: type[Page]) -> Response:
-    """Those after the id that the query names."""
-    query = query_of(request, "limit", "after")
+def page(
+    request: Request, cards: Sequence[tuple[str, msgspec.Struct]], shape: type[Page], *filters: str
+) -> Response:
+    """Those after the id that the query names. `filters`: what else it may say, by which the cards were
+    chosen."""
+    query = query_of(request, "limit", "after", *filters)
     limit, after = limit_of(query), query.get("after")
     at = 0
     if after is not None:
@@ -39,25 +44,26 @@ def listed(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[
     )
 
 
-def query_of(request: Request, *known: str) -> dict[str, str]:
-    """The query by name. Raises UnknownParameter and InvalidValue for what would be dropped."""
+def query_of(request: Request, *known: str, also: Callable[[str], bool] = lambda _: False) -> dict[str, str]:
+    """The query by name; `also` tells what other names are known. Raises UnknownParameter and InvalidValue
+    for what would be dropped."""
     said: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
-        if name not in known:
+        if name not in known and not also(name):
             raise UnknownParameter(
                 f"unknown query field {shown_key(name)}; known: {', '.join(known)}", param=shown_key(name)
             )
         if name in said:
-            raise InvalidValue(f"{name} is said twice", param=name)
+            raise InvalidValue(f"{shown_key(name)} is said twice", param=shown_key(name))
         said[name] = value
     return said
 
 
-def limit_of(query: Mapping[str, str]) -> int:
+def limit_of(query: Mapping[str, str], usual: int = USUAL, most: int = MOST) -> int:
     """How many things one page holds. Raises InvalidValue."""
-    said = query.get("limit", str(USUAL))
-    if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= MOST):
-        raise InvalidValue(f"limit must be an integer of 1 to {MOST}", param="limit")
+    said = query.get("limit", str(usual))
+    if not (said.isascii() and said.isdigit() and len(said) < 6 and 1 <= int(said) <= most):
+        raise InvalidValue(f"limit must be an integer of 1 to {most}", param="limit")
     return int(said)
 
 

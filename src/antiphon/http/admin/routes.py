@@ -1,25 +1,36 @@
 """The handlers of /admin/v1, and where they lie."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.tenants import Tenants
 from antiphon.domain.tenancy import Grant, Key, Membership
 from antiphon.errors import InvalidValue
 from antiphon.http.admin import shapes
-from antiphon.http.admin.pages import ROOT, actor_of, answer, body_of, limit_of, listed, page, query_of
-
-Handler = Callable[[Request], Awaitable[Response]]
+from antiphon.http.admin.pages import (
+    ROOT,
+    Handler,
+    actor_of,
+    answer,
+    body_of,
+    limit_of,
+    listed,
+    page,
+    query_of,
+)
 
 
 class Admin:
     """The handlers over the tenants of one server."""
 
-    def __init__(self, tenants: Tenants) -> None:
+    def __init__(self, tenants: Tenants, limiting: Limiting | None = None) -> None:
+        """`limiting`: what limits the successors of keys as they were."""
         self._tenants = tenants
+        self._limiting = limiting
 
     def table(self) -> Iterator[tuple[str, str, Handler]]:
         """Method, path and handler of each."""
@@ -144,7 +155,10 @@ class Admin:
     async def rotate_key(self, request: Request) -> Response:
         """Makes a successor; the old key ends after the overlap."""
         overlap = shapes.decoded(body_of(request), shapes.Rotation).overlap
-        made = await self._tenants.rotate_key(actor_of(request), request.path_params["key"], overlap)
+        old = request.path_params["key"]
+        made = await self._tenants.rotate_key(actor_of(request), old, overlap)
+        if self._limiting is not None:
+            await self._limiting.inherit(actor_of(request), old, made.key.id)
         return answer(shapes.made_card(made), 201)
 
     async def revoke_key(self, request: Request) -> Response:

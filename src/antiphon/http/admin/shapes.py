@@ -1,6 +1,7 @@
 """What the admin API takes and gives, as JSON."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon import complaints
 from antiphon.auth.tenants import MadeKey
 from antiphon.dialects.strict_json import read_object
+from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
@@ -304,11 +306,29 @@ def _explained(complaint: complaints.Complaint) -> AntiphonError:
     if complaint.chooses and path in CHOICES:
         taken = " or ".join(CHOICES[path])
     elif "matching regex" in complaint.said:
-        taken = "an email address" if path == "email" else "a text without control characters"
+        taken = TEXTS.get(path, "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
 
 
-CHOICES: Mapping[str, tuple[str, ...]] = {"kind": tuple(KeyKind), "role": tuple(Role)}
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "email": "an email address",
+        "currency": "three capital letters, as in ISO 4217: USD",
+        **dict.fromkeys(
+            ("input", "output", "cached", "request"),
+            "a decimal text of at most nine digits behind the point, and seven before it: 0.15",
+        ),
+    }
+)
+"""What fields of a pattern take."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "kind": tuple(KeyKind),
+    "role": tuple(Role),
+    "subject": tuple(Subject),
+    "measure": tuple(Measure),
+    "window": tuple(Window),
+}
 """What fields of few values take."""
 
 REQUESTS: Mapping[str, type[Struct]] = {
