@@ -23,6 +23,7 @@ from antiphon.settings_errors import explained, nearest
 from antiphon.settings_hub import HubSettings
 from antiphon.settings_keys import KeysSettings
 from antiphon.settings_ledger import LedgerSettings
+from antiphon.settings_limits import LimitsSettings
 from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
 from antiphon.settings_meta import AT_LEAST_ZERO, said
 from antiphon.settings_model import ModelSettings
@@ -98,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hub: HubSettings = HubSettings()
     lora: LoraSettings = LoraSettings()
     keys: KeysSettings = KeysSettings()
+    limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     oidc: OidcSettings = OidcSettings()
     log: LogSettings = LogSettings()
@@ -106,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aliases: tuple[AliasSettings, ...] = ()
 
 
-SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "ledger", "oidc", "log")
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "limits", "ledger", "oidc", "log")
 
 
 def declared(section: str) -> Iterator[tuple[str, str, str, object]]:

@@ -18,6 +18,7 @@ LAYERS = {
     "antiphon.settings_hub": 1,
     "antiphon.settings_keys": 1,
     "antiphon.settings_ledger": 1,
+    "antiphon.settings_limits": 1,
     "antiphon.settings_lora": 1,
     "antiphon.settings_meta": 1,
     "antiphon.settings_model": 1,
@@ -94,6 +95,7 @@ BORDERS = {
         "antiphon.cli",
     ),
     "psycopg": ("antiphon.store",),
+    "redis": ("antiphon.limits.redis",),
     "sqlite3": ("antiphon.store",),
     "sqlalchemy": ("antiphon.store",),
     "alembic": ("antiphon.store",),
@@ -105,6 +107,7 @@ BORDERS = {
         "antiphon.settings_hub",
         "antiphon.settings_keys",
         "antiphon.settings_ledger",
+        "antiphon.settings_limits",
         "antiphon.settings_lora",
         "antiphon.settings_meta",
         "antiphon.settings_model",
@@ -126,7 +129,7 @@ BORDERS = {
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
     "uvicorn": ("antiphon.http", "antiphon.assembly"),
-    "uvloop": ("antiphon.http", "antiphon.engines.host", "antiphon.assembly"),
+    "uvloop": ("antiphon.http", "antiphon.engines.host", "antiphon.assembly", "antiphon.keeper"),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
 }
 SUPERVISED = frozenset({"msgspec"})  # settings are decoded with it; nothing else may reach the supervisor
@@ -228,6 +231,7 @@ def test_what_serves_reaches_no_hub():
     served = (
         "antiphon.assembly.__main__",
         "antiphon.engines.host.__main__",
+        "antiphon.keeper.__main__",
         "antiphon.supervisor",
         "antiphon.sandbox",
     )

@@ -12,7 +12,7 @@ from antiphon.settings import SECTIONS, Settings, declared
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_said import SourceKind, flag
 
-SECRET_SETTINGS = frozenset({"api_key", "pepper"})
+SECRET_SETTINGS = frozenset({"api_key", "pepper", "url"})
 MASK = "***"
 
 

@@ -82,7 +82,7 @@ class LocalLimiter:
         if claim in self._claims:
             raise ValueError(f"claim {claim} stands already")
         now = self._now()
-        asked = [_asked(limit, amounts) for limit in limits]
+        asked = [asked_of(limit, amounts) for limit in limits]
         counted = [self._counter(limit, now) for limit in limits]
         self._refuse(counted, asked, now)
         self._hold(claim, counted, asked, now)
@@ -123,7 +123,7 @@ class LocalLimiter:
         if claim not in self._claims:
             now = self._now()
             counted = [self._counter(limit, now) for limit in limits]
-            self._hold(claim, counted, [_asked(limit, amounts) for limit in limits], now)
+            self._hold(claim, counted, [asked_of(limit, amounts) for limit in limits], now)
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         await self._known(limits)
@@ -211,6 +211,6 @@ class LocalLimiter:
         return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
 
 
-def _asked(limit: Limit, amounts: Amounts) -> int:
+def asked_of(limit: Limit, amounts: Amounts) -> int:
     """What a new claim takes of a limit."""
     return 1 if limit.measure is Measure.CONCURRENT else amounts.of(limit.measure)

@@ -1,0 +1,92 @@
+"""What is sent to the scripts of `limits.scripts`, and what they answer. Speaks with nobody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Window
+from antiphon.errors import LimitsUnavailable
+from antiphon.limits.wording import refusal, worst
+
+MICRO = 1_000_000
+RUNNING = "running"
+"""The kind of what is counted at once."""
+Argument = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of STANDING or TAKE."""
+
+    word: str
+    """`stands`, `refused` or `unknown`."""
+    rows: Sequence[Sequence[int]] = ()
+    """By limit what is used, and microseconds until nothing of it is."""
+    numbers: Sequence[int] = ()
+    """Places of the unknown limits."""
+    refusals: Sequence[Sequence[int]] = ()
+    """Places of the limits that say no, with microseconds until they do not."""
+    at: int = 0
+    """Unix milliseconds."""
+
+    @staticmethod
+    def of(said: object) -> "Answer":
+        """Raises LimitsUnavailable for what no script of ours says."""
+        match said:
+            case ["stands", [*rows]]:
+                return Answer("stands", [_integers(row) for row in rows])
+            case ["unknown", [*numbers]]:
+                return Answer("unknown", numbers=[number - 1 for number in _integers(numbers)])
+            case ["refused", [*rows], [*refusals], int(at)]:
+                refused = [(number - 1, wait) for number, wait in map(_integers, refusals)]
+                return Answer("refused", [_integers(row) for row in rows], refusals=refused, at=at)
+        raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
+
+    def standings(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[Standing, ...]:
+        """How limits stand. Raises what refuses, where one of them does."""
+        standings = tuple(
+            Standing(limit, max(0, limit.amount - used), reset / MICRO)
+            for limit, (used, reset) in zip(limits, self.rows, strict=True)
+        )
+        if not self.refusals:
+            return standings
+        refusals = [
+            (refusal(limits[place], asked[place], wait / MICRO, self.at / 1_000), place)
+            for place, wait in self.refusals
+        ]
+        raise worst(refusals, standings)
+
+
+def kind_of(limit: Limit) -> str:
+    """How the scripts name what a limit counts by."""
+    if limit.measure is Measure.CONCURRENT or limit.window is None:
+        return RUNNING
+    return str(limit.window)
+
+
+def limits_said(limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
+    """Limits with what is asked of each, as arguments."""
+    said: list[Argument] = []
+    for limit, amount in zip(limits, asked, strict=True):
+        said += [limit.id, kind_of(limit), str(limit.measure), limit.amount, amount]
+    return said
+
+
+def used_said(claim: str, amounts: Amounts) -> list[Argument]:
+    """What a claim really used, as arguments."""
+    return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
+
+
+def taken_said(limit: Limit, taken: Sequence[tuple[float, int]]) -> list[Argument]:
+    """What was taken of a limit before it had a counter, as arguments: of periods the sum."""
+    said: list[Argument] = [limit.id, kind_of(limit)]
+    if limit.window is not Window.MINUTE:
+        return [*said, 0, sum(amount for _, amount in taken)]
+    for at, amount in sorted(taken):
+        said += [int(at * MICRO), amount]
+    return said
+
+
+def _integers(row: object) -> list[int]:
+    if isinstance(row, list) and all(isinstance(each, int) for each in row):
+        return row
+    raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)

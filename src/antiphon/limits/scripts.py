@@ -1,0 +1,328 @@
+"""What Redis runs, in Lua: the counters of `limits.windows`, kept there, by Redis' own clock.
+
+Each script is one step that nothing comes between. All of them may be sent once more where no answer came:
+what was done is not done again. Keys, below one prefix, each with an expiry:
+
+    w:ID  hash   amounts of a window that slides by bucket, `t` their sum, `s` that the ledger was asked
+    q:ID  list   the numbers of these buckets, the oldest first
+    p:ID  hash   amounts of periods by their beginning, and `s`
+    r:ID  set    claims that run, by when their lease ends (milliseconds)
+    k:ID  text   a claim: how often it took, and where it took how much of which limit (MessagePack)
+
+A kind is `minute`, `day`, `week`, `month` or `running`. Numbers are integers up to 2^53, which Lua holds
+exactly.
+"""
+
+from dataclasses import dataclass
+
+from antiphon.limits.windows import BUCKET, BUCKETS
+
+MICROSECOND = 1_000
+"""Nanoseconds."""
+DAY_S = 24 * 3600
+"""Seconds after which a key that nobody uses expires, but those of periods after 40 times as many; the ledger
+knows what they counted."""
+TIME = "redis.call('TIME')"
+"""Where the time comes from, as seconds and microseconds."""
+
+SHARED = """
+local BUCKET, BUCKETS, AGAIN = %BUCKET%, %BUCKETS%, 1000000
+local KEPT = {minute = %DAY%, period = 40 * %DAY%}
+local CLAIM, RUNNING = %DAY%, %DAY%
+local prefix = KEYS[1]
+local time = %TIME%
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function text(number) return string.format('%.0f', number) end
+local function key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
+local function hashed(kind, id) return key(kind == 'minute' and 'w' or 'p', id) end
+
+-- Days from 1970 of the first of a month, whose number may be 13.
+local function first_of(year, month)
+  if month > 12 then year, month = year + 1, 1 end
+  local y = month <= 2 and year - 1 or year
+  local era = math.floor(y / 400)
+  local of_era = y - era * 400
+  local of_year = math.floor((153 * (month + (month > 2 and -3 or 9)) + 2) / 5)
+  local days = of_era * 365 + math.floor(of_era / 4) - math.floor(of_era / 100) + of_year
+  return era * 146097 + days - 719468
+end
+
+-- Beginning and end of a period of UTC, in seconds.
+local function period(kind)
+  local day = math.floor(now / 86400000000)
+  if kind == 'day' then return day * 86400, (day + 1) * 86400 end
+  if kind == 'week' then
+    local monday = day - (day + 3) % 7
+    return monday * 86400, (monday + 7) * 86400
+  end
+  local year = 1970 + math.floor(day / 365.2425)
+  if first_of(year, 1) > day then year = year - 1 end
+  if first_of(year + 1, 1) <= day then year = year + 1 end
+  local month = 12
+  while first_of(year, month) > day do month = month - 1 end
+  return first_of(year, month) * 86400, first_of(year, month + 1) * 86400
+end
+
+-- What counts now.
+local function used(kind, id)
+  if kind == 'running' then
+    redis.call('ZREMRANGEBYSCORE', key('r', id), '-inf', text(math.floor(now / 1000)))
+    return redis.call('ZCARD', key('r', id))
+  end
+  if kind ~= 'minute' then
+    return tonumber(redis.call('HGET', key('p', id), text((period(kind)))) or 0)
+  end
+  local hash, queue = key('w', id), key('q', id)
+  local oldest = math.floor(now / BUCKET) - BUCKETS
+  local bucket = redis.call('LINDEX', queue, 0)
+  while bucket and tonumber(bucket) < oldest do
+    local amount = redis.call('HGET', hash, bucket)
+    if amount then
+      redis.call('HINCRBY', hash, 't', text(-tonumber(amount)))
+      redis.call('HDEL', hash, bucket)
+    end
+    redis.call('LPOP', queue)
+    bucket = redis.call('LINDEX', queue, 0)
+  end
+  return tonumber(redis.call('HGET', hash, 't') or 0)
+end
+
+-- Counts more, and says where.
+local function take(kind, id, amount)
+  if kind == 'minute' then
+    local hash, queue = key('w', id), key('q', id)
+    local bucket = math.floor(now / BUCKET)
+    local newest = tonumber(redis.call('LINDEX', queue, -1) or -1)
+    if bucket <= newest then
+      bucket = newest  -- also where the clock was set back: they stay in order
+    else
+      redis.call('RPUSH', queue, text(bucket))
+      redis.call('EXPIRE', queue, KEPT.minute)
+    end
+    redis.call('HINCRBY', hash, text(bucket), text(amount))
+    redis.call('HINCRBY', hash, 't', text(amount))
+    redis.call('EXPIRE', hash, KEPT.minute)
+    return bucket
+  end
+  local begin = period(kind)
+  redis.call('HINCRBY', key('p', id), text(begin), text(amount))
+  redis.call('EXPIRE', key('p', id), KEPT.period)
+  return begin
+end
+
+-- Counts less of what was taken at a place, where it still counts.
+local function give(kind, id, place, amount)
+  if redis.call('HEXISTS', hashed(kind, id), text(place)) == 0 then return end
+  local stays = redis.call('HINCRBY', hashed(kind, id), text(place), text(-amount))
+  if kind ~= 'minute' then return end
+  redis.call('HINCRBY', key('w', id), 't', text(-amount))
+  if stays <= 0 then
+    redis.call('HDEL', key('w', id), text(place))
+    redis.call('LREM', key('q', id), -1, text(place))
+  end
+end
+
+-- Microseconds until a bucket leaves the window.
+local function left(bucket) return math.max(0, (bucket + BUCKETS + 1) * BUCKET - now) end
+
+-- Microseconds until nothing of what counts now counts any more.
+local function reset(kind, id)
+  if kind == 'running' then return 0 end
+  if kind == 'minute' then
+    local newest = redis.call('LINDEX', key('q', id), -1)
+    return newest and left(tonumber(newest)) or 0
+  end
+  local _, finish = period(kind)
+  return finish * 1000000 - now
+end
+
+-- Microseconds until so much less counts.
+local function wait(kind, id, excess)
+  if kind == 'running' then return AGAIN end
+  if kind ~= 'minute' then return reset(kind, id) end
+  local freed = 0
+  for from = 0, BUCKETS, 20 do
+    for _, bucket in ipairs(redis.call('LRANGE', key('q', id), from, from + 19)) do
+      freed = freed + tonumber(redis.call('HGET', key('w', id), bucket) or 0)
+      if freed >= excess then return left(tonumber(bucket)) end
+    end
+  end
+  return BUCKETS * BUCKET
+end
+
+local function claim_of(id)
+  local packed = redis.call('GET', key('k', id))
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
+local function keep(id, claim)
+  redis.call('SET', key('k', id), cmsgpack.pack(claim), 'EX', CLAIM)
+end
+
+-- The limits that ARGV names from a place on, each in five: id, kind, measure, limit, what is asked.
+local function limits_from(place)
+  local limits = {}
+  for at = place, #ARGV, 5 do
+    limits[#limits + 1] = {
+      id = ARGV[at], kind = ARGV[at + 1], measure = ARGV[at + 2],
+      amount = tonumber(ARGV[at + 3]), asked = tonumber(ARGV[at + 4]),
+    }
+  end
+  return limits
+end
+
+-- The numbers of those whose counters have to be made from the ledger first.
+local function unknown(limits)
+  local numbers = {}
+  for number, limit in ipairs(limits) do
+    if limit.kind ~= 'running' and redis.call('HEXISTS', hashed(limit.kind, limit.id), 's') == 0 then
+      numbers[#numbers + 1] = number
+    end
+  end
+  return numbers
+end
+
+local function standings(limits)
+  local stand = {}
+  for number, limit in ipairs(limits) do
+    stand[number] = {used(limit.kind, limit.id), reset(limit.kind, limit.id)}
+  end
+  return stand
+end
+"""
+
+STANDING = """
+local limits = limits_from(1)
+local numbers = unknown(limits)
+if #numbers > 0 then return {'unknown', numbers} end
+return {'stands', standings(limits)}
+"""
+"""Arguments: limits. Answers how they stand (used, microseconds until reset), or which are unknown."""
+
+TAKE = """
+local id, step, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local limits = limits_from(4)
+local numbers = unknown(limits)
+if #numbers > 0 then return {'unknown', numbers} end
+local claim = claim_of(id)
+if claim and claim.step >= step then return {'stands', standings(limits)} end
+local refusals = {}
+for number, limit in ipairs(limits) do
+  local excess = used(limit.kind, limit.id) + limit.asked - limit.amount
+  if limit.asked > 0 and excess > 0 then
+    refusals[#refusals + 1] = {number, wait(limit.kind, limit.id, excess)}
+  end
+end
+if #refusals > 0 then return {'refused', standings(limits), refusals, math.floor(now / 1000)} end
+if not claim then
+  claim = {held = {}}
+  for number, limit in ipairs(limits) do
+    claim.held[number] = {id = limit.id, kind = limit.kind, measure = limit.measure, parts = {}}
+  end
+end
+claim.step = step
+for number, limit in ipairs(limits) do
+  if limit.kind == 'running' then
+    if limit.asked > 0 then
+      redis.call('ZADD', key('r', limit.id), text(math.floor(now / 1000) + lease), id)
+      redis.call('EXPIRE', key('r', limit.id), RUNNING)
+    end
+  elseif limit.asked > 0 then
+    local parts = claim.held[number].parts
+    parts[#parts + 1] = {take(limit.kind, limit.id, limit.asked), limit.asked}
+  end
+end
+keep(id, claim)
+return {'stands', standings(limits)}
+"""
+"""Arguments: the claim, which of its takings this is, milliseconds of its lease, limits. Answers as STANDING
+does, or which limits have no room and for how long, and the time (Unix milliseconds)."""
+
+SETTLE = """
+for at = 1, #ARGV, 5 do
+  local id = ARGV[at]
+  local claim = claim_of(id)
+  local amounts = {
+    requests = tonumber(ARGV[at + 1]), input_tokens = tonumber(ARGV[at + 2]),
+    output_tokens = tonumber(ARGV[at + 3]), cost = tonumber(ARGV[at + 4]),
+  }
+  amounts.tokens = amounts.input_tokens + amounts.output_tokens
+  for _, held in ipairs(claim and claim.held or {}) do
+    if held.kind == 'running' then
+      redis.call('ZREM', key('r', held.id), id)
+    else
+      used(held.kind, held.id)
+      local excess = -amounts[held.measure]
+      for _, part in ipairs(held.parts) do excess = excess + part[2] end
+      if excess < 0 then take(held.kind, held.id, -excess) end
+      for number = #held.parts, 1, -1 do
+        local less = math.min(excess, held.parts[number][2])
+        if less > 0 then
+          give(held.kind, held.id, held.parts[number][1], less)
+          excess = excess - less
+        end
+      end
+    end
+  end
+  redis.call('DEL', key('k', id))
+end
+return 'settled'
+"""
+"""Arguments: claims, each with what was used: requests, input tokens, output tokens, cost."""
+
+RENEW = """
+for at = 2, #ARGV do
+  local claim = claim_of(ARGV[at])
+  for _, held in ipairs(claim and claim.held or {}) do
+    if held.kind == 'running' then
+      redis.call('ZADD', key('r', held.id), text(math.floor(now / 1000) + tonumber(ARGV[1])), ARGV[at])
+      redis.call('EXPIRE', key('r', held.id), RUNNING)
+    end
+  end
+  redis.call('EXPIRE', key('k', ARGV[at]), CLAIM)
+end
+return 'renewed'
+"""
+"""Arguments: milliseconds of a lease, claims that still stand."""
+
+SEED = """
+local id, kind = ARGV[1], ARGV[2]
+if redis.call('HSETNX', hashed(kind, id), 's', '1') == 0 then return 'known' end
+redis.call('EXPIRE', hashed(kind, id), KEPT[kind] or KEPT.period)
+for at = 3, #ARGV, 2 do
+  if kind ~= 'minute' then
+    take(kind, id, tonumber(ARGV[at + 1]))
+  else
+    local bucket = text(math.floor(tonumber(ARGV[at]) / BUCKET))
+    if redis.call('HEXISTS', key('w', id), bucket) == 0 then
+      redis.call('RPUSH', key('q', id), bucket)
+      redis.call('EXPIRE', key('q', id), KEPT.minute)
+    end
+    redis.call('HINCRBY', key('w', id), bucket, ARGV[at + 1])
+    redis.call('HINCRBY', key('w', id), 't', ARGV[at + 1])
+  end
+end
+return 'seeded'
+"""
+"""Arguments: one limit and its kind, then moments (Unix microseconds, the earliest first) and amounts of what
+was taken of it. Whoever comes first makes the counter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """All of them, whole."""
+
+    take: str
+    standing: str
+    settle: str
+    renew: str
+    seed: str
+
+
+def scripts(time: str = TIME) -> Scripts:
+    """The scripts by a clock, said in Lua."""
+    said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "TIME": time}
+    shared = SHARED
+    for name, value in said.items():
+        shared = shared.replace(f"%{name}%", str(value))
+    return Scripts(*(shared + each for each in (TAKE, STANDING, SETTLE, RENEW, SEED)))
