@@ -353,6 +353,7 @@ def test_a_host_is_given_no_credential_and_no_process_shows_one_or_may_dump_its_
         assert not any(CANARY in value for value in given.values())
         assert "ANTIPHON_API_KEY" not in given
         assert given["OMP_WAIT_POLICY"] == "passive"
+        assert given["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
         assert "ANTIPHON_API_KEY" not in environment(server.knows()["pid"])
         for pid in server.family():
             assert CANARY not in Path(f"/proc/{pid}/cmdline").read_text()
@@ -377,8 +378,10 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
         "GGML_X": "1",
         "OMP_NUM_THREADS": "2",
         "OMP_WAIT_POLICY": "active",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }
-    assert host_environment({"OMP_WAIT_POLICY": "active"}, "passive") == {"OMP_WAIT_POLICY": "active"}
+    said = {"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    assert host_environment(said, "passive") == said
     assert http_environment(offered) == {k: v for k, v in offered.items() if k != "ANTIPHON_API_KEY"}
 
 
