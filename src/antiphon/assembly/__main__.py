@@ -80,8 +80,8 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 await serve(create_app(edge), edge, listener, accepting)
         await models.aclose()
         await account.aclose()
-        if edge.tenants is not None:
-            edge.tenants.close()
+        if managed is not None:
+            managed.close()
 
 
 @asynccontextmanager

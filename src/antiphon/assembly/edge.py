@@ -39,6 +39,8 @@ def edge_of(
         settings=settings.server,
         verifiers=tuple(verifiers),
         tenants=None if managed is None else managed.tenants,
+        pricing=None if managed is None else managed.pricing,
+        reading=None if managed is None else managed.reading,
         clock=clock,
         metrics=metrics,
     )

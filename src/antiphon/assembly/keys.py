@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
+from antiphon.auth.pricing import Pricing
+from antiphon.auth.reading import Reading
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
 from antiphon.domain.context import Clock
@@ -27,13 +29,22 @@ class Managed:
     keyring: Keyring
     rulebook: Rulebook
     tenants: Tenants
+    pricing: Pricing
+    reading: Reading
+
+    def close(self) -> None:
+        """Lets go of the store, when nothing asks it any more."""
+        self.reading.close()
+        self.tenants.close()
 
 
 def managing(settings: Settings, clock: Clock) -> Managed:
     """Nothing is read yet: `tenants.load` does."""
     from antiphon.store.database import Database
     from antiphon.store.feed import SqlFeed
+    from antiphon.store.rules import SqlRules
     from antiphon.store.tenancy import SqlTenancy
+    from antiphon.store.usage import SqlUsage
 
     database = Database(settings.keys.store or "", told=False)
     tenancy = SqlTenancy(database)
@@ -45,4 +56,6 @@ def managing(settings: Settings, clock: Clock) -> Managed:
         rulebook.learn(directory.limits, directory.prices)
 
     changes = Changes(tenancy, [learn], clock.wall, SqlFeed(database))
-    return Managed(database, changes, keyring, rulebook, Tenants(changes, tenancy, pepper))
+    tenants = Tenants(changes, tenancy, pepper)
+    pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
+    return Managed(database, changes, keyring, rulebook, tenants, pricing, reading)
