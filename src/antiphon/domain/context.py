@@ -71,11 +71,13 @@ NOWHERE = Origin()
 class Progress:
     """What becomes known of a request on its way; written by the pipeline, read by whoever answers."""
 
-    __slots__ = ("attempts", "standings")
+    __slots__ = ("attempts", "body", "standings")
 
     def __init__(self) -> None:
         self.attempts = 0
         """How often an engine was asked."""
+        self.body = b""
+        """What was sent, word by word."""
         self.standings: tuple[Standing, ...] = ()
         """How the limits that are for it stand, as they were last told."""
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.recording import Recording
+
 DEFAULT_PROJECT = "default"
 """Id of the project that is always there."""
 
@@ -41,6 +43,8 @@ class Project:
     archived: int | None = None
     """Since when none of its keys is accepted."""
     note: str = ""
+    recording: Recording | None = None
+    """How its requests are kept word by word; None, where they are not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,3 +20,13 @@ class Ledger(Protocol):
     def complete(self, entry: Entry) -> None:
         """How it ended; once for each intent, by its id, before the last bytes go to the caller. Raises
         LedgerFull where it cannot be written."""
+
+
+class Recorder(Protocol):
+    """Keeps the words of requests, of projects that want it. No request waits or fails for it."""
+
+    def wants(self, project: str) -> bool:
+        """Whether a project keeps its requests."""
+
+    def keep(self, id_: str, project: str, at: int, request: str, answer: str) -> None:
+        """Takes a request with its answer. `id_`: of its entry; `at`: Unix milliseconds."""

@@ -84,6 +84,21 @@ class Account:
         limits = rules.limits_of(context.actor, model.name)
         self._reservation = Reservation(accounting, self._id, limits, self._price, context.progress, metrics)
 
+    @property
+    def id(self) -> str:
+        """Of its entry."""
+        return self._id
+
+    @property
+    def at(self) -> int:
+        """Unix milliseconds when it began."""
+        return self._at
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether there is an entry."""
+        return self._intent is not None
+
     async def open(self) -> None:
         """Takes the request itself out of its limits. Raises what refuses it."""
         await self._reservation.open()

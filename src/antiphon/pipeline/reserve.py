@@ -11,7 +11,7 @@ from antiphon.domain.context import Progress
 from antiphon.domain.limits import Amounts, Limit, Standing
 from antiphon.domain.prices import Price
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
-from antiphon.ledger.base import Ledger
+from antiphon.ledger.base import Ledger, Recorder
 from antiphon.limits.base import Limiter
 from antiphon.pipeline.rules import Rulebook
 from antiphon.telemetry.metrics import Metrics
@@ -37,6 +37,8 @@ class Accounting:
     reserve_tokens: int
     """Output tokens that a request reserves which does not say how many it wants, and by how many it then
     goes on."""
+    recorder: Recorder | None = None
+    """Who keeps requests word by word, of projects that want it."""
 
 
 class Reservation:

@@ -17,6 +17,7 @@ from antiphon.pipeline.account import Account
 from antiphon.pipeline.attempt import attempt
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
+from antiphon.pipeline.recording import recorded
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.metrics import Metrics
@@ -55,7 +56,11 @@ class Pipeline:
             account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
             context = replace(context, sizing=account)
         attempted = attempt(model.engine, request, context, self.restart_patience)
-        return aclosing(metered(attempted, request, context, self.metrics, account))
+        events = metered(attempted, request, context, self.metrics, account)
+        recorder = None if self.accounting is None else self.accounting.recorder
+        if account is not None and recorder is not None and recorder.wants(context.actor.project):
+            events = recorded(events, account, context, recorder)
+        return aclosing(events)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Vectors of texts; cancelling ends the work. Raises ModelNotFound."""

@@ -8,6 +8,7 @@ from antiphon.domain.ledger import Entry, Used
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
 from antiphon.domain.reports import Dimension, Place, Report, Selection
+from antiphon.domain.recording import Record
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 
 
@@ -134,6 +135,25 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """Tells nothing any more."""
+
+
+class Records(Protocol):
+    """Requests that projects keep word by word. Every method blocks, and belongs into a thread."""
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Keeps them; those whose id is there already change nothing. Raises StoreUnavailable."""
+
+    def page(self, project: str, most: int, before: tuple[int, str] | None = None) -> Sequence[Record]:
+        """The latest of a project first, those before a moment (Unix milliseconds) and an id."""
+
+    def one(self, id_: str) -> Record | None:
+        """That of an id."""
+
+    def expire(self, now: int) -> int:
+        """Removes what has expired by now (Unix seconds); how much it was."""
+
+    def forget(self, project: str) -> int:
+        """Removes all of a project; how much it was."""
 
 
 class Entries(Protocol):

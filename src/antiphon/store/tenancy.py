@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.limits import Limit
+from antiphon.domain.recording import Recording, Redaction
 from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import Conflict, NotFound
 from antiphon.store import schema
@@ -42,13 +43,13 @@ class SqlTenancy:
 
     def add_project(self, project: Project, by: By) -> int:
         with changing(self._database, by, f"a project is named {project.name!r} already") as change:
-            change.insert(schema.projects, asdict(project))
+            change.insert(schema.projects, _project_row(project))
             change.note("project.create", project.id, {"name": project.name})
         return change.revision
 
     def change_project(self, project: Project, by: By) -> int:
         with changing(self._database, by, f"a project is named {project.name!r} already") as change:
-            changes = change.put(schema.projects, asdict(project), "project")
+            changes = change.put(schema.projects, _project_row(project), "project")
             change.note("project.change", project.id, changes)
         return change.revision
 
@@ -149,7 +150,15 @@ def _new(kept: KeptKey) -> dict[str, object]:
 
 
 def _project(row: Row) -> Project:
-    return Project(row["id"], row["name"], row["created"], row["archived"], row["note"])
+    said = row["logging"] and json.loads(row["logging"])
+    recording = Recording(said["days"], tuple(map(Redaction, said["redact"]))) if said else None
+    return Project(row["id"], row["name"], row["created"], row["archived"], row["note"], recording)
+
+
+def _project_row(project: Project) -> dict[str, object]:
+    values = asdict(project)
+    kept = values.pop("recording")
+    return values | {"logging": kept and json.dumps(kept)}
 
 
 def _user(row: Row) -> User:

@@ -1,0 +1,63 @@
+"""Who may have a project's requests kept word by word, and who may read them: its owners and the operator."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from antiphon.auth.changes import Changes, put
+from antiphon.auth.policy import found
+from antiphon.domain.identity import Actor
+from antiphon.domain.recording import Record, Recording
+from antiphon.domain.tenancy import Project
+from antiphon.errors import NotFound, PermissionDenied
+from antiphon.store.base import Records, Tenancy
+
+
+class Recordings:
+    """The kept requests of one server's projects."""
+
+    def __init__(self, changes: Changes, tenancy: Tenancy, records: Records) -> None:
+        self._changes = changes
+        self._tenancy = tenancy
+        self._records = records
+
+    async def turn(self, actor: Actor, project: str, recording: Recording | None) -> Project:
+        """Has a project's requests kept from now on, or no longer. What was kept stays until it expires.
+        Raises NotFound and PermissionDenied."""
+
+        def changed() -> Project:
+            before = self._ruled(actor, project)
+            new = replace(before, recording=recording)
+            revision = self._tenancy.change_project(new, self._changes.by(actor))
+            self._changes.learn(revision, projects=put(self._changes.directory.projects, new))
+            return new
+
+        return await self._changes.made(changed)
+
+    async def page(
+        self, actor: Actor, project: str, most: int, before: tuple[int, str] | None
+    ) -> Sequence[Record]:
+        """The latest first, those before a moment and id. Raises NotFound and PermissionDenied."""
+        self._ruled(actor, project)
+        return await self._changes.threaded(lambda: self._records.page(project, most, before))
+
+    async def one(self, actor: Actor, id_: str) -> Record:
+        """Raises NotFound, also where the actor may not read it."""
+        record = await self._changes.threaded(lambda: self._records.one(id_))
+        if record is None or not self._is_ruled(actor, record.project):
+            raise NotFound(f"there is no kept request {id_[:100]}")
+        return record
+
+    async def forget(self, actor: Actor, project: str) -> int:
+        """Removes what was kept of a project; how much it was. Raises NotFound and PermissionDenied."""
+        self._ruled(actor, project)
+        return await self._changes.threaded(lambda: self._records.forget(project))
+
+    def _ruled(self, actor: Actor, project: str) -> Project:
+        """A project whose owner, or the operator, the actor is."""
+        seen = found(self._changes.policy.projects(actor), project, "project")
+        if not self._is_ruled(actor, project):
+            raise PermissionDenied("only an owner of the project may keep its requests, and read them")
+        return seen
+
+    def _is_ruled(self, actor: Actor, project: str) -> bool:
+        return actor.admin or self._changes.policy.owns(actor, project)
