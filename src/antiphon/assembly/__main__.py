@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,16 +34,23 @@ from antiphon.errors import (
     StoreUnavailable,
 )
 from antiphon.http.app import create_app
+from antiphon.http.edge import Edge
+from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
+from antiphon.ipc.board import Board
 from antiphon.ipc.frames import from_line
 from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure
+from antiphon.telemetry.sheets import Sheets
 
 THREADS = 1
 """Threads for what would hold the event loop up: large bodies, large conversations. They all compute, and
 several would only take the interpreter from the loop in turn, and keep as many bodies in memory at once."""
+
+ADAPTERS = "adapters.json"
+"""File of the runtime directory in which all HTTP processes see which adapters there are."""
 
 TURN = 0.001
 """Seconds that such a thread computes before the event loop gets its turn. Python's own 5 ms are added to a
@@ -62,9 +70,10 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         try:
             if managed is not None:
                 await managed.tenants.load()
-                accounting = await account.enter_async_context(keeping_account(settings, managed, clock))
-            edge = edge_of(settings, models, clock, managed, accounting)
-            adapters = adapters_over(hosts, edge, settings)
+                keeping = keeping_account(settings, managed, clock, config.keeper)
+                accounting = await account.enter_async_context(keeping)
+            edge = shared(edge_of(settings, models, clock, managed, accounting), config)
+            adapters = adapters_over(hosts, edge, settings, Board(Path(config.runtime), ADAPTERS))
         except (StartupError, StoreUnavailable) as refused:
             _refuse(status, refused)
         if lends(settings.lora):
@@ -80,8 +89,15 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 await serve(create_app(edge), edge, listener, accepting)
         await models.aclose()
         await account.aclose()
+        if edge.sheets is not None:
+            edge.sheets.close()
         if managed is not None:
             managed.close()
+
+
+def shared(edge: Edge, config: HttpConfig) -> Edge:
+    """The edge with the numbers of all HTTP processes."""
+    return replace(edge, sheets=Sheets(Path(config.runtime), partial(own_series, edge)))
 
 
 @asynccontextmanager

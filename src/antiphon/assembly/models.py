@@ -12,6 +12,7 @@ from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import ModelFileError
 from antiphon.http.edge import Edge
+from antiphon.ipc.board import Board
 from antiphon.pipeline.adapters import Adapters, Home
 from antiphon.pipeline.deployments import Deployments
 from antiphon.rendering.adapted import AdaptedRenderer
@@ -67,8 +68,11 @@ def _said(family: str) -> str | None:
     return None if family == "auto" else family
 
 
-def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings) -> Adapters:
-    """What gives the models adapters; those of the settings have their names already."""
+def adapters_over(
+    hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings, board: Board | None = None
+) -> Adapters:
+    """What gives the models adapters; those of the settings have their names already, unless the other
+    processes of this server, which have the same board, have gone on from there."""
     lora = settings.lora
     places = [Path(place) for place in lora.directories]
     keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
@@ -80,10 +84,15 @@ def adapters_over(hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Se
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
                 partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+                hosts[model.name].note_adapters,
             )
-    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics)
+    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, board)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
+    if board is not None:
+        edge.models.follow(adapters.sync)
+        for name in homes:
+            hosts[name].follow(adapters.sync)
     return adapters
 
 

@@ -26,6 +26,7 @@ from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
+from antiphon.telemetry.sheets import Sheets
 
 EXCHANGE = "antiphon.exchange"
 """Key of the Exchange in the scope."""
@@ -59,6 +60,8 @@ class Edge:
     """The generations that run now; shutdown ends them."""
     metrics: Metrics = field(default_factory=Metrics)
     """Shared with the pipeline, which counts generations."""
+    sheets: Sheets | None = None
+    """The numbers of all HTTP processes; None, where there is no other."""
     bodies: Bodies = field(default_factory=Bodies)
     """What all request bodies together hold."""
     adapters: Adapters | None = None

@@ -1,5 +1,5 @@
-"""/metrics: what this process counted and what each engine says of itself, as Prometheus reads it; and the
-counting of requests.
+"""/metrics: what the HTTP processes counted together and what each engine says of itself, as Prometheus reads
+it; and the counting of requests.
 
 An engine is asked while the scrape waits, all of them at once and for a second at most: a dead or busy one is
 told as not being up, and delays nobody.
@@ -23,7 +23,7 @@ from antiphon.http.edge import Edge
 from antiphon.http.routes import edge_of
 from antiphon.telemetry import engines
 from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
-from antiphon.telemetry.metrics import BODY_BYTES, BUILD
+from antiphon.telemetry.metrics import BODY_BYTES, BUILD, PROCESSES
 
 PATIENCE = 1.0
 """Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
@@ -52,10 +52,16 @@ async def show(request: Request) -> Response:
 
 def _series(edge: Edge, seen: dict[str, Seen]) -> Iterator[Series]:
     yield BUILD, {(__version__,): 1}
-    yield BODY_BYTES, {(): edge.bodies.held}
-    yield from edge.metrics.series()
+    yield PROCESSES, {(): 1 if edge.sheets is None else edge.sheets.living()}
+    yield from own_series(edge) if edge.sheets is None else edge.sheets.summed(edge.models.__contains__)
     loads = {model: each.load for model, each in seen.items()}
     yield from engines.series(loads, {model: each.up for model, each in seen.items()})
+
+
+def own_series(edge: Edge) -> Iterator[Series]:
+    """What this process counts."""
+    yield BODY_BYTES, {(): edge.bodies.held}
+    yield from edge.metrics.series()
 
 
 async def observed(models: Models, patience: float = PATIENCE) -> dict[str, Seen]:
@@ -84,6 +90,7 @@ class Count:
     def __init__(self, app: ASGIApp, edge: Edge, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._metrics = edge.metrics
+        self._sheets = edge.sheets
         found = [route for route in routes if isinstance(route, Route)]
         self._whole = frozenset(route.path for route in found if "{" not in route.path)
         self._open = {route.path: route.path_regex for route in found if "{" in route.path}
@@ -91,6 +98,8 @@ class Count:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         began, status = loop.time(), LEFT
+        if self._sheets is not None:
+            self._sheets.touch()
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -102,6 +111,8 @@ class Count:
             await self._app(scope, receive, noted)
         finally:
             self._metrics.answered(self.route(scope["path"]), status, loop.time() - began)
+            if self._sheets is not None:
+                self._sheets.touch()
 
     def route(self, path: str) -> str:
         """The path of the route that answers, as it is declared."""

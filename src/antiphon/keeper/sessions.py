@@ -65,7 +65,7 @@ class Session:
                 self._for_claim(claim, self._answer(message))
 
     def _for_claim(self, claim: str, doing: Coroutine[None, None, None]) -> None:
-        task = self._keeper.tasks.create_task(doing)
+        task = self._keeper.tasks.create_task(_after(self._pending.get(claim), doing))
         self._pending[claim] = task
         task.add_done_callback(lambda _: self._done(claim, task))
 
@@ -120,6 +120,13 @@ class Session:
         if claim in self._claims and claim not in self._pending:
             self._claims.discard(claim)
             self._keeper.limiter.abandon(claim)
+
+
+async def _after(before: asyncio.Task[None] | None, doing: Coroutine[None, None, None]) -> None:
+    """One thing of a claim after the other."""
+    if before is not None:
+        await asyncio.wait([before])
+    await doing
 
 
 def refused(call: int, error: AntiphonError) -> Refused:

@@ -3,19 +3,22 @@ keeper's, and engines know digests.
 
 A name is there from the moment its engine has the adapter until it is unloaded: new requests are then told
 that there is no such model, and those that run with it end as they would have. The same content may have
-several names; its engine lets go of it with the last. Names live in this process: those that the settings
-give are back after a restart, others are not.
+several names; its engine lets go of it with the last. The processes of a server have the same names, on a
+board that each looks at before it answers: they end with the server, and those that the settings give are
+back with the next.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.context import Clock
+from antiphon.domain.deployment import Deployed
 from antiphon.engines.base import Adapting, Engine
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import (
@@ -26,6 +29,8 @@ from antiphon.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
+from antiphon.ipc.board import Board
+from antiphon.ipc.frames import from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
@@ -46,6 +51,8 @@ class Home:
     keep: Keep
     view: Callable[[str], Engine]
     """The model's engine, computing with the adapter of a digest."""
+    note: Callable[[Mapping[str, str]], None] = lambda _: None
+    """Is told all that the engine has, path by digest, which other processes gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +69,47 @@ class Wanted:
     """The one directory that the path lies in; None are the operator's."""
     may_use: Callable[[str], bool] = lambda _: True
     """Whether the caller may know of a base model."""
+    deployed: Callable[[str], Deployed] | None = None
+    """What is remembered of a deployment, by the base model's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A name as it is told to other processes."""
+
+    name: str
+    base: str
+    adapter: Adapter
+    created: int
+    deployed: Deployed | None = None
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """An engine that is closed without waiting."""
+
+    def close(self) -> None: ...
 
 
 class Adapters:
     """The adapters of one server."""
 
-    def __init__(self, models: Models, homes: Mapping[str, Home], clock: Clock, metrics: Metrics) -> None:
-        """`homes`: by the base model's name."""
+    def __init__(
+        self,
+        models: Models,
+        homes: Mapping[str, Home],
+        clock: Clock,
+        metrics: Metrics,
+        board: Board | None = None,
+    ) -> None:
+        """`homes`: by the base model's name. `board`: None, where no other process has the same names."""
         self._models = models
         self._homes = homes
         self._clock = clock
         self._metrics = metrics
+        self._board = board
+        self._revision = 0
+        """Of the board, as these names are."""
         self._reading = asyncio.Lock()
         """Held while files are read, which takes long and memory: one adapter at a time."""
         self._changing = asyncio.Lock()
@@ -113,7 +150,7 @@ class Adapters:
         self._require_free(wanted)
         async with self._reading:
             adapter = await home.keep(wanted.path, wanted.among)
-        async with self._changing:
+        async with self._changed_here():
             self._require_free(wanted)
             before = self._models.get(wanted.name) if wanted.name in self._models else None
             again = before is not None and _same(before, base, adapter)
@@ -127,17 +164,19 @@ class Adapters:
                 await home.engine.add_adapter(adapter.digest, adapter.path)
             except InvalidValue as refused:
                 raise InvalidValue(refused.message, param="lora_path") from None
-            if again:
+            deployed = wanted.deployed and wanted.deployed(base)
+            if again and deployed is None:
                 return
-            self._put(wanted.name, base, adapter)
+            self._put(wanted.name, base, adapter, deployed)
+            self._publish()
             record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
-            if before is not None:
+            if before is not None and not again:
                 await self._release(before)
 
     async def unload(self, name: str) -> None:
         """Takes a name away at once; what runs with it ends. Raises ModelNotFound, or InvalidValue for a
         base model."""
-        async with self._changing:
+        async with self._changed_here():
             model = self._models.get(name) if name in self._models else None
             if model is None:
                 raise ModelNotFound(
@@ -147,14 +186,73 @@ class Adapters:
             if model.parent is None:
                 raise InvalidValue(f"{name!r} is a base model; only adapters are unloaded", param="lora_name")
             self._models.remove(model)
+            self._publish()
             self._metrics.forget(name)
             record("adapter_unloaded", name=name, base=model.parent)
             await self._release(model)
 
-    def _put(self, name: str, base: str, adapter: Adapter) -> None:
+    def sync(self) -> None:
+        """Learns what other processes changed. Costs a look into memory where they did not."""
+        if self._board is None or self._board.revision == self._revision:
+            return
+        self._revision = self._board.revision
+        there = {named.name: named for named in from_line(self._board.read(), tuple[Named, ...])}
+        for model in self._models.adapters():
+            named = there.get(model.name)
+            if named is None or not self._is_served(named):
+                self._models.remove(model)
+                if isinstance(model.engine, Closable):
+                    model.engine.close()
+            if named is None:
+                self._metrics.forget(model.name)
+        for named in there.values():
+            if not self._is_served(named):
+                self._put(named.name, named.base, named.adapter, named.deployed, named.created)
+        for base, home in self._homes.items():
+            home.note({model.adapter.digest: model.adapter.path for model in self._of(base) if model.adapter})
+
+    def _is_served(self, named: Named) -> bool:
+        """Whether a name of the board means the same here."""
+        if named.name not in self._models:
+            return False
+        model = self._models.get(named.name)
+        return _same(model, named.base, named.adapter) and model.deployed == named.deployed
+
+    @asynccontextmanager
+    async def _changed_here(self) -> AsyncIterator[None]:
+        """Nobody else changes names while the context lasts, and what others changed is known."""
+        async with self._changing:
+            if self._board is None:
+                yield
+                return
+            async with self._board.changing():
+                self.sync()
+                yield
+
+    def _publish(self) -> None:
+        """Tells the other processes."""
+        if self._board is None:
+            return
+        names = [
+            Named(model.name, model.parent, model.adapter, model.created, model.deployed)
+            for model in self._models.adapters()
+            if model.parent is not None and model.adapter is not None
+        ]
+        self._board.write(to_line(names))
+        self._revision = self._board.revision
+
+    def _put(
+        self,
+        name: str,
+        base: str,
+        adapter: Adapter,
+        deployed: Deployed | None = None,
+        created: int | None = None,
+    ) -> None:
         engine = self._homes[base].view(adapter.digest)
         kind = self._models.get(base).kind
-        self._models.put(Model(name, engine, int(self._clock.wall()), base, adapter, kind))
+        created = int(self._clock.wall()) if created is None else created
+        self._models.put(Model(name, engine, created, base, adapter, kind, deployed))
 
     async def _release(self, gone: Model) -> None:
         """Has the engine let go of what no name needs any more. One that is away has nothing to let go of."""

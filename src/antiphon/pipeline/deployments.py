@@ -6,9 +6,9 @@ that the operator gave, or that was loaded by its path, is refused.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from antiphon.domain.context import Clock, SystemClock
@@ -47,14 +47,6 @@ class Fetching(Protocol):
         HubUnavailable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A deployment, and the model that it made."""
-
-    model: Model
-    deployed: Deployed
-
-
 class Deployments:
     """The deployed adapters of one server."""
 
@@ -70,7 +62,6 @@ class Deployments:
         self._adapters = adapters
         self._fetching = fetching
         self._clock = clock or SystemClock()
-        self._records: dict[str, Record] = {}
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._waiting = 0
 
@@ -82,10 +73,9 @@ class Deployments:
             authorize_name(actor, wanted.name, "name")
             self._require_free(wanted.name, adapters)
             if wanted.source is Source.LOCAL:
-                await adapters.load(
-                    Wanted(wanted.name, _below(wanted), wanted.base, True, None, actor.may_use)
-                )
-                return self._noted(wanted, None, actor)
+                path, noted = _below(wanted), self._noted(wanted, None, actor)
+                await adapters.load(Wanted(wanted.name, path, wanted.base, True, None, actor.may_use, noted))
+                return self._told(wanted.name)
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(wanted)
@@ -93,8 +83,9 @@ class Deployments:
                 self._require_free(wanted.name, adapters)
                 base = wanted.base or self._base(adapters, found)
                 path, directory = found.path, found.directory
-                await adapters.load(Wanted(wanted.name, path, base, True, directory, actor.may_use))
-                return self._noted(wanted, found.commit, actor)
+                noted = self._noted(wanted, found.commit, actor)
+                await adapters.load(Wanted(wanted.name, path, base, True, directory, actor.may_use, noted))
+                return self._told(wanted.name)
 
     async def remove(self, name: str, actor: Actor) -> None:
         """Takes a name away at once; what runs with it ends. Raises ModelNotFound."""
@@ -102,7 +93,6 @@ class Deployments:
         self.find(name, actor)
         with _named():
             await adapters.unload(name)
-        self._records.pop(name, None)
 
     def find(self, name: str, actor: Actor) -> Deployed:
         """The adapter of that name, if the actor's key is for it. Raises ModelNotFound."""
@@ -137,7 +127,7 @@ class Deployments:
         if name not in self._models:
             adapters.require_no_alias(name)
             return
-        if self._record(self._models.get(name)) is not None:
+        if self._models.get(name).deployed is not None:
             return
         whose = (
             "a base model" if self._models.get(name).parent is None else "an adapter that was not deployed"
@@ -166,40 +156,38 @@ class Deployments:
         named = [base for base in adapters.bases if base.casefold() in said]
         return named[0] if len(named) == 1 else None
 
-    def _noted(self, wanted: Deployment, commit: str | None, actor: Actor) -> Deployed:
-        """Remembers who deployed what, and forgets what is no longer served."""
-        model = self._models.get(wanted.name)
-        deployed = Deployed(
-            wanted.name,
-            model.parent or "",
-            wanted.model_name,
-            wanted.source,
-            int(self._clock.wall()),
-            commit,
-            actor,
+    def _noted(self, wanted: Deployment, commit: str | None, actor: Actor) -> Callable[[str], Deployed]:
+        """What is remembered of a deployment, by the base model's name."""
+
+        def noted(base: str) -> Deployed:
+            now = int(self._clock.wall())
+            return Deployed(wanted.name, base, wanted.model_name, wanted.source, now, commit, actor)
+
+        return noted
+
+    def _told(self, name: str) -> Deployed:
+        """What was deployed just now."""
+        deployed = self._models.get(name).deployed
+        if deployed is None:
+            raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist any more", param="name")
+        record(
+            "lora_deployed",
+            name=name,
+            source=str(deployed.source),
+            commit=deployed.revision,
+            actor=deployed.creator and deployed.creator.id,
         )
-        current = {name: each for name, each in self._records.items() if self._is_current(each)}
-        self._records = current | {wanted.name: Record(model, deployed)}
-        record("lora_deployed", name=wanted.name, source=str(wanted.source), commit=commit, actor=actor.id)
         return deployed
 
     def _shown(self, model: Model, actor: Actor) -> Deployed:
         """Who deployed it is told in the project that it was deployed in, and to the operator."""
-        found = self._record(model)
-        if found is not None:
-            creator = found.deployed.creator
+        deployed = model.deployed
+        if deployed is not None:
+            creator = deployed.creator
             is_told = actor.admin or (creator is not None and creator.project == actor.project)
-            return found.deployed if is_told else replace(found.deployed, creator=None)
+            return deployed if is_told else replace(deployed, creator=None)
         content = f"sha256:{model.adapter.digest}" if model.adapter else model.name
         return Deployed(model.name, model.parent or "", content, Source.LOCAL, model.created)
-
-    def _record(self, model: Model) -> Record | None:
-        found = self._records.get(model.name)
-        return found if found is not None and found.model is model else None
-
-    def _is_current(self, record: Record) -> bool:
-        name = record.model.name
-        return name in self._models and self._models.get(name) is record.model
 
 
 def _below(wanted: Deployment) -> str:

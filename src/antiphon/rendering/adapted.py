@@ -52,6 +52,10 @@ class AdaptedRenderer:
         return EngineState.FAILED if self._lacks(self._digest) else self._base.state()
 
     async def aclose(self) -> None:
+        """As `close`."""
+        self.close()
+
+    def close(self) -> None:
         """What runs goes on; a request that its engine does not know yet is told that the model is gone."""
         self._closed = True
 

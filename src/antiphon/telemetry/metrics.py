@@ -1,4 +1,5 @@
-"""What this process counts and times: requests by route, generations by model. Lives in memory.
+"""What this process counts and times: requests by route, generations by model. Lives in memory; `sheets` adds
+up several processes.
 
 Labels are names that the settings and the code hold, and those of loaded adapters, which are forgotten when
 they are unloaded: so their number is bounded. Never what else a caller wrote, who it was, or what was said.
@@ -82,9 +83,11 @@ COST = Family(
     ("model", "currency"),
 )
 BUILD = Family("antiphon_build_info", Kind.GAUGE, "Always 1; the label is the release.", ("version",))
+PROCESSES = Family("antiphon_http_processes", Kind.GAUGE, "HTTP processes that run, leaving ones included.")
 
 FAMILIES = (
     BUILD,
+    PROCESSES,
     REQUESTS,
     REQUEST_SECONDS,
     BODY_BYTES,
@@ -99,7 +102,7 @@ FAMILIES = (
     REFUSALS,
     COST,
 )
-"""What the HTTP process tells of itself, in the order of the page."""
+"""What the HTTP processes tell of themselves, in the order of the page."""
 
 
 class Times:

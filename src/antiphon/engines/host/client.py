@@ -10,7 +10,7 @@ each `generation`.
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -108,6 +108,7 @@ class HostTokenEngine:
         self._lacking: set[str] = set()
         """Digests of those that the host refused when it came back."""
         self._numbers = itertools.count(1)
+        self._recall: Callable[[], None] = lambda: None
         self._given_up: str | None = None
         self._settled = asyncio.Event()
         self.generation = 0
@@ -126,6 +127,16 @@ class HostTokenEngine:
     def lacks(self, digest: str) -> bool:
         """Whether the host came back and refused an adapter that it had before: adding it again may help."""
         return digest in self._lacking
+
+    def note_adapters(self, paths: Mapping[str, str]) -> None:
+        """The host has these, by digest, whichever process gave them; it is told of them when it comes
+        back."""
+        self._adapters = dict(paths)
+        self._lacking &= paths.keys()
+
+    def follow(self, recall: Callable[[], None]) -> None:
+        """From now on calls this before a host that came back is told of adapters."""
+        self._recall = recall
 
     def give_up(self, message: str) -> None:
         """The host will not come back: every call, now and from now on, is refused with this sentence."""
@@ -175,6 +186,7 @@ class HostTokenEngine:
 
     def _add_again(self) -> None:
         """Tells a host that came back of the adapters, before anything else is asked of it."""
+        self._recall()
         for digest, path in self._adapters.items():
             again = Restored(partial(self._refused_again, digest))
             self._open(partial(_adding, digest=digest, path=path), again)

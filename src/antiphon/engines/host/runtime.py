@@ -99,11 +99,11 @@ def _create(path: Path) -> int:
 
 
 def _remove(path: Path, *, whole: bool, patience: float) -> None:
-    """Removes a directory whose lock can be had within so many seconds; unless `whole`, only if it is empty
-    else."""
+    """Removes a directory whose lock can be had within so many seconds; unless `whole`, only if no socket is
+    left in it."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        if _taken(lock, patience) and (whole or os.listdir(path) == [LOCK]):
+        if _taken(lock, patience) and (whole or not any(path.glob("*.sock"))):
             shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
