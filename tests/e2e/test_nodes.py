@@ -1,0 +1,107 @@
+"""Several servers on one database: what one changes holds on the others within a second, and a database that
+goes away takes nothing along."""
+
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests.e2e.server import serving, wait_for
+from tests.e2e.test_keys import CHAT, bearer
+from tests.e2e.test_refused_starts import refused
+from tests.postgresql import PASSWORD, running
+
+PEPPER = "5e" * 32
+LATEST_S = 10.0
+"""Within which the other server must know; it is a fifth of a second at most where nothing else runs."""
+KEYS = "/admin/v1/keys"
+
+
+def environment(folder, store):
+    folder.mkdir()
+    return {
+        "ANTIPHON_KEYS": "true",
+        "ANTIPHON_HOME": str(folder),
+        "ANTIPHON_STORE": store,
+        "ANTIPHON_PEPPER": PEPPER,
+    }
+
+
+@contextmanager
+def nodes(tmp_path, store):
+    """Two servers of one database, each with a home of its own, and the operator's key."""
+    one, two = (environment(tmp_path / name, store) for name in ("one", "two"))
+    first, second = serving(env=one), serving(env=two)
+    with first as server, second as other, server.client() as here, other.client() as there:
+        yield here, there, bearer((tmp_path / "one" / "admin.key").read_text()), server, two
+
+
+def heard(what, true):
+    took = wait_for(true, LATEST_S, what)
+    sys.stdout.write(f"known on the other server after {1000 * took:.0f} ms: {what}\n")
+
+
+def status(client, key):
+    return client.get("/v1/models", headers=bearer(key)).status_code
+
+
+@pytest.fixture
+def store(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shared.db"
+    return request.getfixturevalue("postgresql")
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
+def test_what_one_server_changes_holds_on_the_other(store, tmp_path):
+    with nodes(tmp_path, store) as (here, there, admin, _, env):
+        made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+        heard("made", lambda: status(there, made["secret"]) == 200)
+        path = f"{KEYS}/{made['id']}"
+        assert here.patch(path, json={"models": ["none"]}, headers=admin).status_code == 200
+        heard("changed", lambda: there.get(path, headers=admin).json()["models"] == ["none"])
+        assert there.post(f"{path}/revoke", json={}, headers=admin).status_code == 200
+        heard("revoked", lambda: status(here, made["secret"]) == 401)
+        assert status(there, made["secret"]) == 401
+
+        out = tmp_path / "another.key"
+        command = [sys.executable, "-m", "antiphon", "store", "admin-key", "--out", str(out)]
+        subprocess.run(command, env={"PATH": "/usr/bin:/bin", **env}, check=True, capture_output=True)
+        heard("made on the machine itself", lambda: status(here, out.read_text()) == 200)
+
+
+def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
+    env = environment(tmp_path / "one", postgresql)
+    with serving(env=env):
+        pass
+    other = environment(tmp_path / "two", postgresql) | {"ANTIPHON_PEPPER": "ab" * 32}
+    assert "not the one that this database's keys were made with" in refused(env=other)
+
+
+def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):
+    with running() as cluster, nodes(tmp_path, cluster.database()) as (here, there, admin, first, _):
+        made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+        key = made["secret"]
+        heard("made", lambda: status(there, key) == 200)
+        cluster.stop()
+        for client in (here, there):
+            said = client.post("/v1/chat/completions", json=CHAT, headers=bearer(key))
+            assert said.status_code == 200, said.text
+            for change in (f"{KEYS}/{made['id']}/revoke", f"{KEYS}/{made['id']}/rotate"):
+                failed = client.post(change, json={}, headers=admin)
+                assert failed.status_code == 503
+                assert failed.json()["error"]["code"] == "store_unavailable"
+                for secret in (PASSWORD, str(cluster.folder), "psycopg", "SELECT", key):
+                    assert secret not in failed.text
+        assert status(here, key) == status(there, key) == 200
+        wait_for(lambda: first.records("feed_lost"), LATEST_S, "the log says it")
+        cluster.start()
+        began = time.monotonic()
+        assert here.post(f"{KEYS}/{made['id']}/revoke", json={}, headers=admin).status_code == 200
+        heard("revoked", lambda: status(there, key) == 401)
+        assert status(here, key) == 401
+        wait_for(lambda: first.records("feed_resumed"), LATEST_S, "the log says it")
+        sys.stdout.write(f"all works again after {time.monotonic() - began:.2f} s\n")
+        assert PASSWORD not in "\n".join(first.lines)
