@@ -146,10 +146,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.timeout(180)
-def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(
-    tmp_path: Path, disk: Disk, record_property: Callable[[str, object], None]
-) -> None:
-    record_property("disk", disk.kind)
+def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(tmp_path: Path, disk: Disk) -> None:
     folder = tmp_path / "disk" / "home"
     asked = Asked(folder, f"sqlite:///{folder / 'antiphon.db'}", metadata=LARGE)
     with serving(env=asked.env) as server:
@@ -157,7 +154,7 @@ def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(
         with asked.load(server):
             wait_for(lambda: len(asked.whole) >= 8, 30, "answers")
             disk.fill(server)
-            wait_for(lambda: asked.refused["ledger_full"] >= 8, 60, "refusals of a full spool")
+            wait_for(lambda: asked.refused["ledger_full"] >= 8, 60, f"refusals on a full disk ({disk.kind})")
             disk.free(server)
             again = len(asked.whole)
             wait_for(lambda: len(asked.whole) >= again + 50, 60, "answers on a disk with room")
