@@ -8,12 +8,14 @@ threads, the same number of sequences and as many KV cells; what a side's name s
     llama:unified, llama:split             the same of llama-server (kv_unified on or off)
     .../spin, .../nap, .../5000            OpenMP threads spin at barriers as long as they like, or for
                                            microseconds as is Antiphon's default, or so many rounds
+    .../nap+large, .../small               memory in large pages, as is Antiphon's default, or in small ones
 
-Without a word about OpenMP each side has what it has by default: llama-server spins, Antiphon naps.
+Without a word each side has what it has by default: llama-server spins and has small pages.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,9 @@ MODEL = "bench"
 
 HTTP = "HTTP process"
 """Of Antiphon, whose engine is another."""
+PAGES = {"large": 1, "small": 0}
+"""What glibc is told for a word about memory."""
+
 LONG = 300.0
 """Seconds that a server may take to start or to come to rest."""
 
@@ -85,8 +90,10 @@ def spent(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def waiting(word: str) -> dict[str, str]:
-    """OpenMP's variables for a word of a side's name."""
+def variables_of(word: str) -> dict[str, str]:
+    """OpenMP's or glibc's variables for a word of a side's name."""
+    if word in PAGES:
+        return {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb={PAGES[word]}"}
     if word == "spin":
         return {"OMP_WAIT_POLICY": "active"}
     return {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": {"nap": "1000"}.get(word, word)}
@@ -96,8 +103,8 @@ def waiting(word: str) -> dict[str, str]:
 def running(name: str, shape: Shape) -> Iterator[Side]:
     """One side, by its name, ready."""
     product, _, layout = name.partition(":")
-    layout, _, openmp = layout.partition("/")
-    variables = waiting(openmp) if openmp else {}
+    layout, *words = re.split(r"[/+]", layout)
+    variables = {name: value for word in words for name, value in variables_of(word).items()}
     if product == "native":
         variables["ANTIPHON_ENGINE_LIBRARY"] = shape.native
     start = {"antiphon": antiphon, "native": antiphon, "llama": llama_server}[product]
