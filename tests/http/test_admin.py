@@ -16,6 +16,7 @@ from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import Pricing
 from antiphon.auth.reading import Reading
+from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import Pepper, new_key
 from antiphon.auth.tenants import Tenants
 from antiphon.auth.tokens import ServiceKey
@@ -26,6 +27,7 @@ from antiphon.http.authenticate import PUBLIC
 from antiphon.limits.local import LocalLimiter
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
+from antiphon.store.records import SqlRecords
 from antiphon.store.rules import SqlRules
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.store.usage import SqlUsage
@@ -87,6 +89,7 @@ async def keyed(folder, **how):
             tenants=tenants,
             limiting=Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock)),
             pricing=Pricing(changes, SqlRules(database)),
+            recordings=Recordings(changes, tenancy, SqlRecords(database)),
             reading=(reading := Reading(changes, SqlUsage(database))),
         )
         async with serving_edge(edge) as (port, connections):
@@ -346,6 +349,11 @@ MAY = {
     "observe": {"environment", "admin"},
     "manage": {"viewer", "member", "owner", "admin"},
 }
+CARRIERS = (
+    lambda token: {"x-api-key": token},
+    lambda token: {"api-key": token},
+    lambda token: {"authorization": f"Bearer {token}"},
+)
 READS = ("/tokenize", "/detokenize", "/apply-template")
 
 
@@ -384,9 +392,11 @@ async def test_every_route_and_every_kind_of_actor(server):
         for method in sorted((route.methods or set()) - {"HEAD"}):
             for who, token in tokens.items():
                 path = route.path.replace("{", "").replace("}", "").replace(":path", "")
-                headers = {} if token is None else {"authorization": f"Bearer {token}"}
                 body: object = None if method in ("GET", "DELETE") else {}
-                answer = await server.ask(path, body, method=method, headers=headers)
+                carriers = [{}] if token is None else [carry(token) for carry in CARRIERS]
+                answers = [await server.ask(path, body, method=method, headers=each) for each in carriers]
+                assert len({each.status for each in answers[:2]}) == 1, (route.path, method, who)
+                answer = answers[-1]
                 asked += 1
                 if route.path in PUBLIC:
                     assert answer.status in (200, 503), (route.path, who)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from antiphon.assembly.keys import Managed
 from antiphon.domain.context import Clock
-from antiphon.keeper.duties import counting, draining
+from antiphon.keeper.duties import ENDING_S, counting, draining
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.remote import remote_limiter
@@ -35,7 +35,9 @@ async def keeping_account(
         await asyncio.to_thread(spool.start)
         limiter = await _limiter(settings, managed, clock, keeper, stack)
         stack.push_async_callback(asyncio.to_thread, spool.close)  # before the drain ends
-        yield Accounting(limiter, spool, managed.rulebook, RESERVE_TOKENS)
+        managed.recorder.start()
+        stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
+        yield Accounting(limiter, spool, managed.rulebook, RESERVE_TOKENS, managed.recorder)
 
 
 async def _limiter(

@@ -40,6 +40,7 @@ def edge_of(
         verifiers=tuple(verifiers),
         tenants=None if managed is None else managed.tenants,
         pricing=None if managed is None else managed.pricing,
+        recordings=None if managed is None else managed.recordings,
         reading=None if managed is None else managed.reading,
         clock=clock,
         metrics=metrics,

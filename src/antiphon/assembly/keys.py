@@ -7,9 +7,11 @@ from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.pricing import Pricing
 from antiphon.auth.reading import Reading
+from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
 from antiphon.domain.context import Clock
+from antiphon.ledger.recorder import StoreRecorder
 from antiphon.pipeline.rules import Rulebook
 from antiphon.settings import Settings
 from antiphon.store.base import Directory
@@ -31,6 +33,8 @@ class Managed:
     tenants: Tenants
     pricing: Pricing
     reading: Reading
+    recorder: StoreRecorder
+    recordings: Recordings
 
     def close(self) -> None:
         """Lets go of the store, when nothing asks it any more."""
@@ -42,6 +46,7 @@ def managing(settings: Settings, clock: Clock) -> Managed:
     """Nothing is read yet: `tenants.load` does."""
     from antiphon.store.database import Database
     from antiphon.store.feed import SqlFeed
+    from antiphon.store.records import SqlRecords
     from antiphon.store.rules import SqlRules
     from antiphon.store.tenancy import SqlTenancy
     from antiphon.store.usage import SqlUsage
@@ -50,12 +55,15 @@ def managing(settings: Settings, clock: Clock) -> Managed:
     tenancy = SqlTenancy(database)
     pepper = given_pepper(settings.keys.pepper or "")
     keyring, rulebook = Keyring(pepper, clock.wall), Rulebook()
+    records = SqlRecords(database)
+    recorder = StoreRecorder(records, clock.wall)
 
     def learn(directory: Directory) -> None:
         keyring.learn(directory)
         rulebook.learn(directory.limits, directory.prices)
+        recorder.learn(directory)
 
     changes = Changes(tenancy, [learn], clock.wall, SqlFeed(database))
-    tenants = Tenants(changes, tenancy, pepper)
+    tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
     pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
-    return Managed(database, changes, keyring, rulebook, tenants, pricing, reading)
+    return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, recorder, recordings)

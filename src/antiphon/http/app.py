@@ -15,6 +15,7 @@ from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
 from antiphon.http.admin.limits import AdminLimits
 from antiphon.http.admin.pricing import PriceRoutes
+from antiphon.http.admin.recording import RecordingRoutes
 from antiphon.http.admin.routes import Admin
 from antiphon.http.admin.usage import UsageRoutes
 from antiphon.http.authenticate import Authenticator
@@ -100,6 +101,7 @@ def _managed(edge: Edge) -> Iterator[Route]:
         *([] if edge.tenants is None else Admin(edge.tenants, edge.limiting).table()),
         *([] if edge.limiting is None else AdminLimits(edge.limiting).table()),
         *([] if edge.pricing is None else PriceRoutes(edge.pricing).table()),
+        *([] if edge.recordings is None else RecordingRoutes(edge.recordings).table()),
         *([] if edge.reading is None else UsageRoutes(edge.reading, edge.clock).table()),
     ]
     for method, path, handler in tables:

@@ -12,6 +12,7 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.pricing import Pricing
 from antiphon.auth.reading import Reading
+from antiphon.auth.recording import Recordings
 from antiphon.auth.tenants import Tenants
 from antiphon.dialects.base import Dialect, OwnDialect
 from antiphon.domain.context import Clock, Context, SystemClock
@@ -76,6 +77,8 @@ class Edge:
     """What the ledger says; None, where keys are off."""
     limiting: Limiting | None = None
     """Limits and budgets; None, where keys are off."""
+    recordings: Recordings | None = None
+    """Requests that projects keep word by word; None, where keys are off."""
     others: tuple[Dialect, ...] = ()
     """The dialects that lie under a prefix."""
 

@@ -8,8 +8,17 @@ from typing import Any
 import msgspec
 
 from antiphon.domain.limits import Subject
-from antiphon.http.admin import describe_usage, shapes, shapes_limits, shapes_prices, shapes_usage
+from antiphon.http.admin import (
+    describe_usage,
+    shapes,
+    shapes_limits,
+    shapes_prices,
+    shapes_recording,
+    shapes_usage,
+)
 from antiphon.http.admin.pages import MOST, ROOT, USUAL
+from antiphon.http.admin.recording import MOST as MOST_REQUESTS
+from antiphon.http.admin.recording import USUAL as USUAL_REQUESTS
 
 REF = "#/components/schemas/{name}"
 PREFIX = "Admin"
@@ -26,6 +35,11 @@ OPERATIONS: Mapping[tuple[str, str], tuple[str, str | None, str | None, int]] = 
         ("get", "/projects/{project}/members"): ("Who is what in a project", None, "MemberPage", 200),
         ("put", "/projects/{project}/members/{user}"): ("Make a member", "Member", "MemberCard", 200),
         ("delete", "/projects/{project}/members/{user}"): ("End a membership", None, None, GONE),
+        ("put", "/projects/{project}/recording"): ("Keep requests", "NewRecording", "ProjectCard", 200),
+        ("delete", "/projects/{project}/recording"): ("Keep none any longer", None, "ProjectCard", 200),
+        ("get", "/requests"): ("Kept requests of a project", None, "RequestPage", 200),
+        ("get", "/requests/{request}"): ("One kept request", None, "RequestCard", 200),
+        ("delete", "/requests"): ("Remove a project's kept requests", None, "Forgotten", 200),
         ("get", "/users"): ("Users that the caller may see", None, "UserPage", 200),
         ("post", "/users"): ("Make a user", "NewUser", "UserCard", MADE),
         ("get", "/users/{user}"): ("One user", None, "UserCard", 200),
@@ -67,7 +81,7 @@ def schemas() -> dict[str, Any]:
     """The schemas that they name."""
     template = REF.format(name=f"{PREFIX}{{name}}")
     known: list[type] = []
-    for place in (shapes, shapes_limits, shapes_prices, shapes_usage):
+    for place in (shapes, shapes_limits, shapes_prices, shapes_recording, shapes_usage):
         known += [*place.REQUESTS.values(), *place.ANSWERS]
     _, found = msgspec.json.schema_components(known, ref_template=template)
     return {f"{PREFIX}{name}": schema for name, schema in found.items()}
@@ -90,6 +104,8 @@ def _operation(path: str, summary: str, body: str | None, answer: str | None, st
         described["description"] = describe_usage.DESCRIPTIONS[path]
         named += describe_usage.queries(path)
         content |= describe_usage.files()
+    elif path == "/requests":
+        named += _of_requests(answer == "RequestPage")
     elif answer is not None and answer.endswith("Page"):
         named += _paging(path)
     if named:
@@ -113,6 +129,18 @@ def _paging(path: str) -> list[dict[str, Any]]:
         subject = {"type": "string", "enum": [*Subject]}
         named.append({"name": "subject", "in": "query", "schema": subject})
         named.append({"name": "target", "in": "query", "schema": {"type": "string"}})
+    return named
+
+
+def _of_requests(is_page: bool) -> list[dict[str, Any]]:
+    """What a query says of kept requests, of which a page holds fewer."""
+    named: list[dict[str, Any]] = [
+        {"name": "project", "in": "query", "required": True, "schema": {"type": "string"}}
+    ]
+    if is_page:
+        limit = {"type": "integer", "minimum": 1, "maximum": MOST_REQUESTS, "default": USUAL_REQUESTS}
+        named.append({"name": "limit", "in": "query", "schema": limit})
+        named.append({"name": "after", "in": "query", "schema": {"type": "string"}})
     return named
 
 

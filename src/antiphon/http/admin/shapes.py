@@ -11,6 +11,7 @@ from antiphon import complaints
 from antiphon.auth.tenants import MadeKey
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.limits import Measure, Subject, Window
+from antiphon.domain.recording import Redaction
 from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
@@ -106,6 +107,13 @@ class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """An object without fields."""
 
 
+class RecordingCard(Struct, frozen=True, kw_only=True):
+    """How a project's requests are kept."""
+
+    days: int
+    redact: list[Redaction]
+
+
 class ProjectCard(Struct, frozen=True, kw_only=True):
     """A project. Times are Unix seconds."""
 
@@ -115,6 +123,8 @@ class ProjectCard(Struct, frozen=True, kw_only=True):
     created_at: int
     archived_at: int | None
     note: str
+    recording: RecordingCard | None
+    """How its requests are kept word by word; null, where they are not."""
 
 
 class UserCard(Struct, frozen=True, kw_only=True):
@@ -220,12 +230,14 @@ def patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def project_card(project: Project) -> ProjectCard:
     """A project as it is shown."""
+    kept = project.recording
     return ProjectCard(
         id=project.id,
         name=project.name,
         created_at=project.created,
         archived_at=project.archived,
         note=project.note,
+        recording=kept and RecordingCard(days=kept.days, redact=list(kept.redact)),
     )
 
 
