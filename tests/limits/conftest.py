@@ -1,3 +1,38 @@
 """Every limiter by a clock that the tests own."""
 
+from collections.abc import Callable
+
+import pytest
+
+from antiphon.limits.local import LocalLimiter
+from antiphon.testing.clock import FakeClock
+from tests.limits.kinds import KINDS, Kind, TimedRedis
+from tests.limits.limits import NOON
 from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(wall=NOON)
+
+
+@pytest.fixture(params=KINDS)
+async def limiters(request, clock):
+    """Makes limiters of one kind."""
+    made: list[Kind] = []
+
+    def make(*how, **named) -> Kind:
+        if request.param == "local":
+            made.append(LocalLimiter(clock, *how, **named))
+        else:
+            made.append(TimedRedis(request.getfixturevalue("redis_server").url, clock, *how, **named))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.aclose()
+
+
+@pytest.fixture
+def limiter(limiters: Callable[[], Kind]) -> Kind:
+    return limiters()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Window
 from antiphon.errors import LimitsUnavailable
+from antiphon.limits.periods import period
 from antiphon.limits.wording import refusal, worst
 
 MICRO = 1_000_000
@@ -76,11 +77,15 @@ def used_said(claim: str, amounts: Amounts) -> list[Argument]:
     return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
 
 
-def taken_said(limit: Limit, taken: Sequence[tuple[float, int]]) -> list[Argument]:
-    """What was taken of a limit before it had a counter, as arguments: of periods the sum."""
+def taken_said(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
+    """What was taken of a limit before it had a counter, as arguments: of a period the sum. `now`: Unix
+    seconds."""
     said: list[Argument] = [limit.id, kind_of(limit)]
+    if limit.window is None:
+        return said
     if limit.window is not Window.MINUTE:
-        return [*said, 0, sum(amount for _, amount in taken)]
+        begin = period(limit.window, now)[0]
+        return [*said, 0, sum(amount for at, amount in taken if at >= begin)]
     for at, amount in sorted(taken):
         said += [int(at * MICRO), amount]
     return said

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing
-from antiphon.errors import LimitsUnavailable, StoreUnavailable
-from antiphon.limits.seeding import Seeds, Taken
+from antiphon.errors import LimitsUnavailable
+from antiphon.limits.seeding import Asking, Seeds, Taken
 from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
 from antiphon.limits.wording import Refusal, refusal, worst
 
 KEPT = 24 * 3600 * SECOND
 """Nanoseconds after which a counter that nobody asked for is dropped; the ledger knows what it counted."""
-PATIENCE = SECOND
-"""Nanoseconds in which a ledger that did not answer is not asked again."""
 
 
 @dataclass(slots=True)
@@ -69,13 +67,12 @@ class LocalLimiter:
         """`opens`: whether counters begin at nothing where the ledger cannot be read; else nothing passes
         then."""
         self._clock = clock
-        self._seeds = seeds
-        self._opens = opens
+        self._asking = Asking(seeds, clock, opens)
+        self._keeps = seeds is None
+        """Whether nobody else knows what was counted."""
         self._counted: OrderedDict[str, Counted] = OrderedDict()
         self._claims: dict[str, list[Held]] = {}
         self._seeding = asyncio.Lock()
-        self._failed: int | None = None
-        """When the ledger did not answer."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         await self._known(limits)
@@ -171,7 +168,7 @@ class LocalLimiter:
         if not self._counted:
             return
         id_, counted = self._counted.popitem(last=False)
-        counts = counted.claims or (self._seeds is None and counted.counter.used(now))
+        counts = counted.claims or (self._keeps and counted.counter.used(now))
         if counts or counted.touched > now.monotonic - KEPT:
             counted.counter.used(now)
             self._counted[id_] = counted
@@ -183,21 +180,7 @@ class LocalLimiter:
         async with self._seeding:
             new = [limit for limit in limits if limit.id not in self._counted]
             if new:
-                self._begin(new, await self._seeded(new))
-
-    async def _seeded(self, new: Sequence[Limit]) -> Taken:
-        if self._seeds is None:
-            return {}
-        if self._failed is None or self._failed < self._now().monotonic - PATIENCE:
-            try:
-                return await self._seeds(new)
-            except StoreUnavailable:
-                self._failed = self._now().monotonic
-        if self._opens:
-            return {}
-        raise LimitsUnavailable(
-            "nobody knows how much of a limit is used: the ledger cannot be read; try again", retry_after=1.0
-        )
+                self._begin(new, await self._asking.taken(new))
 
     def _begin(self, limits: Sequence[Limit], taken: Taken) -> None:
         now = self._now()

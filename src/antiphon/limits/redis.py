@@ -21,11 +21,11 @@ from redis.exceptions import RedisError
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, Standing
-from antiphon.errors import LimitsUnavailable, SettingsError, StoreUnavailable
+from antiphon.errors import LimitsUnavailable, SettingsError
 from antiphon.limits.answers import RUNNING, Answer, Argument, kind_of, limits_said, taken_said, used_said
 from antiphon.limits.local import LocalLimiter, asked_of
 from antiphon.limits.scripts import Scripts, scripts
-from antiphon.limits.seeding import Seeds
+from antiphon.limits.seeding import Asking, Seeds
 from antiphon.telemetry.logs import record
 
 CONNECTIONS = 32
@@ -83,9 +83,9 @@ class RedisLimiter:
             raise SettingsError(
                 "limits.url is no address of Redis; say redis://HOST:PORT/DB, rediss://... or unix:///PATH"
             ) from None
-        self._redis = Redis(connection_pool=pool)
+        self._redis = Redis.from_pool(pool)
         self._clock = clock
-        self._seeds = seeds
+        self._asking = Asking(seeds, clock, opens)
         self._alone = LocalLimiter(clock, seeds, opens=True) if opens else None
         self._keys = [f"{{{prefix}}}:limits"]
         """One slot of a cluster, since every script touches many keys."""
@@ -217,17 +217,10 @@ class RedisLimiter:
 
     async def _seeded(self, limits: Sequence[Limit]) -> None:
         """Makes counters of what the ledger knows. Raises LimitsUnavailable."""
-        try:
-            taken = {} if self._seeds is None else await self._seeds(limits)
-        except StoreUnavailable:
-            if self._alone is None:
-                raise LimitsUnavailable(
-                    "nobody knows how much of a limit is used: the ledger cannot be read; try again",
-                    retry_after=1.0,
-                ) from None
-            taken = {}
+        taken = await self._asking.taken(limits)
         for limit in limits:
-            await self._asked(self._seed, taken_said(limit, taken.get(limit.id, ())))
+            said = taken_said(limit, taken.get(limit.id, ()), self._clock.wall())
+            await self._asked(self._seed, said)
 
     async def _asked(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
         """What Redis answers. Raises LimitsUnavailable."""

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from antiphon.domain.context import Clock
 from antiphon.domain.identity import matches
 from antiphon.domain.ledger import Used
 from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.errors import LimitsUnavailable, StoreUnavailable
 from antiphon.limits.periods import period
 from antiphon.limits.windows import BUCKETS, WINDOW
 from antiphon.store.base import Entries
@@ -17,11 +19,39 @@ HOUR = 3600 * SECOND
 """Grain of periods of the calendar, which all begin with one."""
 MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
 """Milliseconds that a window which slides may reach back."""
+PATIENCE_S = 1.0
+"""Seconds in which a ledger that did not answer is not asked again."""
 
 Taken = Mapping[str, Sequence[tuple[float, int]]]
 """By the id of a limit: moments in Unix seconds, and how much was taken of it then."""
 Seeds = Callable[[Sequence[Limit]], Awaitable[Taken]]
 """What was taken of limits up to now, in the window that holds now. Raises StoreUnavailable."""
+
+
+class Asking:
+    """Asks for what was taken, but not at once again where nobody could say."""
+
+    def __init__(self, seeds: Seeds | None, clock: Clock, opens: bool) -> None:
+        """`seeds`: None knows of nothing. `opens`: whether nothing counts as taken where nobody can say."""
+        self._seeds = seeds
+        self._clock = clock
+        self._opens = opens
+        self._failed: float | None = None
+
+    async def taken(self, limits: Sequence[Limit]) -> Taken:
+        """What was taken of these limits. Raises LimitsUnavailable."""
+        if self._seeds is None:
+            return {}
+        if self._failed is None or self._clock.monotonic() - self._failed > PATIENCE_S:
+            try:
+                return await self._seeds(limits)
+            except StoreUnavailable:
+                self._failed = self._clock.monotonic()
+        if self._opens:
+            return {}
+        raise LimitsUnavailable(
+            "nobody knows how much of a limit is used: the ledger cannot be read; try again", retry_after=1.0
+        )
 
 
 class LedgerSeeds:

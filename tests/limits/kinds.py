@@ -1,0 +1,38 @@
+"""The limiters that must all do the same, by one clock that the tests own."""
+
+from itertools import count
+
+from antiphon.domain.limits import Amounts
+from antiphon.limits.local import LocalLimiter
+from antiphon.limits.redis import RedisLimiter
+from antiphon.limits.scripts import scripts
+from antiphon.limits.seeding import Seeds
+from antiphon.testing.clock import FakeClock
+
+KINDS = ("local", "redis")
+OWN_TIME = "{redis.call('GET', prefix .. ':seconds'), redis.call('GET', prefix .. ':micros')}"
+_numbers = count()
+
+
+class TimedRedis(RedisLimiter):
+    """In Redis, but by the tests' clock."""
+
+    def __init__(self, url: str, clock: FakeClock, seeds: Seeds | None = None, opens: bool = False) -> None:
+        super().__init__(url, clock, seeds, opens, f"t{next(_numbers)}", scripts(OWN_TIME))
+
+    async def _asked(self, script, arguments):
+        micros = round(self._clock.wall() * 1_000_000)
+        (prefix,) = self._keys
+        seconds, micros = divmod(micros, 1_000_000)
+        await self._redis.mset({f"{prefix}:seconds": seconds, f"{prefix}:micros": micros})
+        return await super()._asked(script, arguments)
+
+
+Kind = LocalLimiter | TimedRedis
+
+
+async def ended(limiter: Kind, claim: str, amounts: Amounts) -> None:
+    """Settles, and waits until that is known everywhere."""
+    limiter.settle(claim, amounts)
+    if isinstance(limiter, TimedRedis):
+        await limiter._tell()

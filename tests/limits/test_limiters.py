@@ -1,0 +1,228 @@
+"""What every limiter does, by a clock that the tests own."""
+
+import pytest
+
+from antiphon.domain.limits import Amounts, Measure, Standing, Window
+from antiphon.errors import (
+    BudgetExceeded,
+    LargerThanLimit,
+    LimitsUnavailable,
+    RateLimited,
+    StoreUnavailable,
+)
+from tests.limits.kinds import ended
+from tests.limits.limits import NOON, ONE, limit, tokens
+
+OUTPUT = Measure.OUTPUT_TOKENS
+
+
+async def test_a_minute_admits_its_limit_and_says_when_it_admits_more(limiter, clock):
+    three = limit(3)
+    for claim in "abc":
+        await limiter.reserve(claim, [three], ONE)
+        clock.advance(10)
+    with pytest.raises(RateLimited) as refused:
+        await limiter.reserve("d", [three], ONE)
+    assert str(refused.value) == (
+        "the limit of 3 requests per minute for the key key_1 has no room for 1 request more; "
+        "try again in 31 s"
+    )
+    wait = refused.value.retry_after
+    assert wait is not None and 30 < wait <= 30.06
+    clock.advance(wait - 0.001)
+    with pytest.raises(RateLimited):
+        await limiter.reserve("d", [three], ONE)
+    clock.advance(0.001)
+    assert await limiter.reserve("d", [three], ONE)
+    with pytest.raises(RateLimited):
+        await limiter.reserve("e", [three], ONE)
+
+
+async def test_standings_say_what_is_left_and_when_all_of_it_is(limiter, clock):
+    five, budget = limit(5), limit(100, OUTPUT, Window.DAY, "two")
+    clock.advance(0.03)
+    standings = await limiter.reserve("a", [five, budget], Amounts(requests=1, output_tokens=40))
+    assert [each.remaining for each in standings] == [4, 60]
+    assert 60 <= standings[0].reset <= 60.06
+    assert standings[1].reset == pytest.approx(12 * 3600 - 0.03)
+    assert await limiter.standing([five, budget]) == standings
+
+
+async def test_a_refusal_by_one_limit_takes_of_none(limiter):
+    wide, narrow = limit(10), limit(2, id_="two")
+    for claim in "ab":
+        await limiter.reserve(claim, [wide, narrow], ONE)
+    with pytest.raises(RateLimited) as refused:
+        await limiter.reserve("c", [wide, narrow], ONE)
+    first, second = refused.value.standings
+    assert isinstance(first, Standing) and first.limit == narrow and first.remaining == 0
+    assert isinstance(second, Standing) and second.limit == wide and second.remaining == 8
+
+
+async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock):
+    hundred = limit(100, OUTPUT)
+    await limiter.reserve("a", [hundred], tokens(60))
+    clock.advance(30)
+    await limiter.extend("a", tokens(40))
+    with pytest.raises(RateLimited):
+        await limiter.reserve("b", [hundred], tokens(1))
+    await ended(limiter, "a", tokens(70))  # 60 of the beginning stay, 10 of what came later
+    assert (await limiter.standing([hundred]))[0].remaining == 30
+    clock.advance(30.06)
+    assert (await limiter.standing([hundred]))[0].remaining == 90
+    clock.advance(30)
+    assert (await limiter.standing([hundred]))[0].remaining == 100
+
+
+async def test_what_was_used_beyond_the_reservation_counts_too(limiter):
+    hundred = limit(100, OUTPUT)
+    await limiter.reserve("a", [hundred], tokens(10))
+    await ended(limiter, "a", tokens(120))
+    assert (await limiter.standing([hundred]))[0].remaining == 0
+    with pytest.raises(RateLimited):
+        await limiter.reserve("b", [hundred], tokens(1))
+    await limiter.reserve("c", [hundred], tokens(0))  # takes nothing of it, so it is not refused
+
+
+async def test_a_refused_extension_changes_nothing(limiter):
+    hundred = limit(100, OUTPUT)
+    await limiter.reserve("a", [hundred], tokens(60))
+    with pytest.raises(RateLimited):
+        await limiter.extend("a", tokens(41))
+    assert (await limiter.extend("a", tokens(40)))[0].remaining == 0
+
+
+async def test_settling_twice_or_what_nobody_claimed_changes_nothing(limiter):
+    hundred = limit(100, OUTPUT)
+    await limiter.reserve("a", [hundred], tokens(60))
+    await ended(limiter, "a", tokens(50))
+    await ended(limiter, "a", tokens(0))
+    await ended(limiter, "b", tokens(10))
+    assert (await limiter.standing([hundred]))[0].remaining == 50
+    assert await limiter.extend("a", tokens(1)) == ()
+
+
+async def test_requests_at_once_count_while_they_run(limiter, clock):
+    two = limit(2, Measure.CONCURRENT)
+    for claim in "ab":
+        await limiter.reserve(claim, [two], ONE)
+    clock.advance(20)
+    with pytest.raises(RateLimited, match="2 requests at once for the key key_1") as refused:
+        await limiter.reserve("c", [two], ONE)
+    assert refused.value.retry_after == 1.0
+    await ended(limiter, "a", ONE)
+    await limiter.reserve("c", [two], ONE)
+
+
+@pytest.mark.parametrize(
+    ("window", "hours", "ends"),
+    [
+        (Window.DAY, 12, "2027-01-16 00:00:00"),
+        (Window.WEEK, 60, "2027-01-18 00:00:00"),
+        (Window.MONTH, 16 * 24 + 12, "2027-02-01 00:00:00"),
+    ],
+)
+async def test_a_budget_resets_with_its_period(limiter, clock, window, hours, ends):
+    budget = limit(100, OUTPUT, window)
+    await limiter.reserve("a", [budget], tokens(99))
+    clock.advance(hours * 3600 - 1)
+    with pytest.raises(BudgetExceeded) as refused:
+        await limiter.reserve("b", [budget], tokens(2))
+    assert str(refused.value) == (
+        f"the budget of 100 output tokens per {window} for the key key_1 has no room for 2 output tokens "
+        f"more; it resets at {ends} UTC"
+    )
+    assert refused.value.retry_after == pytest.approx(1)
+    clock.advance(1)
+    await limiter.reserve("b", [budget], tokens(100))
+    await ended(limiter, "a", tokens(0))  # of the period before
+    assert (await limiter.standing([budget]))[0].remaining == 0
+
+
+async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
+    budget = limit(100, OUTPUT, Window.DAY)
+    clock.advance(12 * 3600 - 1)
+    await limiter.reserve("a", [budget], tokens(70))
+    clock.advance(2)
+    await limiter.reserve("b", [budget], tokens(10))
+    clock.advance(-2)
+    assert (await limiter.standing([budget]))[0].remaining == 30
+
+
+@pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
+async def test_a_request_larger_than_the_limit_is_told_so(limiter, window):
+    with pytest.raises(LargerThanLimit) as refused:
+        await limiter.reserve("a", [limit(100, OUTPUT, window)], tokens(101))
+    assert "this request alone takes 101 output tokens, which is larger than the limit of" in str(
+        refused.value
+    )
+    assert not refused.value.retryable and refused.value.retry_after is None
+
+
+async def test_of_several_refusals_the_one_that_lasts_longest_is_said(limiter, clock):
+    first, second, budget = limit(1), limit(1, id_="two"), limit(1, window=Window.DAY, id_="three")
+    await limiter.reserve("a", [first], ONE)
+    clock.advance(10)
+    await limiter.reserve("b", [second], ONE)
+    with pytest.raises(RateLimited) as refused:
+        await limiter.reserve("c", [first, second], ONE)
+    assert (refused.value.retry_after or 0) >= 60
+    await limiter.reserve("d", [budget], ONE)
+    with pytest.raises(BudgetExceeded):
+        await limiter.reserve("e", [first, budget, second], ONE)
+
+
+async def test_a_limit_that_is_changed_holds_at_once_for_what_was_counted_before(limiter):
+    await limiter.reserve("a", [limit(100, OUTPUT)], tokens(60))
+    with pytest.raises(RateLimited):
+        await limiter.reserve("b", [limit(50, OUTPUT)], tokens(1))
+    with pytest.raises(RateLimited):
+        await limiter.extend("a", tokens(1))
+    assert (await limiter.reserve("c", [limit(70, OUTPUT)], tokens(10)))[0].remaining == 0
+
+
+async def test_costs_are_said_in_units_of_the_currency(limiter):
+    budget = limit(1_500_000_000, Measure.COST, Window.DAY)
+    await limiter.reserve("a", [budget], Amounts(cost=1_499_999_999))
+    with pytest.raises(BudgetExceeded, match=r"the budget of 1\.5 in cost per day .* 0\.000000002 in cost"):
+        await limiter.reserve("b", [budget], Amounts(cost=2))
+
+
+async def test_a_counter_begins_with_what_the_ledger_knows(limiters, clock):
+    known = {
+        "limit_one": [(NOON - 20, 7), (NOON - 61, 20), (NOON - 10, 1)],
+        "limit_two": [(NOON - 13 * 3600, 1_000), (NOON - 3600, 30), (NOON - 10, 8)],
+    }
+    asked = []
+
+    async def seeds(limits):
+        asked.append([each.id for each in limits])
+        return known
+
+    limiter = limiters(seeds)
+    minute, day = limit(100, OUTPUT), limit(100, OUTPUT, Window.DAY, "two")
+    standings = await limiter.standing([minute, day])
+    assert [each.remaining for each in standings] == [92, 62]
+    clock.advance(40.06)
+    standings = await limiter.reserve("a", [minute, day], tokens(1))
+    assert [each.remaining for each in standings] == [98, 61]
+    assert asked == [["limit_one", "limit_two"]]
+
+
+async def test_without_the_ledger_nothing_passes_unless_the_operator_says_so(limiters, clock):
+    asked = []
+
+    async def seeds(limits):
+        asked.append(limits)
+        raise StoreUnavailable("gone")
+
+    closed = limiters(seeds)
+    for _ in range(3):
+        with pytest.raises(LimitsUnavailable):
+            await closed.reserve("a", [limit(1)], ONE)
+    assert len(asked) == 1  # one that does not answer is not asked for every request
+    clock.advance(1.1)
+    with pytest.raises(LimitsUnavailable):
+        await closed.reserve("a", [limit(1)], ONE)
+    assert len(asked) == 2
+    assert await limiters(seeds, opens=True).reserve("a", [limit(1)], ONE)
