@@ -214,7 +214,7 @@ def test_what_the_table_says_is_supported_reaches_the_request():
         "presence_penalty": 0.5, "ignore_eos": True, "stream": True, "tools": [TOOL], "tool_choice": "any",
         "include_thinking": True, "response_format": {"type": "json_object"}, "stop": "x",
         "stop_token_ids": [3], "seed": 5, "top_k": 4, "min_p": 0.5, "repetition_penalty": 1.5,
-        "messages": "other", "model": "other", "parallel_tool_calls": False,
+        "messages": "other", "model": "other", "parallel_tool_calls": False, "user": "ada",
     }  # fmt: skip
     supported = {name for name, field in TABLES[Place.CHAT].items() if field.standing is Standing.SUPPORTED}
     assert said.keys() == supported

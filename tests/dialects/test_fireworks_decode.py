@@ -357,7 +357,7 @@ def test_calls_can_be_made_one_by_one():
     ("name", "refused", "taken"),
     [
         ("echo_last", 3, 0), ("raw_output", True, False), ("perf_metrics_in_response", True, False),
-        ("prediction", "guess", None), ("speculation", [1, 2], None), ("metadata", {"a": "b"}, {}),
+        ("prediction", "guess", None), ("speculation", [1, 2], None),
         ("service_tier", "priority", "default"), ("stream_options", {"include_usage": False}, {}),
     ],
 )  # fmt: skip
@@ -376,7 +376,14 @@ def test_a_chats_own_fields_too(name, value):
 
 
 def test_what_does_nothing_is_told():
-    assert decode(TEXT, user="u", prompt_cache_key="k").ignored == ("user", "prompt_cache_key")
+    assert decode(TEXT, user="u", prompt_cache_key="k").ignored == ("prompt_cache_key",)
+
+
+def test_whom_a_request_is_ascribed_to_is_kept():
+    for operation in (TEXT, CHAT):
+        said = decode(operation, user="ada", metadata={"team": "blue"}).attribution
+        assert (said.end_user, said.tags, said.fields) == ("ada", {"team": "blue"}, ("user",))
+        assert refusal(operation, metadata={"k" * 65: "v"}).param == "metadata"
 
 
 def test_what_nobody_knows_is_refused_or_told():

@@ -53,7 +53,7 @@ def test_every_supported_field_arrives(decode):
     )  # fmt: skip
     assert call.request.sampling == AskedSampling(0.0, 1.0, 40, 0.05, -(2**63))
     assert call.request.output == Output(5, 3, ("a", "b"), (0, 7))
-    assert (call.stream, call.include_usage, call.ignored) == (True, True, ("user",))
+    assert (call.stream, call.include_usage, call.attribution.end_user) == (True, True, "u")
 
 
 def test_nulls_mean_absent_everywhere():
@@ -406,7 +406,9 @@ def test_no_refusal_repeats_what_was_written():
         {"temperature": canary},
         {"stop": [canary, 1]},
         {"response_format": {"type": canary}},
-        {"metadata": {"a": canary}},
+        {"metadata": {canary: 5}},
+        {"metadata": {canary * 10: "a"}},
+        {"user": canary * 100},
     ):
         assert canary not in refusal(chat, **fields).message
 

@@ -37,7 +37,8 @@ def test_inputs_come_in_four_forms(given: Any, inputs: list[RawPrompt]) -> None:
 
 def test_form_dimensions_and_user_are_taken() -> None:
     call = decoded(input="a", encoding_format="base64", dimensions=64, user="somebody")
-    assert (call.packed, call.request.dimensions, call.ignored) == (True, 64, ("user",))
+    assert (call.packed, call.request.dimensions, call.ignored) == (True, 64, ())
+    assert (call.attribution.end_user, call.attribution.fields) == ("somebody", ("user",))
     assert not decoded(input="a", encoding_format="float").packed
     assert not decoded(input="a", encoding_format=None).packed
 
@@ -80,7 +81,7 @@ def test_the_values_of_a_form_are_named() -> None:
 
 def test_unknown_fields_are_named_where_that_is_the_setting() -> None:
     call = OpenAIEmbeddings(report=True).decode(b'{"model": "m", "input": "a", "extra": 1, "user": "u"}')
-    assert call.ignored == ("user", "extra")
+    assert call.ignored == ("extra",)
 
 
 def test_an_answer_holds_a_vector_for_each_input_in_order() -> None:

@@ -72,7 +72,7 @@ def test_no_field_stands_twice_in_one_place():
 
 def test_few_fields_are_ignored_and_each_says_why():
     ignored = [field for field in FIELDS if field.standing is Standing.IGNORED]
-    assert {field.name for field in ignored} == {"user", "safety_identifier", "prompt_cache_key"}
+    assert {field.name for field in ignored} == {"prompt_cache_key"}
     assert all(len(field.says) > 20 for field in ignored)
 
 
@@ -101,8 +101,8 @@ def test_null_means_absent():
 
 
 def test_ignored_fields_are_named():
-    given = {"user": "u", "safety_identifier": "s", "n": 1}
-    assert sift(given, Place.CHAT) == (given, ("user", "safety_identifier"))
+    given = {"prompt_cache_key": "k", "n": 1}
+    assert sift(given, Place.CHAT) == (given, ("prompt_cache_key",))
 
 
 @pytest.mark.parametrize(

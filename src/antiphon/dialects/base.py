@@ -14,9 +14,23 @@ from antiphon.domain.collect import Generation
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
+from antiphon.domain.ledger import NOTHING
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.errors import AntiphonError
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """To whom a caller ascribes a request, in the records of usage."""
+
+    end_user: str | None = None
+    tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    fields: tuple[str, ...] = ()
+    """Those that name the end user, as the caller calls them."""
+
+
+UNASCRIBED = Attribution()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,7 @@ class Call:
     """Whether each part of a stream that includes the usage tells what was made so far."""
     token_names: bool = False
     """Whether log-probabilities call tokens by their ids."""
+    attribution: Attribution = UNASCRIBED
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +219,7 @@ class EmbeddingCall:
     """Whether vectors are written as bytes, not as numbers."""
     ignored: tuple[str, ...] = ()
     """As of a Call."""
+    attribution: Attribution = UNASCRIBED
 
 
 class EmbeddingOperation(Protocol):

@@ -55,7 +55,7 @@ MIROSTAT = (
     "would steer alone, and top_k and top_p do nothing; the product's later documentation says off, too"
 )
 COUNT = "prompts times n are at most 256, which bounds what one request may hold in memory"
-USER = "taken and not read: nothing here looks for abuse"
+USER = "nothing here looks for abuse; it stands in the records of usage"
 
 FIREWORKS = Page(
     "Fireworks",

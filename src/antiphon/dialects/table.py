@@ -19,6 +19,16 @@ from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParamete
 
 INDEX = re.compile(r"\[\d+\]")
 
+END_USER = (
+    "Names an end user, in the records of usage; where keys are off there are none, and the header "
+    "x-antiphon-ignored names it."
+)
+TAGS = (
+    "Up to 16 pairs of texts, of 64 and 512 characters, that stand in the records of usage; where keys are "
+    "off there are none, and it is refused."
+)
+"""What two fields say in every dialect that has them."""
+
 MOST_NAMED = 32
 """Unknown fields that an answer names; with names of 64 characters two kilobytes of a header."""
 

@@ -24,8 +24,16 @@ from antiphon.http.embed import Embed
 from antiphon.http.generate import Generate
 from antiphon.http.loras import LoraRoutes
 from antiphon.http.middleware import Border, Gate, Guard, Stamp
+from antiphon.http.standings import NAMES as STANDINGS
 
-EXPOSED = ("x-request-id", "retry-after", "x-antiphon-ignored", "x-antiphon-relaxed")
+EXPOSED = (
+    "x-request-id",
+    "retry-after",
+    "x-should-retry",
+    "x-antiphon-ignored",
+    "x-antiphon-relaxed",
+    *STANDINGS,
+)
 """Response headers that a web page of an allowed origin may read."""
 
 
@@ -62,7 +70,7 @@ def route_table(edge: Edge) -> list[BaseRoute]:
 def _spoken(edge: Edge, dialect: Dialect) -> Iterator[Route]:
     """The paths of what every dialect has."""
     for operation in dialect.operations:
-        yield _posted(edge, operation.path, Generate(edge, operation))
+        yield _posted(edge, operation.path, Generate(edge, operation, dialect.name))
     if dialect.models is not None:
         models = routes.ModelRoutes(dialect.models)
         yield Route(dialect.models.path, models.listed)
@@ -85,7 +93,7 @@ def _deploying(edge: Edge, operations: LoraOperations) -> Iterator[Route]:
 
 def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
     """The paths of what only the server's own dialect has."""
-    yield _posted(edge, dialect.embeddings.path, Embed(edge, dialect.embeddings))
+    yield _posted(edge, dialect.embeddings.path, Embed(edge, dialect.embeddings, dialect.name))
     tokens = dialect.tokens
     yield from (_posted(edge, path, routes.tokenize) for path in tokens.tokenize_paths)
     yield from (_posted(edge, path, routes.detokenize) for path in tokens.detokenize_paths)

@@ -15,7 +15,7 @@ from antiphon.auth.reading import Reading
 from antiphon.auth.recording import Recordings
 from antiphon.auth.tenants import Tenants
 from antiphon.dialects.base import Dialect, OwnDialect
-from antiphon.domain.context import Clock, Context, SystemClock
+from antiphon.domain.context import Clock, Context, Progress, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
@@ -35,6 +35,10 @@ EXCHANGE = "antiphon.exchange"
 
 class Runner(Protocol):
     """The pipeline, as far as the edge knows it."""
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether each request's usage is written down."""
 
     def run(
         self, request: GenerationRequest, context: Context
@@ -101,6 +105,7 @@ class Exchange:
     """Every value of each header, in order, by lower-case name."""
     actor: Actor = LOCAL_ANONYMOUS
     body: bytes = b""
+    progress: Progress = field(default_factory=Progress)
 
 
 def lies_under(path: str, prefix: str) -> bool:

@@ -5,7 +5,7 @@ import math
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import Dialect
-from antiphon.errors import AntiphonError, InternalError
+from antiphon.errors import AntiphonError, BudgetExceeded, InternalError
 
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""
@@ -25,12 +25,12 @@ def internal(request_id: str) -> InternalError:
 def error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:
     """The headers that an error calls for which is answered with a status, besides those of its body."""
     headers: list[tuple[bytes, bytes]] = []
-    retry_after = error.retry_after
-    if retry_after is None and status in (TOO_MANY, UNAVAILABLE):
+    retry_after, is_gone = error.retry_after, isinstance(error, BudgetExceeded)
+    if retry_after is None and status in (TOO_MANY, UNAVAILABLE) and not is_gone:
         retry_after = DEFAULT_RETRY
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(retry_after))))
-    if status in CLIENTS_RETRY or status >= SERVER:
+    if status in CLIENTS_RETRY or status >= SERVER or is_gone:
         headers.append((b"x-should-retry", b"true" if error.retryable else b"false"))
     if status == UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))

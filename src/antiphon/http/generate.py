@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from antiphon.dialects.base import Call, Chunks, Head, Operation
+from antiphon.dialects.base import UNASCRIBED, Attribution, Call, Chunks, Head, Operation
 from antiphon.domain.collect import collect
-from antiphon.domain.context import Context
-from antiphon.errors import AntiphonError
+from antiphon.domain.context import Context, Origin, Progress
+from antiphon.errors import AntiphonError, UnsupportedParameter
 from antiphon.http.edge import Edge, Exchange, exchange_of
 from antiphon.http.errors import send_json
 from antiphon.http.middleware import ABORT, translated
 from antiphon.http.sse import Outbox, Pace, Sender
+from antiphon.http.standings import limit_headers
 from antiphon.http.work import ClientLeft, Work, attended
 from antiphon.telemetry.logs import record
 
@@ -30,27 +33,34 @@ milliseconds."""
 class Generate:
     """The ASGI endpoint of one operation of a dialect."""
 
-    def __init__(self, edge: Edge, operation: Operation) -> None:
+    def __init__(self, edge: Edge, operation: Operation, dialect: str) -> None:
+        """`dialect`: its name."""
         self._edge = edge
         self._operation = operation
+        self._origin = Origin(dialect, operation.path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
         call = await decoded(self._operation.decode, exchange)
         clock, settings = self._edge.clock, self._edge.settings
         deadline = clock.monotonic() + settings.request_timeout
-        context = Context(exchange.request_id, exchange.actor, deadline, clock)
+        origin = ascribed(self._origin, call.attribution, self._edge.pipeline.keeps_records)
+        progress = exchange.progress
+        progress.body = exchange.body
+        context = Context(
+            exchange.request_id, exchange.actor, deadline, clock, origin=origin, progress=progress
+        )
         head = Head(clock.unique(), int(clock.wall()), call.request.model)
         async with attended(receive, self._edge.ongoing, settings.request_timeout) as work:
             if call.stream:
                 outbox = Outbox()
                 sender = self._sender(scope, send, outbox, work)
-                delivery = work.group.create_task(sender.deliver(reported(call)))
+                delivery = work.group.create_task(sender.deliver(partial(self._reported, call, progress)))
                 await self._stream(call, context, self._operation.chunks(head, call), work, outbox)
                 await delivery
             else:
                 answer = await self._answer(call, context, head, work)
-                await send_json(send, answer, reported(call))
+                await send_json(send, answer, self._reported(call, progress))
 
     async def _answer(self, call: Call, context: Context, head: Head, work: Work) -> bytes:
         with work.interruptible():
@@ -77,6 +87,16 @@ class Generate:
             async for event in events:
                 await outbox.put(chunks.encode(event))
 
+    def _reported(self, call: Call, progress: Progress) -> list[tuple[bytes, bytes]]:
+        """The headers that name the fields which were accepted and do nothing, and the keywords of schemas
+        that are not kept; and how limits stand by now."""
+        ignored = call.ignored
+        if not self._edge.pipeline.keeps_records:
+            ignored += call.attribution.fields
+        named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", call.relaxed))
+        headers = [(name, ", ".join(fields).encode()) for name, fields in named if fields]
+        return headers + limit_headers(progress.standings) if progress.standings else headers
+
     def _sender(self, scope: Scope, send: Send, outbox: Outbox, work: Work) -> Sender:
         abort: Callable[[], None] = scope["state"].get(ABORT, lambda: None)
 
@@ -88,11 +108,18 @@ class Generate:
         return Sender(send, outbox, Pace(settings.keep_alive_interval, settings.send_timeout), cut)
 
 
-def reported(call: Call) -> list[tuple[bytes, bytes]]:
-    """The headers that name the fields which were accepted and do nothing, and the keywords of schemas that
-    are not kept."""
-    named = ((b"x-antiphon-ignored", call.ignored), (b"x-antiphon-relaxed", call.relaxed))
-    return [(name, ", ".join(fields).encode()) for name, fields in named if fields]
+def ascribed(origin: Origin, attribution: Attribution, keeps_records: bool) -> Origin:
+    """Where a request comes from, with what its caller says of it. Raises UnsupportedParameter for tags where
+    nothing keeps them."""
+    if attribution is UNASCRIBED:
+        return origin
+    if attribution.tags and not keeps_records:
+        raise UnsupportedParameter(
+            "metadata is not supported: it stands in the records of usage, and this server keeps none, as "
+            "its keys are off (ANTIPHON_KEYS); leave it out",
+            param="metadata",
+        )
+    return replace(origin, end_user=attribution.end_user, tags=attribution.tags)
 
 
 async def decoded(decode: Callable[[bytes], T], exchange: Exchange) -> T:

@@ -25,6 +25,7 @@ from antiphon.errors import (
 from antiphon.http.bodies import Account
 from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of, gathered
 from antiphon.http.errors import internal, send_error
+from antiphon.http.standings import limit_headers
 from antiphon.http.work import ClientLeft
 from antiphon.settings import is_loopback
 from antiphon.telemetry.logs import record
@@ -123,7 +124,7 @@ class Border:
             dialect = self._edge.dialect_of(scope["path"])
             self._note(error, dialect.status(error), exchange, scope)
             if not begun:
-                await send_error(send, dialect, error)
+                await send_error(send, dialect, error, limit_headers(exchange.progress.standings))
 
     def _note(self, error: AntiphonError, status: int, exchange: Exchange, scope: Scope) -> None:
         if isinstance(error, InternalError):

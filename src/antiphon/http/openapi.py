@@ -14,6 +14,7 @@ from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
     BodyTooLarge,
+    BudgetExceeded,
     Conflict,
     DeadlineExceeded,
     EngineUnavailable,
@@ -32,19 +33,21 @@ from antiphon.errors import (
 from antiphon.http.admin import describe as admin
 from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.health import HEALTH_SCHEMA
+from antiphon.http.standings import NAMES as LIMITED
 
 VERSION = "3.2.0"
 
 ERRORS: Mapping[int, str] = {
     400: "A field, the body, a header or the prompt's length is at fault; the sentence names it",
     401: "No valid key",
+    402: "A budget is spent; the sentence says which one and when it resets",
     403: "Refused by origin, host or a setting",
     404: "No such model, adapter or path",
     408: "The request did not arrive, or its answer was not ready, in time",
     409: "Something of that name is there already, or is in use",
     413: "The body is too large",
     415: "The body is not JSON",
-    429: "Too much is waiting; see Retry-After",
+    429: "Too much is waiting, or a limit or budget has no room; see Retry-After",
     431: "The headers are too large",
     500: "A defect; quote the request id",
     503: "The engine or the room for the body is not there; see Retry-After",
@@ -58,6 +61,10 @@ OF_MODELS = (ModelNotFound, EngineUnavailable, DeadlineExceeded)
 OF_STORE = (NotFound, StoreUnavailable)
 WAITING = {"completions", "embeddings", "tokens"}
 """Tags of what waits for its turn in an engine, or for a template of its own to be rendered."""
+BUDGET = 402
+"""What some dialects say where a budget is spent."""
+METERED = {"completions", "embeddings"}
+"""Tags of what limits and budgets are for."""
 CHANGING = {"adapters", "loras", "admin"}
 """Tags of what changes which models there are."""
 
@@ -93,6 +100,13 @@ HEADERS: Mapping[str, Mapping[str, Any]] = {
         "description": "The scheme that the key is sent in",
         "required": True,
         "schema": TEXT,
+    },
+    **{
+        name: {
+            "description": "Of the tightest limit of a minute that is for the request, where there is one",
+            "schema": TEXT if "reset" in name else {"type": "integer", "minimum": 0},
+        }
+        for name in LIMITED
     },
 }
 """What responses carry besides their body's headers."""
@@ -176,12 +190,12 @@ def _operation(
     operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], keyed: bool
 ) -> dict[str, Any]:
     responses = {
-        status: _response(int(status), response, error, bool("requestBody" in operation))
+        status: _response(int(status), response, error, _told(operation, keyed))
         for status, response in operation["responses"].items()
     }
     for status in sorted({dialect.status(kind("")) for kind in _failures(operation, keyed)}):
         failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
-        responses.setdefault(str(status), _response(status, failed, error, posted=False))
+        responses.setdefault(str(status), _response(status, failed, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
     return {**operation, "parameters": parameters, "responses": responses}
 
@@ -198,32 +212,39 @@ def _failures(operation: Mapping[str, Any], keyed: bool) -> Iterator[type[Antiph
         yield from OF_STORE if "admin" in tags else OF_MODELS
     if tags & WAITING:
         yield Overloaded
+    if keyed and tags & METERED:
+        yield BudgetExceeded
     if tags & CHANGING:
         yield Conflict
 
 
 def _response(
-    status: int, response: Mapping[str, Any], error: Mapping[str, str], posted: bool
+    status: int, response: Mapping[str, Any], error: Mapping[str, str], more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A response with its headers, and the events of a stream as they are framed."""
+    """A response with its headers, `more` of them, and the events of a stream as they are framed."""
     content = {
         media: _events(shape["schema"], error) if media == STREAM else shape
         for media, shape in response["content"].items()
     }
-    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _headers(status, posted)}
+    headers = {name: {"$ref": f"#/components/headers/{name}"} for name in (*_headers(status), *more)}
     return {**response, "headers": headers, "content": content}
 
 
-def _headers(status: int, posted: bool) -> Iterator[str]:
+def _told(operation: Mapping[str, Any], keyed: bool) -> list[str]:
+    """What answers of an operation tell of its request."""
+    posted = ["x-antiphon-ignored", "x-antiphon-relaxed"] if "requestBody" in operation else []
+    metered = keyed and METERED & set(operation.get("tags", ()))
+    return posted + list(LIMITED if metered else ())
+
+
+def _headers(status: int) -> Iterator[str]:
     yield "x-request-id"
     if status in (TOO_MANY, UNAVAILABLE):
         yield "retry-after"
-    if status in CLIENTS_RETRY or status >= SERVER:
+    if status in CLIENTS_RETRY or status >= SERVER or status == BUDGET:
         yield "x-should-retry"
     if status == UNAUTHORIZED:
         yield "www-authenticate"
-    if posted:
-        yield from ("x-antiphon-ignored", "x-antiphon-relaxed")
 
 
 def _events(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any]:

@@ -97,14 +97,15 @@ class Sender:
         """When the last write began or ended."""
         self._writing = False
 
-    async def deliver(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Sends until the outbox is closed and empty. `headers` are more headers of this response."""
+    async def deliver(self, headers: Callable[[], list[tuple[bytes, bytes]]]) -> None:
+        """Sends until the outbox is closed and empty. `headers` gives more headers of this response, as it
+        begins."""
         self._timer = self._loop.call_later(self._step, self._tick)
         outbox, last = self._outbox, False
         try:
             await outbox.stirred()
             outbox.begun = True
-            await self._write({"type": "http.response.start", "status": 200, "headers": HEADERS + headers})
+            await self._write({"type": "http.response.start", "status": 200, "headers": HEADERS + headers()})
             while not last:
                 last, data = outbox.closed, outbox.take()
                 if data or last:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from antiphon.dialects.attribution import ascribed
 from antiphon.dialects.base import Call
 from antiphon.dialects.empower.fields import Place, sift
 from antiphon.dialects.empower.wire import ChatRequest
@@ -40,7 +41,13 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     is_shown = bool(wire.include_thinking)
     thinking = Reasoning(shown=is_shown, wanted=is_shown, field="include_thinking")
     prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
-    return Call(_request(wire, prompts), bool(wire.stream), ignored=ignored + named(unknown), relaxed=relaxed)
+    return Call(
+        _request(wire, prompts),
+        bool(wire.stream),
+        ignored=ignored + named(unknown),
+        relaxed=relaxed,
+        attribution=ascribed(wire.user),
+    )
 
 
 def _refuse_biases(said: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@ it."""
 
 from enum import StrEnum
 
-from antiphon.dialects.table import Book, Field, ignored, refused, supported
+from antiphon.dialects.table import END_USER, Book, Field, refused, supported
 
 PREFIX = "/empower/api/v1"
 
@@ -50,7 +50,7 @@ FIELDS: tuple[Field, ...] = (
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
         "above 0, at most 2; 1 does nothing.",
     ),
-    ignored("user", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
+    *supported(CHAT, user=END_USER),
     refused("logit_bias", CHAT, "the page says so; /v1/chat/completions has it", {}),
     refused("function_call", CHAT, "the page says so; send tools and tool_choice", "none", "auto"),
     refused("functions", CHAT, "send tools", []),

@@ -38,7 +38,7 @@ DEFAULTS: dict[str, Any] = {
 ALIKE = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
     "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
-    "seed", "return_token_ids",
+    "seed", "return_token_ids", "user", "metadata",
 )  # fmt: skip
 """Fields that the superset calls so too."""
 
@@ -152,5 +152,6 @@ def _settled(call: Call, wire: Common) -> FireworksCall:
         include_usage=True,
         ignored=call.ignored,
         relaxed=call.relaxed,
+        attribution=call.attribution,
         entries=wire.logprobs is True,
     )

@@ -5,14 +5,18 @@ from collections.abc import Mapping
 import msgspec
 
 from antiphon.dialects.fireworks.answers import ErrorBody, ErrorEnvelope
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, BudgetExceeded
 
 STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
 """Statuses that Fireworks' table does not have, and what it says instead."""
 
+OVER_LIMIT = 402
+"""What Fireworks says where an account is over its budget; 429 is that of a rate."""
+
 CODES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHORIZED",
+    402: "PAYMENT_REQUIRED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
@@ -34,6 +38,8 @@ _encode = msgspec.json.Encoder().encode
 
 def status(error: AntiphonError) -> int:
     """The status of Fireworks' table."""
+    if isinstance(error, BudgetExceeded):
+        return OVER_LIMIT
     return STATUSES.get(error.status, error.status)
 
 

@@ -3,7 +3,7 @@ field of the page has the page's default and range."""
 
 from enum import StrEnum
 
-from antiphon.dialects.table import Book, Field, ignored, refused, supported
+from antiphon.dialects.table import END_USER, TAGS, Book, Field, ignored, refused, supported
 
 PREFIX = "/fireworks/inference/v1"
 
@@ -75,7 +75,7 @@ FIELDS: tuple[Field, ...] = (
         top_k="The k likeliest tokens, 1 to 128; all by default.",
         top_p="Smallest set of tokens whose probability reaches this; 0 to 1, 1 by default.",
     ),
-    ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
+    *supported(BOTH, user=END_USER, metadata=TAGS),
     *supported(
         BOTH,
         max_completion_tokens="The newer name of max_tokens; both are taken only where they are equal.",
@@ -106,7 +106,6 @@ FIELDS: tuple[Field, ...] = (
     refused("thinking", TEXT, RAW, {"type": "disabled"}),
     refused("reasoning_history", BOTH, "the model's template decides it; leave it out"),
     refused("service_tier", BOTH, "there is one tier; leave it out", "auto", "default"),
-    refused("metadata", BOTH, "nothing is stored here; leave it out", {}),
     refused("prompt_truncate_len", CHAT, "messages are never left out unasked; shorten the conversation"),
     refused("safe_tokenization", CHAT, "no text in a message is ever a control token; leave it out", True),
     refused("functions", CHAT, LEGACY, []),

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.dialects.attribution import EndUser, Tags
 from antiphon.dialects.openai.wire import (
     INT32_MAX,
     MAX_IDS,
@@ -101,7 +102,8 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     logit_bias: Bias | None = None
     seed: Seed | None = None
     return_token_ids: bool | None = None
-    user: str | None = None
+    user: EndUser | None = None
+    metadata: Tags | None = None
     prompt_cache_key: str | None = None
     prompt_cache_isolation_key: Salt | None = None
 

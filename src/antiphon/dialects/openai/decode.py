@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict
 
+from antiphon.dialects.attribution import ascribed
 from antiphon.dialects.base import Call
 from antiphon.dialects.openai.constraints import asked_constraint
 from antiphon.dialects.openai.conversations import rendered
@@ -77,6 +78,9 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
     tools, relaxed = asked_tools(wire)
     prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens, asked_reasoning(wire))
     call = _call(wire, (prompt,), output, ignored)
+    if wire.safety_identifier is not None:
+        said = ascribed(wire.user, wire.metadata, wire.safety_identifier)
+        call = replace(call, attribution=said)
     return replace(call, relaxed=relaxed) if relaxed else call
 
 
@@ -259,6 +263,7 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
         ignored,
         continuous_usage=continuous,
         token_names=names,
+        attribution=ascribed(wire.user, wire.metadata),
     )
 
 

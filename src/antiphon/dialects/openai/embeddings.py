@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from antiphon.dialects.attribution import EndUser, ascribed
 from antiphon.dialects.base import EmbeddingCall
 from antiphon.dialects.openai.fields import sift
 from antiphon.dialects.openai.places import Place
@@ -35,7 +36,7 @@ class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = None
-    user: str | None = None
+    user: EndUser | None = None
 
 
 class EmbeddingShape(Struct, frozen=True, kw_only=True):
@@ -97,6 +98,7 @@ class OpenAIEmbeddings:
             request,
             packed=wire.encoding_format == "base64",
             ignored=ignored + tuple((unknown or [])[:MOST_NAMED]),
+            attribution=ascribed(wire.user),
         )
 
     def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:

@@ -3,7 +3,7 @@
 import msgspec
 
 from antiphon.dialects.openai.answers import ErrorBody, ErrorEnvelope
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500
 """Status from which the fault is the server's."""
@@ -22,6 +22,8 @@ def encode_error(error: AntiphonError) -> bytes:
 
 def error_type(error: AntiphonError) -> str:
     """OpenAI's word for whose fault it is."""
+    if isinstance(error, BudgetExceeded):
+        return error.code
     if error.status >= SERVER:
         return "server_error"
     return "rate_limit_error" if error.status == TOO_MANY else "invalid_request_error"

@@ -2,7 +2,7 @@
 
 from antiphon.dialects.openai.fields_templates import RENDERED
 from antiphon.dialects.openai.places import BOTH, CHAT, STREAM, TEXT
-from antiphon.dialects.table import Field, ignored, refused, supported
+from antiphon.dialects.table import END_USER, TAGS, Field, ignored, refused, supported
 
 LEGACY = "OpenAI took its place by tools; send tools"
 MEDIA = "only text is taken in and given out"
@@ -103,8 +103,8 @@ GENERATING: tuple[Field, ...] = (
         continuous_usage_stats="Whether each chunk brings the usage so far, of all choices together; only "
         "together with include_usage.",
     ),
-    ignored("user", BOTH, "names an end user for abuse reports; nothing here reads it yet"),
-    ignored("safety_identifier", CHAT, "names an end user for abuse reports; nothing here reads it yet"),
+    *supported(BOTH, user=END_USER, metadata=TAGS),
+    *supported(CHAT, safety_identifier=f"The newer name of user. {END_USER}"),
     ignored(
         "prompt_cache_key",
         CHAT,
@@ -118,7 +118,6 @@ GENERATING: tuple[Field, ...] = (
     refused("prediction", CHAT, "predicted outputs are not built yet; leave it out"),
     refused("verbosity", CHAT, "say in a message how long the answer shall be", "medium"),
     refused("store", CHAT, STORE, False),
-    refused("metadata", CHAT, STORE, {}),
     refused("service_tier", CHAT, "there is one tier; leave it out", "auto", "default"),
     refused("web_search_options", CHAT, HOSTED),
     refused("moderation", CHAT, HOSTED),

@@ -2,7 +2,7 @@
 
 from antiphon.dialects.openai.fields_templates import RENDERED
 from antiphon.dialects.openai.places import APPLY, DETOKENIZE, EMBEDDINGS, LOAD, TOKENIZE, UNLOAD
-from antiphon.dialects.table import Field, ignored, refused, supported
+from antiphon.dialects.table import END_USER, Field, refused, supported
 
 OTHERS: tuple[Field, ...] = (
     *supported(
@@ -43,7 +43,7 @@ OTHERS: tuple[Field, ...] = (
         base_model_name="The model that it adapts; may be left out when there is only one.",
     ),
     *supported(LOAD | UNLOAD, lora_name="The name that callers use as model."),
-    ignored("user", EMBEDDINGS, "names an end user for abuse reports; nothing here reads it yet"),
+    *supported(EMBEDDINGS, user=END_USER),
     refused("truncate_prompt_tokens", EMBEDDINGS, "a text is never shortened; shorten it before sending"),
     refused("add_special_tokens", EMBEDDINGS, "send token ids to have them read as they are", True),
     refused("normalize", EMBEDDINGS, "vectors always have the length 1; leave it out", True),

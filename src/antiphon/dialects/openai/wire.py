@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from antiphon.dialects.attribution import EndUser, Tags
+
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
 MAX_CHOICES = 128
@@ -267,7 +269,8 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
     structured_outputs: StructuredOutputs | None = None
-    user: str | None = None
+    user: EndUser | None = None
+    metadata: Tags | None = None
 
 
 class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -290,7 +293,7 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
     reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: LeastTokens | None = None
-    safety_identifier: str | None = None
+    safety_identifier: EndUser | None = None
     prompt_cache_key: str | None = None
 
 

@@ -1,0 +1,41 @@
+"""How a request's limits stand, in the headers that OpenAI's answers have: of the limits of a minute that are
+for it the tightest of requests, and the tightest of tokens."""
+
+import math
+from collections.abc import Iterable
+
+from antiphon.domain.limits import Measure, Standing, Window
+
+REQUESTS = frozenset({Measure.REQUESTS})
+TOKENS = frozenset({Measure.TOKENS, Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS})
+COUNTED = (("requests", REQUESTS), ("tokens", TOKENS))
+
+NAMES = tuple(f"x-ratelimit-{what}-{kind}" for kind, _ in COUNTED for what in ("limit", "remaining", "reset"))
+"""Every header there may be."""
+
+SIXTY, THOUSAND = 60, 1000
+
+
+def limit_headers(standings: Iterable[Standing]) -> list[tuple[bytes, bytes]]:
+    """None where nothing of that kind is limited by the minute."""
+    headers: list[tuple[bytes, bytes]] = []
+    sliding = [each for each in standings if each.limit.window is Window.MINUTE]
+    for kind, measures in COUNTED:
+        found = [each for each in sliding if each.limit.measure in measures]
+        if found:
+            tightest = min(found, key=lambda each: (each.remaining, each.limit.amount))
+            values = (str(tightest.limit.amount), str(tightest.remaining), duration(tightest.reset))
+            names = (f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset"))
+            headers += [(name.encode(), value.encode()) for name, value in zip(names, values, strict=True)]
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`; never less than it is."""
+    whole, part = divmod(math.ceil(seconds * THOUSAND), THOUSAND)
+    if part and not whole:
+        return f"{part}ms"
+    minutes, left = divmod(whole, SIXTY)
+    hours, minutes = divmod(minutes, SIXTY)
+    fraction = f".{part:03d}".rstrip("0") if part else ""
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{left}{fraction}s"
