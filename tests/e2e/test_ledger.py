@@ -25,14 +25,16 @@ def home(tmp_path: Path) -> Asked:
     return Asked(tmp_path / "home", f"sqlite:///{tmp_path / 'home' / 'antiphon.db'}")
 
 
-def gateway(server: Server) -> psutil.Process:
-    (only,) = server.children("assembly")
-    return only
-
-
 def kill_gateway(server: Server) -> None:
-    """The process that answers, writes the spool and drains it; it is started again."""
-    killed = gateway(server)
+    """A process that answers and writes a spool, and drains it where it is alone; it is started again."""
+    killed = random.choice(server.children("antiphon.assembly"))
+    killed.kill()
+    killed.wait(10)
+
+
+def kill_keeper(server: Server) -> None:
+    """The process that drains what several write; it is started again."""
+    (killed,) = server.children("antiphon.keeper")
     killed.kill()
     killed.wait(10)
 
@@ -51,6 +53,8 @@ def kill_all(server: Server) -> None:
 
 
 VICTIMS: tuple[Callable[[Server], None], ...] = (kill_gateway, kill_supervisor, kill_all)
+SEVERAL = ("--workers", "2")
+VICTIMS_OF_SEVERAL = (kill_gateway, kill_keeper, kill_all)
 
 
 def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...], *arguments: str) -> None:
@@ -67,7 +71,7 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
                 if server.process.poll() is None:
                     again = len(asked.whole)
                     wait_for(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")  # noqa: B023
-            assert len(asked.cut) > cut, "nobody was asking when it was killed"
+            assert victim is kill_keeper or len(asked.cut) > cut, "nobody was asking when it was killed"
             if server.process.poll() is None:
                 asked.check()
     with serving(*arguments, env=asked.env):
@@ -77,17 +81,31 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
     assert list((asked.home / "spool").glob("*.seg")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
     kill_under_load(home, VICTIMS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_kills_among_several_processes_lose_no_row_and_double_none(home: Asked) -> None:
+    kill_under_load(home, VICTIMS_OF_SEVERAL, *SEVERAL)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_twenty_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
-    kill_under_load(home, tuple(random.choice(VICTIMS) for _ in range(20)))
+    kill_under_load(home, tuple(random.choices(VICTIMS, k=20)))
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_twenty_kills_among_several_processes_lose_no_row_and_double_none(home: Asked) -> None:
+    kill_under_load(home, tuple(random.choices((*VICTIMS_OF_SEVERAL, kill_supervisor), k=20)), *SEVERAL)
+
+
+@pytest.mark.slow
 def test_rows_are_there_within_a_second_and_the_spool_is_empty_after_an_orderly_end(home: Asked) -> None:
     with serving(env=home.env) as server:
         home.make_key(server)
@@ -137,6 +155,12 @@ class Disk:
             self._unmount()
 
 
+def gateway(server: Server) -> psutil.Process:
+    """The only HTTP process."""
+    (only,) = server.children("antiphon.assembly")
+    return only
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     """An empty one."""
@@ -145,6 +169,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(tmp_path: Path, disk: Disk) -> None:
     folder = tmp_path / "disk" / "home"
@@ -181,6 +206,7 @@ def own_cluster() -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_postgresql_may_be_stopped_and_started_under_load_and_processes_killed(
     tmp_path: Path, own_cluster: Cluster
