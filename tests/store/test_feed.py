@@ -1,0 +1,113 @@
+"""What one process changes is told to the others, in each kind of database, also after it was away."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from queue import Empty, Queue
+
+import pytest
+import sqlalchemy as sa
+
+from antiphon.domain.tenancy import Project
+from antiphon.errors import StoreUnavailable
+from antiphon.store.base import By
+from antiphon.store.database import Database
+from antiphon.store.entries import SqlEntries
+from antiphon.store.feed import LOOK_S, READ_S, SqlFeed
+from antiphon.store.tenancy import SqlTenancy
+from tests.postgresql import running
+from tests.store.test_entries import ENTRY
+
+BY = By("somebody", 1)
+LATEST_S = 10.0
+
+
+@contextmanager
+def told(url: str) -> Iterator["Queue[int]"]:
+    """What a feed tells, from the revision on that it begins with."""
+    revisions: Queue[int] = Queue()
+    with closing(Database(url)) as database:
+        feed = SqlFeed(database)
+        feed.start(revisions.put)
+        try:
+            yield revisions
+        finally:
+            feed.close()
+
+
+def project(name: str) -> Project:
+    return Project(f"project-{name}", name, 1)
+
+
+def test_each_change_of_another_process_is_told(url, tenancy):
+    with told(url) as revisions:
+        assert revisions.get(timeout=LATEST_S) == tenancy.revision()
+        for name in ("One", "Two", "Three"):
+            made = tenancy.add_project(project(name), BY)
+            assert revisions.get(timeout=LATEST_S) == made
+
+
+def test_rows_of_the_ledger_are_told_to_nobody(url, database, tenancy):
+    with told(url) as revisions:
+        revisions.get(timeout=LATEST_S)
+        SqlEntries(database).add([ENTRY])
+        with pytest.raises(Empty):
+            revisions.get(timeout=3 * LOOK_S)
+        assert tenancy.add_project(project("One"), BY) == revisions.get(timeout=LATEST_S)
+
+
+def test_what_could_not_be_learnt_is_told_again(database, tenancy):
+    revisions: Queue[int] = Queue()
+    failing = [True, True]
+
+    def learn(revision: int) -> None:
+        if failing:
+            failing.pop()
+            raise StoreUnavailable("the database does not answer")
+        revisions.put(revision)
+
+    feed = SqlFeed(database)
+    feed.start(learn)
+    try:
+        assert revisions.get(timeout=LATEST_S) == tenancy.revision()
+        assert not failing
+    finally:
+        feed.close()
+
+
+def test_a_feed_that_is_closed_tells_nothing_more(database, tenancy):
+    revisions: Queue[int] = Queue()
+    feed = SqlFeed(database)
+    feed.start(revisions.put)
+    revisions.get(timeout=LATEST_S)
+    feed.close()
+    tenancy.add_project(project("One"), BY)
+    with pytest.raises(Empty):
+        revisions.get(timeout=2 * LOOK_S)
+
+
+def test_a_word_that_is_lost_costs_no_more_than_a_moment(postgresql):
+    with closing(Database(postgresql)) as database, told(postgresql) as revisions:
+        with pytest.raises(Empty):  # no tables yet: it tries until they are there
+            revisions.get(timeout=LOOK_S)
+        database.ready()
+        first = revisions.get(timeout=LATEST_S)
+        with database.writing() as connection:  # as a pooler between the two would: nobody is notified
+            connection.execute(sa.text("UPDATE revision SET number = number + 1"))
+        assert revisions.get(timeout=LATEST_S + READ_S) == first + 1
+
+
+def test_what_changed_while_the_database_was_away_is_told_when_it_is_back():
+    with running() as cluster:
+        url = cluster.database()
+        with closing(Database(url)) as database, told(url) as revisions:
+            database.ready()
+            first = revisions.get(timeout=LATEST_S)
+            tenancy = SqlTenancy(database)
+            for name in ("One", "Two"):
+                cluster.stop()
+                with pytest.raises(StoreUnavailable):
+                    tenancy.revision()
+                cluster.start()
+                made = tenancy.add_project(project(name), BY)
+                assert revisions.get(timeout=LATEST_S) == made == first + 1
+                first = made
