@@ -11,6 +11,7 @@ from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.windows import BUCKET, SECOND
 from antiphon.testing.clock import FakeClock
+from tests.limits.kinds import TimedRedis, ended
 from tests.limits.limits import NOON, limit
 from tests.limits.reference import Reference
 
@@ -33,9 +34,10 @@ steps = st.one_of(
 class Trial:
     """A limiter beside the obvious one, of several limits at once."""
 
-    def __init__(self) -> None:
-        self.clock = FakeClock(monotonic=1_000.0137, wall=NOON)
-        self.limiter = LocalLimiter(self.clock)
+    def __init__(self, url: str | None) -> None:
+        """`url`: of Redis; None is the limiter of one process."""
+        self.clock = FakeClock(monotonic=1_000.0137, wall=NOON + 0.0137)
+        self.limiter = LocalLimiter(self.clock) if url is None else TimedRedis(url, self.clock)
         self.references = [Reference(each, NOON) for each in LIMITS]
         self.reserved: dict[str, int] = {}
         """Output tokens of the claims that stand, in their order."""
@@ -56,11 +58,11 @@ class Trial:
             if await self.asked(claim, Amounts(output_tokens=output), False):
                 self.reserved[claim] += output
 
-    def settle(self, share: int) -> None:
+    async def settle(self, share: int) -> None:
         if self.reserved:
             claim = next(iter(self.reserved))
             amounts = Amounts(1, 5, self.reserved.pop(claim) * share // 100)
-            self.limiter.settle(claim, amounts)
+            await ended(self.limiter, claim, amounts)
             for reference in self.references:
                 reference.settle(claim, amounts)
 
@@ -92,35 +94,55 @@ class Trial:
             assert each.counts(self.at) <= each.limit.amount, each.limit
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(steps, max_size=80))
-async def test_no_window_is_ever_over_a_limit_and_none_refuses_for_nothing(
-    trial_steps: list[tuple[str, float]],
-) -> None:
-    trial = Trial()
+async def tried(trial: Trial, trial_steps: list[tuple[str, float]]) -> None:
     for kind, value in trial_steps:
         if kind == "wait":
             trial.clock.advance(value)
+            if isinstance(trial.limiter, TimedRedis):
+                await trial.limiter._renewed()
         elif kind == "reserve":
             await trial.reserve(int(value))
         elif kind == "extend":
             await trial.extend(int(value))
         else:
-            trial.settle(int(value))
+            await trial.settle(int(value))
         trial.check()
+    await trial.limiter.aclose()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(steps, max_size=80))
+async def test_no_window_is_ever_over_a_limit_and_none_refuses_for_nothing(trial_steps):
+    await tried(Trial(None), trial_steps)
+
+
+@settings(max_examples=30, deadline=None)
+@given(trial_steps=st.lists(steps, min_size=10, max_size=80))
+async def test_nor_is_one_in_redis(redis_server, trial_steps):
+    await tried(Trial(redis_server.url), trial_steps)
+
+
+async def saturated(trial: Trial, amount: int, size: int, minutes: int, step: float) -> None:
+    """Asks again and again, and expects 99 % of a limit of output tokens, but never more of it in a minute.
+    At the end of each minute less than one request may be left over."""
+    tokens, taken = limit(amount, Measure.OUTPUT_TOKENS), []
+    while trial.at < minutes * 60:
+        with suppress(RateLimited):
+            while True:
+                await trial.limiter.reserve(trial.clock.unique(), [tokens], Amounts(output_tokens=size))
+                taken.append(trial.at)
+        trial.clock.advance(step)
+    await trial.limiter.aclose()
+    assert size * len(taken) >= 0.99 * minutes * amount - size * minutes
+    fit = amount // size
+    assert all(late - early >= 60 for early, late in zip(taken, taken[fit:], strict=False))
 
 
 @pytest.mark.parametrize(("amount", "size"), [(600, 1), (20_000, 37), (7, 1)])
 async def test_callers_who_never_stop_get_at_least_99_percent_of_a_limit(amount, size):
-    """Ten minutes, asked a hundred times a second; and no minute holds more than the limit."""
-    trial, minutes, taken = Trial(), 10, []
-    tokens = limit(amount, Measure.OUTPUT_TOKENS)
-    while trial.at < minutes * 60:
-        with suppress(RateLimited):
-            for _ in range(100):
-                await trial.limiter.reserve(trial.clock.unique(), [tokens], Amounts(output_tokens=size))
-                taken.append(trial.at)
-        trial.clock.advance(0.01)
-    assert size * len(taken) >= 0.99 * minutes * amount - size * minutes
-    fit = amount // size
-    assert all(late - early >= 60 for early, late in zip(taken, taken[fit:], strict=False))
+    await saturated(Trial(None), amount, size, minutes=10, step=0.01)
+
+
+@pytest.mark.parametrize(("amount", "size"), [(600, 1), (20_000, 37)])
+async def test_and_they_do_in_redis(redis_server, amount, size):
+    await saturated(Trial(redis_server.url), amount, size, minutes=3, step=0.1)

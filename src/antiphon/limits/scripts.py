@@ -208,7 +208,7 @@ local claim = claim_of(id)
 if claim and claim.step >= step then return {'stands', standings(limits)} end
 local refusals = {}
 for number, limit in ipairs(limits) do
-  local excess = used(limit.kind, limit.id) + limit.asked - limit.amount
+  local excess = (used(limit.kind, limit.id) - limit.amount) + limit.asked  -- exact beyond 2^53
   if limit.asked > 0 and excess > 0 then
     refusals[#refusals + 1] = {number, wait(limit.kind, limit.id, excess)}
   end

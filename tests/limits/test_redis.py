@@ -1,0 +1,217 @@
+"""What only the limiter in Redis does: several nodes, nodes that die, and a Redis that is away."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from antiphon.domain.limits import Amounts, Measure, Window
+from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
+from antiphon.limits.periods import period
+from antiphon.limits.redis import LEASE_S, RedisLimiter
+from antiphon.testing.clock import FakeClock
+from tests.limits.kinds import TimedRedis, ended
+from tests.limits.limits import NOON, ONE, limit, tokens
+
+OUTPUT = Measure.OUTPUT_TOKENS
+
+
+@pytest.fixture
+async def node(redis_server, clock):
+    made = TimedRedis(redis_server.url, clock)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def other(redis_server, clock, node):
+    """Another node with the same limits."""
+    made = TimedRedis(redis_server.url, clock)
+    made._keys = node._keys
+    yield made
+    await made.aclose()
+
+
+@asynccontextmanager
+async def connected(limiter: RedisLimiter):
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(limiter.keep_connected())
+        yield limiter
+        keeping.cancel()
+    await limiter.aclose()
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_nodes_share_every_limit(node, other):
+    limits = [limit(3), limit(100, OUTPUT, Window.DAY, "two"), limit(2, Measure.CONCURRENT, id_="three")]
+    await node.reserve("a", limits, Amounts(1, 0, 30))
+    standings = await other.reserve("b", limits, Amounts(1, 0, 30))
+    assert [each.remaining for each in standings] == [1, 40, 0]
+    with pytest.raises(RateLimited, match="at once"):
+        await node.reserve("c", limits, Amounts(1, 0, 30))
+    await ended(other, "b", Amounts(1, 0, 10))
+    assert [each.remaining for each in await node.standing(limits)] == [1, 60, 1]
+
+
+async def test_many_at_once_over_two_nodes_take_no_more_than_there_is(node, other):
+    budget = limit(10, window=Window.DAY)
+
+    async def asked(number: int) -> bool:
+        try:
+            await (node, other)[number % 2].reserve(str(number), [budget], ONE)
+        except BudgetExceeded:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*map(asked, range(100)))) == 10
+
+
+async def test_requests_of_a_node_that_died_run_until_their_lease_ends(node, other, clock):
+    two = limit(2, Measure.CONCURRENT)
+    await node.reserve("dies", [two], ONE)
+    await other.reserve("lives", [two], ONE)
+    clock.advance(LEASE_S - 1)
+    await other._renewed()
+    with pytest.raises(RateLimited):
+        await other.reserve("a", [two], ONE)
+    clock.advance(2)
+    await other.reserve("a", [two], ONE)
+    with pytest.raises(RateLimited):
+        await other.reserve("b", [two], ONE)
+
+
+async def test_what_is_sent_twice_is_done_once(node):
+    limits = [limit(10), limit(100, OUTPUT, Window.DAY, "two"), limit(5, Measure.CONCURRENT, id_="three")]
+    twice = node._asked
+
+    async def asked(script, arguments):
+        await twice(script, arguments)
+        return await twice(script, arguments)
+
+    node._asked = asked
+    await node.reserve("a", limits, Amounts(1, 0, 30))
+    standings = await node.extend("a", tokens(20))
+    assert [each.remaining for each in standings] == [9, 50, 4]
+    await ended(node, "a", Amounts(1, 0, 45))
+    assert [each.remaining for each in await node.standing(limits)] == [9, 55, 5]
+
+
+async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clock):
+    """Redis' Lua has no calendar: ours is compared with Python's, over leap years and the ends of years."""
+    day = datetime(1999, 12, 25, 23, 59, 59, tzinfo=UTC)
+    budgets = [limit(10, window=window, id_=window) for window in (Window.DAY, Window.WEEK, Window.MONTH)]
+    for number in range(0, 12_000, 11):
+        at = (day + timedelta(days=number, seconds=number % 3)).timestamp()
+        node._clock = FakeClock(wall=at)
+        resets = [each.reset for each in await node.standing(budgets)]
+        ends = [period(each.window, at)[1] - at for each in budgets if each.window is not None]
+        assert resets == pytest.approx(ends), at
+
+
+async def test_amounts_are_exact_up_to_what_a_limit_may_be(node):
+    budget = limit(2**53, Measure.COST, Window.MONTH)
+    await node.reserve("a", [budget], Amounts(cost=2**53 - 1))
+    assert (await node.standing([budget]))[0].remaining == 1
+    with pytest.raises(BudgetExceeded):
+        await node.reserve("b", [budget], Amounts(cost=2))
+    await node.reserve("b", [budget], Amounts(cost=1))
+    await ended(node, "a", Amounts(cost=2**53 - 3))
+    assert (await node.standing([budget]))[0].remaining == 2
+
+
+async def test_every_key_expires(node):
+    limits = [limit(10), limit(10, window=Window.MONTH, id_="two"), limit(5, Measure.CONCURRENT, id_="three")]
+    await node.reserve("a", limits, ONE)
+    (prefix,) = node._keys
+    keys = [key for key in await node._redis.keys(f"{prefix}:*") if key[-7:] not in ("seconds", ":micros")]
+    assert len(keys) == 5
+    for key in keys:
+        assert 0 < await node._redis.ttl(key) <= 40 * 24 * 3600, key
+    await ended(node, "a", ONE)
+    assert not await node._redis.exists(f"{prefix}:k:a", f"{prefix}:r:limit_three")
+
+
+async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(own_redis, clock):
+    async with connected(RedisLimiter(own_redis.url, FakeClock())) as limiter:
+        three = limit(3)
+        await limiter.reserve("a", [three], ONE)
+        own_redis.stop()
+        for _ in range(3):
+            with pytest.raises(LimitsUnavailable, match="Redis, which does not answer") as refused:
+                await limiter.reserve("b", [three], ONE)
+            assert refused.value.retryable
+        assert not limiter.available
+        with pytest.raises(LimitsUnavailable):
+            await limiter.standing([three])
+        with pytest.raises(LimitsUnavailable):
+            await limiter.extend("a", ONE)
+        limiter.settle("a", ONE)
+        own_redis.start()  # empty: what was counted is gone
+        await until(lambda: limiter.available and not limiter._ended)
+        limiter._clock.advance(1)
+        assert (await limiter.reserve("c", [three], ONE))[0].remaining == 2
+
+
+async def test_while_redis_is_away_each_process_counts_alone_where_the_operator_says_so(own_redis):
+    async with connected(RedisLimiter(own_redis.url, FakeClock(), opens=True)) as limiter:
+        two = limit(2)
+        await limiter.reserve("before", [two], ONE)
+        own_redis.stop()
+        assert (await limiter.reserve("a", [two], ONE))[0].remaining == 1
+        await limiter.reserve("b", [two], ONE)
+        with pytest.raises(RateLimited):
+            await limiter.reserve("c", [two], ONE)
+        assert (await limiter.standing([two]))[0].remaining == 0
+        limiter.settle("b", Amounts())
+        assert (await limiter.extend("a", ONE))[0].remaining == 0
+        assert await limiter.extend("before", ONE) == ()
+        own_redis.start()
+        await until(lambda: limiter.available)
+        limiter._clock.advance(1)
+        assert (await limiter.reserve("d", [two], ONE))[0].remaining == 1
+
+
+async def test_it_is_known_to_be_away_without_being_asked(own_redis):
+    async with connected(RedisLimiter(own_redis.url, FakeClock())) as limiter:
+        assert limiter.available
+        own_redis.stop()
+        await until(lambda: not limiter.available)
+        own_redis.start()
+        await until(lambda: limiter.available)
+
+
+async def test_a_lost_redis_learns_budgets_again_from_the_ledger(own_redis, clock):
+    async def seeds(limits):
+        return {each.id: [(NOON - 3600, 70)] for each in limits}
+
+    limiter = TimedRedis(own_redis.url, clock, seeds)
+    budget = limit(100, OUTPUT, Window.DAY)
+    await limiter.reserve("a", [budget], tokens(20))
+    own_redis.stop()
+    own_redis.start()
+    assert (await limiter.reserve("b", [budget], tokens(20)))[0].remaining == 10
+    with pytest.raises(BudgetExceeded):
+        await limiter.reserve("c", [budget], tokens(20))
+    await limiter.aclose()
+
+
+@pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "sqlite:///x"])
+def test_an_address_of_nothing_is_refused_without_being_repeated(url):
+    with pytest.raises(SettingsError, match="redis://HOST:PORT/DB") as refused:
+        RedisLimiter(url, FakeClock())
+    assert not url or url not in str(refused.value)
+
+
+async def test_nothing_prints_the_password(own_redis, caplog):
+    address = own_redis.url.replace("unix://", "unix://ann:canary-hunter2@") + "?db=0"
+    limiter = RedisLimiter(address, FakeClock())
+    with pytest.raises(LimitsUnavailable) as refused:
+        await limiter.reserve("a", [limit(1)], ONE)
+    assert "canary" not in f"{refused.value}{caplog.text}{limiter!r}"
+    await limiter.aclose()
