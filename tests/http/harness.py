@@ -25,6 +25,7 @@ from antiphon.engines.registry import Model, Models
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
+from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -178,17 +179,22 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    engine: ScriptedEngine | Answer | None = None, *, key: str | None = None, **settings: Any
+    engine: ScriptedEngine | Answer | None = None,
+    *,
+    key: str | None = None,
+    accounting: Accounting | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
     """A server with one model `m`, ended at once when the test is done."""
     made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or Answer())
     models = Models((Model("m", made, 1_700_000_000),), Aliases(Fireworks.aliases))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
-    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    metrics = Metrics()
+    pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
     report = chosen.unknown_fields == "report"
     others = (Fireworks(report), Empower(report))
-    edge = Edge(pipeline, models, OpenAI(report), chosen, verifiers, others=others)
+    edge = Edge(pipeline, models, OpenAI(report), chosen, verifiers, metrics=metrics, others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
 

@@ -1,0 +1,253 @@
+"""Limits, budgets and the ledger as callers see them: headers, refusals in every dialect's shape, streams
+that are stopped, and entries written before an answer's last bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from antiphon.domain.limits import Limit, Measure, Standing, Window
+from antiphon.errors import BudgetExceeded
+from antiphon.http.standings import NAMES, duration, limit_headers
+from antiphon.testing import Answer
+from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
+from tests.pipeline.books import Books, limit
+
+FIREWORKS = "/fireworks/inference/v1/completions"
+EMPOWER = "/empower/api/v1/chat/completions"
+STREAM = PROMPT | {"stream": True, "max_tokens": 1000}
+ENDLESS = Answer(endless=True)
+
+
+@asynccontextmanager
+async def limited(
+    *limits: Limit, answer: Answer | None = None, step: int = 8, **settings: Any
+) -> AsyncIterator[tuple[Served, Books]]:
+    """A server with accounting."""
+    books = Books(*limits, step=step)
+    async with serving(answer, accounting=books.accounting, **settings) as served:
+        yield served, books
+
+
+def rates(reply: Reply) -> dict[str, str]:
+    return {name: value for name, value in reply.headers.items() if name.startswith("x-ratelimit-")}
+
+
+# --- headers ------------------------------------------------------------------------------------------------
+
+
+async def test_answers_say_how_the_limits_of_a_minute_stand():
+    async with limited(limit(amount=3), limit(Measure.TOKENS, 100), limit(amount=1, window=Window.DAY)) as (
+        served,
+        books,
+    ):
+        books.clock.advance(0.5)
+        reply = await served.ask(TEXT, PROMPT | {"max_tokens": 16})
+        assert rates(reply) == {
+            "x-ratelimit-limit-requests": "3",
+            "x-ratelimit-remaining-requests": "2",
+            "x-ratelimit-reset-requests": rates(reply)["x-ratelimit-reset-requests"],
+            "x-ratelimit-limit-tokens": "100",
+            "x-ratelimit-remaining-tokens": str(100 - 2 - 16),
+            "x-ratelimit-reset-tokens": rates(reply)["x-ratelimit-reset-tokens"],
+        }
+        assert rates(reply)["x-ratelimit-reset-requests"].startswith(("1m0", "60"))
+
+
+async def test_a_stream_says_it_too_and_so_does_a_refusal():
+    async with limited(limit(amount=2)) as (served, _):
+        replies = [await served.ask(TEXT, PROMPT | {"stream": True}) for _ in range(3)]
+    assert [reply.status for reply in replies] == [200, 200, 429]
+    assert [rates(reply)["x-ratelimit-remaining-requests"] for reply in replies] == ["1", "0", "0"]
+    refusal = replies[-1]
+    assert (
+        refusal.error["code"] == "rate_limit_exceeded" and "2 requests per minute" in refusal.error["message"]
+    )
+    assert 1 <= int(refusal.headers["retry-after"]) <= 61 and refusal.headers["x-should-retry"] == "true"
+
+
+async def test_where_nothing_is_limited_nothing_is_said():
+    for limits in ((), (limit(window=Window.DAY),), (limit(Measure.CONCURRENT, 5, None),)):
+        async with limited(*limits) as (served, _):
+            assert rates(await served.ask(TEXT, PROMPT)) == {}
+
+
+async def test_pages_of_allowed_origins_may_read_them():
+    async with limited(limit(), cors_origins=("http://page.example",)) as (served, _):
+        reply = await served.ask(TEXT, PROMPT, headers={"origin": "http://page.example"})
+    exposed = reply.headers["access-control-expose-headers"].split(", ")
+    assert {*NAMES, "retry-after", "x-should-retry"} <= set(exposed)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0s"), (0.0171, "18ms"), (0.12, "120ms"), (1, "1s"), (8.64, "8.64s"), (59.9999, "1m0s"),
+        (360, "6m0s"), (61.5, "1m1.5s"), (3600, "1h0m0s"), (86_399.25, "23h59m59.25s"),
+    ],
+)  # fmt: skip
+def test_times_are_written_as_openai_writes_them(seconds: float, shown: str):
+    assert duration(seconds) == shown
+
+
+def test_of_several_limits_the_tightest_is_told():
+    wide, tight = limit(amount=100, name="wide"), limit(amount=10, name="tight")
+    found = dict(limit_headers((Standing(wide, 5, 1.0), Standing(tight, 2, 2.5))))
+    assert found[b"x-ratelimit-limit-requests"] == b"10" and found[b"x-ratelimit-reset-requests"] == b"2.5s"
+    kinds = (limit(Measure.INPUT_TOKENS, 50), limit(Measure.OUTPUT_TOKENS, 40), limit(Measure.COST, 1))
+    found = dict(limit_headers(Standing(each, 30 - place, 1.0) for place, each in enumerate(kinds)))
+    assert found[b"x-ratelimit-limit-tokens"] == b"40" and len(found) == 3
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+async def test_a_budget_that_is_gone_is_said_in_every_dialects_way():
+    async with limited(limit(Measure.TOKENS, 10, Window.DAY)) as (served, _):
+        assert (await served.ask(TEXT, PROMPT | {"max_tokens": 8})).status == 200
+        asked = {"max_tokens": 8}
+        openai = await served.ask(CHAT, HELLO | asked)
+        fireworks = await served.ask(FIREWORKS, PROMPT | asked)
+        empower = await served.ask(EMPOWER, HELLO | asked)
+    assert [reply.status for reply in (openai, fireworks, empower)] == [429, 402, 429]
+    assert (openai.error["type"], openai.error["code"]) == ("insufficient_quota", "insufficient_quota")
+    assert fireworks.error["code"] == "PAYMENT_REQUIRED"
+    assert empower.json()["code"] == "insufficient_quota"
+    for reply in (openai, fireworks, empower):
+        assert "10 tokens per day for the key anonymous" in reply.body.decode()
+        assert "resets at" in reply.body.decode() and reply.headers["x-should-retry"] == "false"
+        assert 1 <= int(reply.headers["retry-after"]) <= 86_400
+
+
+async def test_a_rate_in_fireworks_is_429():
+    async with limited(limit(amount=1)) as (served, _):
+        await served.ask(FIREWORKS, PROMPT)
+        refused = await served.ask(FIREWORKS, PROMPT)
+    assert (refused.status, refused.error["code"]) == (429, "RATE_LIMIT_EXCEEDED")
+    assert refused.headers["x-should-retry"] == "true"
+
+
+async def test_a_refused_request_gives_its_count_back_and_leaves_no_entry():
+    async with limited(limit(amount=2), limit(Measure.OUTPUT_TOKENS, 20)) as (served, books):
+        for _ in range(5):
+            assert (await served.ask(TEXT, PROMPT | {"max_tokens": 30})).status == 400
+        assert await books.used() == [0, 0] and books.ledger.intents == {}
+        bad = await served.ask(TEXT, PROMPT | {"temperature": 9})
+        assert bad.status == 400 and books.limiter.calls.count("reserve") == 5
+        assert (await served.ask(TEXT, PROMPT | {"max_tokens": 3})).status == 200
+
+
+async def test_fifty_at_once_on_a_budget_with_room_for_ten():
+    """Each takes two tokens of prompt and makes three."""
+    async with limited(limit(Measure.TOKENS, 50, Window.DAY), answer=Answer(pace=0.001)) as (served, books):
+        asked = [served.ask(TEXT, PROMPT | {"max_tokens": 3}) for _ in range(50)]
+        statuses = [reply.status for reply in await asyncio.gather(*asked)]
+    assert statuses.count(200) == 10 and statuses.count(429) == 40
+    assert await books.used() == [50] and len(books.ledger.entries) == 10
+
+
+async def test_metrics_count_refusals_by_kind_and_cost_and_name_nobody():
+    async with limited(limit(amount=1, name="secret-limit"), answer=Answer()) as (served, _):
+        await served.ask(TEXT, PROMPT)
+        await served.ask(TEXT, PROMPT)
+        page = (await served.ask("/metrics")).body.decode()
+    refused = 'antiphon_limit_refusals_total{subject="key",measure="requests",window="minute"} 1'
+    assert refused in page and 'antiphon_cost_total{model="m",currency="USD"} 32' in page
+    assert "secret-limit" not in page and 'anonymous"' not in page
+
+
+# --- in flight ----------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_that_runs_away_is_stopped_when_its_budget_is_gone():
+    chat = HELLO | {"stream": True}
+    async with limited(limit(Measure.OUTPUT_TOKENS, 21, Window.MONTH), answer=ENDLESS) as (served, books):
+        reply = await served.ask(CHAT, chat)
+        await served.engine.streams[0].over.wait()
+    *chunks, last = reply.events()
+    assert reply.status == 200 and last["error"]["code"] == "insufficient_quota"
+    assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) == 21
+    assert not any(chunk["choices"][0]["finish_reason"] for chunk in chunks)
+    assert (books.ledger.entry.status, books.ledger.entry.output_tokens) == (BudgetExceeded.code, 22)
+
+
+async def test_an_answer_that_runs_away_becomes_an_error():
+    async with limited(limit(Measure.OUTPUT_TOKENS, 21, Window.MONTH), answer=ENDLESS) as (served, books):
+        reply = await served.ask(CHAT, HELLO)
+    assert (reply.status, reply.error["code"]) == (429, "insufficient_quota")
+    assert books.ledger.entry.output_tokens == 22
+
+
+async def test_a_caller_that_leaves_pays_for_what_was_made():
+    async with limited(answer=Answer(endless=True, pace=0.001)) as (served, books):
+        async with served.line() as line:
+            await line.send(request_bytes(TEXT, STREAM))
+            await line.until(b"world")
+            line.drop()
+        await gone(served.edge.ongoing)
+    entry = books.ledger.entry
+    assert entry.status == "cancelled" and entry.prompt_tokens == 2 and entry.output_tokens >= 2
+    assert entry.cost == entry.prompt_tokens + 10 * entry.output_tokens
+
+
+# --- the ledger ---------------------------------------------------------------------------------------------
+
+
+async def test_no_stream_ends_well_before_its_end_is_written():
+    async with limited() as (served, books):
+        books.ledger.can_end = False
+        for path, body in ((TEXT, PROMPT), (CHAT, HELLO), (FIREWORKS, PROMPT), (EMPOWER, HELLO)):
+            reply = await served.ask(path, body | {"stream": True})
+            assert b"[DONE]" not in reply.body and b"error" in reply.body.rpartition(b"data: ")[2]
+    assert len(books.ledger.intents) == 4 and books.ledger.entries == {}
+
+
+async def test_no_answer_is_given_before_its_end_is_written():
+    async with limited() as (served, books):
+        books.ledger.can_end = False
+        for path, body in ((TEXT, PROMPT), (CHAT, HELLO), (FIREWORKS, PROMPT), (EMPOWER, HELLO)):
+            assert (await served.ask(path, body)).status == 503
+
+
+async def test_a_full_ledger_admits_nothing_and_says_that_it_may_be_tried_again():
+    async with limited() as (served, books):
+        books.ledger.has_room = False
+        reply = await served.ask(TEXT, PROMPT)
+    assert (reply.status, reply.error["code"]) == (503, "ledger_full")
+    assert reply.headers["x-should-retry"] == "true"
+
+
+async def test_an_entry_says_where_a_request_came_from():
+    said = {"user": "ada", "metadata": {"team": "blue"}}
+    async with limited() as (served, books):
+        for path, body, dialect in (
+            (CHAT, HELLO | said, "openai"),
+            (FIREWORKS, PROMPT | said, "fireworks"),
+            (EMPOWER, HELLO | {"user": "ada"}, "empower"),
+        ):
+            reply = await served.ask(path, body, headers={"x-request-id": "trace-7"})
+            entry = books.ledger.entries.popitem()[1]
+            assert reply.status == 200 and "x-antiphon-ignored" not in reply.headers
+            assert (entry.dialect, entry.operation, entry.request_id) == (dialect, path, "trace-7")
+            assert entry.end_user == "ada" and dict(entry.tags) in ({"team": "blue"}, {})
+            assert entry.total_ms is not None and entry.ttft_ms is not None
+        assert entry.tags == {} and (await served.ask(TEXT, PROMPT)).status == 200
+        assert books.ledger.entries.popitem()[1].end_user is None
+
+
+async def test_an_alias_is_written_as_the_caller_spelt_it():
+    spelt = "accounts/fireworks/models/m"
+    async with limited() as (served, books):
+        assert (await served.ask(FIREWORKS, PROMPT | {"model": spelt})).status == 200
+    assert (books.ledger.entry.asked, books.ledger.entry.model) == (spelt, "m")
+
+
+async def test_where_nothing_is_written_tags_are_refused_and_the_end_user_named(served):
+    refused = await served.ask(CHAT, HELLO | {"metadata": {"a": "b"}})
+    assert (refused.status, refused.error["param"]) == (400, "metadata")
+    assert "ANTIPHON_KEYS" in refused.error["message"]
+    for stream in (False, True):
+        reply = await served.ask(CHAT, HELLO | {"user": "u", "metadata": {}, "stream": stream})
+        assert (reply.status, reply.headers["x-antiphon-ignored"]) == (200, "user")
