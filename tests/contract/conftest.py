@@ -27,6 +27,7 @@ from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overlo
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
+from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -89,12 +90,12 @@ def _last_words(request: GenerationRequest) -> str:
 
 
 @contextmanager
-def scripted_server(key: str | None = None) -> Iterator[Scripted]:
+def scripted_server(key: str | None = None, accounting: Accounting | None = None) -> Iterator[Scripted]:
     """The edge over a scripted engine, in a thread with a loop of its own."""
     engine = ScriptedEngine(Script())
     models = Models((Model("scripted", engine, 1_700_000_000), Model("org/scripted", engine, 1_700_000_000)))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
-    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
     edge = Edge(pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower()))
     ready = threading.Event()

@@ -1,12 +1,13 @@
 """Accounting for tests: the exact limiter of one process, and a ledger in memory."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Subject, Window
 from antiphon.domain.prices import Price
-from antiphon.errors import LedgerFull
+from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter
 from antiphon.limits.local import LocalLimiter
 from antiphon.pipeline.reserve import Accounting
@@ -55,10 +56,16 @@ class Counting:
         self.calls: list[str] = []
         self.extended: list[Amounts] = []
         self.settled: list[Amounts] = []
+        self.on_refusal: Callable[[], None] = lambda: None
+        """Called once where something is refused."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         self.calls.append("reserve")
-        return await self._inner.reserve(claim, limits, amounts)
+        try:
+            return await self._inner.reserve(claim, limits, amounts)
+        except RequestError:
+            await asyncio.to_thread(self.on_refusal)
+            raise
 
     async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
         self.calls.append("extend")
