@@ -56,6 +56,14 @@ class Admin:
         """One of them."""
         return self._asked("GET", _path(*path))
 
+    def asked(self, *path: str, **query: str) -> Card:
+        """What is answered to a query."""
+        return self._asked("GET", f"{_path(*path)}?{urlencode(query)}")
+
+    def said(self, *path: str, **query: str) -> Iterator[bytes]:
+        """The same where it may be long, part by part, as it comes."""
+        return self._client.parts(f"{_path(*path)}?{urlencode(query)}")
+
     def made(self, *path: str, **said: object) -> Card:
         """What a POST makes or does; what is None is left out."""
         return self._asked("POST", _path(*path), _said(said))
@@ -63,6 +71,10 @@ class Admin:
     def changed(self, *path: str, **said: object) -> Card:
         """What it is after a change."""
         return self._asked("PATCH", _path(*path), _said(said))
+
+    def patched(self, noun: str, id_: str, said: Card) -> Card:
+        """The same, where None means something."""
+        return self._asked("PATCH", _path(noun, id_), said)
 
     def put(self, *path: str, **said: object) -> Card:
         """Puts one there."""

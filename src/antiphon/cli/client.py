@@ -116,6 +116,15 @@ class Client:
         with self._called(method, path, body) as response:
             return _decoded(response.read(LARGEST_ANSWER))
 
+    def parts(self, path: str) -> Iterator[bytes]:
+        """What the server answers with, part by part, however much it is. Raises CallFailed, also for an
+        answer that breaks off."""
+        with self._called("GET", path) as response:
+            while part := response.read1(RECEIVED_AT_ONCE):
+                yield part
+            if response.length:
+                raise CallFailed("the answer broke off before its end")
+
     def metrics(self) -> str:
         """The page of the server's numbers, as it stands. Raises CallFailed."""
         with self._called("GET", "/metrics") as response:

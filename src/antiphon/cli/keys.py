@@ -92,6 +92,48 @@ def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False)
 
 
 @app.command()
+def update(
+    key: Key,
+    note: Annotated[str | None, typer.Option(help="What it is for. [as it is]")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Models that it is for, and no others; repeated. [as they are]"),
+    ] = None,
+    all_models: Annotated[bool, typer.Option("--all-models", help="It is for every model.")] = False,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Paths that it is for, and no others; repeated. [as they are]"),
+    ] = None,
+    all_endpoints: Annotated[
+        bool, typer.Option("--all-endpoints", help="It is for every path but the operator's.")
+    ] = False,
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [as it is]")
+    ] = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change what a key is for, what it may, or when it ends; what is not named stays."""
+    from antiphon.cli import admin, moments
+    from antiphon.errors import SettingsError
+
+    def work(server: "Admin") -> None:
+        if (model and all_models) or (endpoint and all_endpoints):
+            raise SettingsError("a key is for some or for all, not both")
+        said: dict[str, object] = {}
+        said |= {} if note is None else {"note": note}
+        said |= {"models": model or None} if model or all_models else {}
+        said |= {"endpoints": endpoint or None} if endpoint or all_endpoints else {}
+        said |= {} if expires is None else {"expires_at": moments.until(expires)}
+        if not said:
+            raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
+        card = server.patched("keys", key, said)
+        print(admin.as_json(card) if as_json else admin.details(card))
+
+    admin.run(work, url)
+
+
+@app.command()
 def rotate(
     key: Key,
     overlap: Annotated[str, typer.Option(help="How long the old key is still accepted: 1h, 7d.")] = "0s",

@@ -23,6 +23,13 @@ def duration(text: str) -> int:
     return seconds
 
 
+def ago(text: str) -> int:
+    """The Unix second that was a duration ago, or in which a date begins, as `until` reads it. Raises
+    SettingsError."""
+    seconds = _seconds(text)
+    return until(text) if seconds is None else now() - seconds
+
+
 def until(text: str) -> int:
     """The Unix second in which a duration from now ends, or a date begins, in UTC unless it says another
     zone. Raises SettingsError."""

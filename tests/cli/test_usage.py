@@ -1,0 +1,202 @@
+"""`antiphon usage`, `antiphon prices` and `antiphon keys update`: what they send and what they print. With a
+real server they are tested in tests/e2e/test_usage_commands.py."""
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from antiphon.cli import moments
+from tests.cli.conftest import Run
+from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
+from tests.cli.scripted import Scripted, page
+
+DAY = 24 * 3600
+NONE: dict[str, object] = {
+    "requests": 0,
+    "ok": 0,
+    "cancelled": 0,
+    "aborted": 0,
+    "failed": 0,
+    "unpriced": 0,
+    "prompt_tokens": 0,
+}
+NONE |= {"cached_tokens": 0, "output_tokens": 0, "reasoning_tokens": 0, "cost": "0", "cost_nano": 0}
+NONE |= {"mean_queue_ms": None, "mean_ttft_ms": None, "mean_total_ms": None}
+
+
+def totals(requests: int, **said: object) -> dict[str, object]:
+    return NONE | {"requests": requests, "cost": "1.5", "mean_ttft_ms": 12.4} | said
+
+
+def report(*groups: dict[str, object], more: bool = False) -> tuple[int, object]:
+    whole = totals(sum(int(str(each["requests"])) for each in groups), unpriced=2)
+    return 200, {"object": "usage", "currency": "USD", "total": whole, "data": list(groups), "more": more}
+
+
+def query(server: Scripted, number: int) -> dict[str, str]:
+    return {name: said for name, (said,) in parse_qs(urlsplit(server.asked[number][1]).query).items()}
+
+
+def test_a_table_with_a_line_over_time_for_each_row(antiphon: Run, server: Scripted) -> None:
+    today = moments.now() // DAY * DAY
+    server.answers = [
+        report(totals(9000, by={"model": "m"}), totals(5, by={"model": "\x1b[2J"}), more=True),
+        report(totals(4500, by={"day": today - DAY}), totals(9, by={"day": today})),
+        report(
+            totals(4500, by={"model": "m", "day": today - DAY}),
+            totals(9, by={"model": "m", "day": today}),
+            totals(5, by={"model": "\x1b[2J", "day": today}),
+        ),
+    ]
+    words = ("usage", "--since", "3d", "--project", "p", "--only", "tag:a b=c=d", "--limit", "2")
+    ended = antiphon(*words, "--url", server.url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "\x1b" not in ended.stdout
+    lines = ended.stdout.splitlines()
+    assert "█▁  a bar for each day, the highest 4,500" in lines[1]
+    assert lines[2].split()[:3] == ["MODEL", "REQUESTS", "FAILED"] and "COST USD" in lines[2]
+    assert lines[3].split()[:2] == ["m", "9,000"] and lines[3].rstrip().endswith("█▁")
+    assert lines[4].split()[0] == r"\x1b[2J" and lines[4].rstrip().endswith("█")
+    assert lines[5].split()[:2] == ["all", "9,005"]
+    assert "first 2" in lines[6] and "2 requests the cost is not known" in lines[7]
+    said = query(server, 0)
+    assert {name: said[name] for name in ("by", "project", "limit", "tag:a b")} == {
+        "by": "model",
+        "project": "p",
+        "limit": "2",
+        "tag:a b": "c=d",
+    }
+    assert 3 * DAY <= int(said["until"]) - int(said["since"]) <= 3 * DAY + 2
+    assert [query(server, number)["by"] for number in (1, 2)] == ["day", "model,day"]
+
+
+def test_by_time_the_rows_are_the_line(antiphon: Run, server: Scripted) -> None:
+    server.answers = [report(totals(3, by={"day": 0})), report(totals(3, by={"day": 0}))]
+    ended = antiphon(
+        "usage", "--by", "day", "--since", "1970-01-01", "--until", "1970-01-05", "--url", server.url
+    )
+    assert ended.stdout.splitlines()[3].split()[:2] == ["1970-01-01", "00:00"]
+    assert "OVER TIME" not in ended.stdout
+    assert query(server, 0)["until"] == str(4 * DAY)
+    assert len(server.asked) == 2
+
+
+def test_files_are_what_the_server_says(antiphon: Run, server: Scripted) -> None:
+    asked = (
+        (("--format", "csv", "--by", "day,model"), "/admin/v1/usage", {"format": "csv", "by": "day,model"}),
+        (("--format", "json"), "/admin/v1/usage", {"format": "json", "by": "model"}),
+        (("--format", "csv", "--entries"), "/admin/v1/usage/entries", {"format": "csv"}),
+        (("--format", "json", "--entries"), "/admin/v1/usage/entries", {"format": "jsonl"}),
+    )
+    for number, (words, path, said) in enumerate(asked):
+        server.answers = [(200, b"a,b\xc3\xa9\r\n" * 100_000)]
+        ended = antiphon("usage", *words, "--url", server.url)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.rstrip("\n").count("é") == 100_000
+        assert urlsplit(server.asked[number][1]).path == path
+        assert query(server, number).items() >= said.items()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--format", "xml"),
+        ("--entries",),
+        ("--only", "model"),
+        ("--only", "a=1", "--only", "a=2"),
+        ("--since", "soon"),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_anything_is_sent(
+    antiphon: Run, server: Scripted, words: tuple[str, ...]
+) -> None:
+    ended = antiphon("usage", *words, "--url", server.url)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert server.asked == []
+
+
+def price(**said: object) -> dict[str, object]:
+    card = {
+        "id": "price_1",
+        "models": "m*",
+        "currency": "EUR",
+        "input": "0.15",
+        "cached": None,
+        "output": "0.6",
+    }
+    return card | {"request": "0", "since": 60, "until": None, "created_at": 60, "note": ""} | said
+
+
+def test_prices_are_added_as_they_are_written(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(price()), (201, price())]
+    words = "m* --input 0.15 --output 0.600000001 --from 2040-01-01 --until 2040-01-02 --note list"
+    ended = antiphon("prices", "add", *words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, "price_1\n")
+    sent: dict[str, object] = {
+        "models": "m*",
+        "currency": "EUR",
+        "input": "0.15",
+        "output": "0.600000001",
+        "note": "list",
+    }
+    sent |= {"since": 2_208_988_800, "until": 2_208_988_800 + DAY}
+    assert server.asked[1][:3] == ("POST", "/admin/v1/prices", sent)
+    server.answers = [page()]
+    ended = antiphon("prices", "add", "m", "--input", "1", "--output", "2", "--url", server.url)
+    assert ended.returncode == 1 and "--currency USD" in ended.stderr
+
+
+def test_prices_are_listed_and_ended(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(price(), price(until=120), price(since=4_000_000_000))]
+    lines = antiphon("prices", "list", "--url", server.url).stdout.splitlines()
+    assert [" ".join(line.split()[9:]) for line in lines[1:]] == [
+        "holds",
+        "ended 1970-01-01 00:02",
+        "will hold",
+    ]
+    server.answers = [(200, price()), (200, price(until=2_208_988_800))]
+    antiphon("prices", "end", "price_1", "--url", server.url)
+    ended = antiphon("prices", "end", "price_1", "--at", "2040-01-01", "--url", server.url)
+    assert "ends 2040-01-01" in ended.stderr
+    assert [asked[:3] for asked in server.asked[1:]] == [
+        ("DELETE", "/admin/v1/prices/price_1", None),
+        ("PATCH", "/admin/v1/prices/price_1", {"until": 2_208_988_800}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ("--note bot", {"note": "bot"}),
+        ("--model a* --model b", {"models": ["a*", "b"]}),
+        ("--all-models --all-endpoints", {"models": None, "endpoints": None}),
+        ("--endpoint /v1/* --expires 2040-01-01", {"endpoints": ["/v1/*"], "expires_at": 2_208_988_800}),
+    ],
+)
+def test_a_key_is_changed_where_it_is_named(
+    antiphon: Run, server: Scripted, words: str, sent: object
+) -> None:
+    server.answers = [(200, {"object": "key", "id": "key_1", "note": "bot"})]
+    ended = antiphon("keys", "update", "key_1", *words.split(), "--url", server.url)
+    assert ended.returncode == 0 and "key_1" in ended.stdout
+    assert server.asked == [("PATCH", "/admin/v1/keys/key_1", sent, None)]
+
+
+@pytest.mark.parametrize("words", ["", "--model a --all-models", "--endpoint a --all-endpoints"])
+def test_a_change_of_nothing_or_of_both_is_refused(antiphon: Run, server: Scripted, words: str) -> None:
+    ended = antiphon("keys", "update", "key_1", *words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert server.asked == []
+
+
+def test_the_note_of_a_key_can_be_emptied(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(200, {"id": "key_1"})]
+    antiphon("keys", "update", "key_1", "--note", "", "--json", "--url", server.url)
+    assert server.asked[0][2] == {"note": ""}
+
+
+def test_usage_of_another_server_is_told_apart(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(200, {"data": "x"})] * 2
+    ended = antiphon("usage", "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "does not answer like Antiphon" in ended.stderr
