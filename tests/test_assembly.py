@@ -71,6 +71,8 @@ class Hosted(ScriptedTokenEngine):
     def lacks(self, _: str) -> bool:
         return False
 
+    def note_adapters(self, _: object) -> None: ...
+
 
 @pytest.mark.parametrize(("sharing", "shared"), [("project", False), ("server", True)])
 async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shared: bool) -> None:

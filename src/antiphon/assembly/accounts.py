@@ -5,18 +5,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from antiphon.assembly.keys import Managed
 from antiphon.domain.context import Clock
-from antiphon.keeper.duties import ENDING_S, counting, draining
+from antiphon.errors import SettingsError
+from antiphon.ipc.tasks import task_group
+from antiphon.keeper.duties import ENDING_S, counting, draining, seeding
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.remote import remote_limiter
+from antiphon.limits.seeding import LedgerSeeds
 from antiphon.pipeline.reserve import Accounting
 from antiphon.settings import Settings
 
-RESERVE_TOKENS = 512
-"""Output tokens by which a request without `max_tokens` takes of its limits."""
+if TYPE_CHECKING:
+    from antiphon.limits.redis import RedisLimiter
 
 KEEPER_S = 10.0
 """Seconds that this process waits for the keeper before it serves."""
@@ -37,7 +41,7 @@ async def keeping_account(
         stack.push_async_callback(asyncio.to_thread, spool.close)  # before the drain ends
         managed.recorder.start()
         stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
-        yield Accounting(limiter, spool, managed.rulebook, RESERVE_TOKENS, managed.recorder)
+        yield Accounting(limiter, spool, managed.rulebook, settings.limits.reserve_tokens, managed.recorder)
 
 
 async def _limiter(
@@ -46,12 +50,42 @@ async def _limiter(
     """Who counts; until the stack is left."""
     from antiphon.store.entries import SqlEntries
 
+    entries, drain = SqlEntries(managed.database), None
     if keeper is None:
-        entries = SqlEntries(managed.database)
         drain = await stack.enter_async_context(draining(settings, entries))
-        return await stack.enter_async_context(counting(entries, drain, clock, opens=False))
+    elif settings.limits.url is None:
+        return await _kept(keeper, clock, stack)
+    seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+    if settings.limits.url is None:
+        return counting(settings, seeds, clock)
+    return await stack.enter_async_context(_shared(settings, settings.limits.url, seeds, clock))
+
+
+async def _kept(keeper: str, clock: Clock, stack: AsyncExitStack) -> Limiter:
+    """The keeper's limits."""
     limiter = await stack.enter_async_context(remote_limiter(keeper, clock))
     with suppress(TimeoutError):
         async with asyncio.timeout(KEEPER_S):
             await limiter.connected()
     return limiter
+
+
+@asynccontextmanager
+async def _shared(
+    settings: Settings, url: str, seeds: LedgerSeeds, clock: Clock
+) -> "AsyncIterator[RedisLimiter]":
+    """The limits in Redis, connected while the context lasts. Its library is imported only here. Raises
+    SettingsError."""
+    try:
+        from antiphon.limits.redis import RedisLimiter
+    except ModuleNotFoundError:
+        raise SettingsError("limits.url needs the client of Redis: pip install 'antiphon[redis]'") from None
+    opens = settings.limits.unavailable == "open"
+    limiter = RedisLimiter(url, clock, seeds, opens, settings.limits.prefix)
+    async with task_group() as group:
+        keeping = group.create_task(limiter.keep_connected())
+        try:
+            yield limiter
+        finally:
+            await limiter.aclose()
+            keeping.cancel()

@@ -3,6 +3,7 @@
 from antiphon.assembly.keys import Managed
 from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
+from antiphon.auth.limiting import Limiting
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -10,6 +11,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
 from antiphon.engines.registry import Models
 from antiphon.http.edge import Edge
+from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings import Settings
@@ -39,9 +41,20 @@ def edge_of(
         settings=settings.server,
         verifiers=tuple(verifiers),
         tenants=None if managed is None else managed.tenants,
+        limiting=_limiting(managed, accounting),
         pricing=None if managed is None else managed.pricing,
         recordings=None if managed is None else managed.recordings,
         reading=None if managed is None else managed.reading,
+        limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
         clock=clock,
         metrics=metrics,
     )
+
+
+def _limiting(managed: Managed | None, accounting: Accounting | None) -> Limiting | None:
+    """Who may change limits, and how they stand."""
+    from antiphon.store.rules import SqlRules
+
+    if managed is None or accounting is None:
+        return None
+    return Limiting(managed.changes, SqlRules(managed.database), accounting.limiter)

@@ -23,6 +23,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.http.bodies import Bodies
 from antiphon.http.work import Ongoing
+from antiphon.limits.base import Watched
 from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings_server import ServerSettings
@@ -65,6 +66,8 @@ class Edge:
     """The generations that run now; shutdown ends them."""
     metrics: Metrics = field(default_factory=Metrics)
     """Shared with the pipeline, which counts generations."""
+    limiter: Watched | None = None
+    """Who counts limits, where that is another process, which may be away."""
     sheets: Sheets | None = None
     """The numbers of all HTTP processes; None, where there is no other."""
     bodies: Bodies = field(default_factory=Bodies)

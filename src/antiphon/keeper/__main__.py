@@ -20,7 +20,7 @@ from antiphon.engines.host.runtime import leave
 from antiphon.errors import AntiphonError
 from antiphon.ipc.frames import from_line
 from antiphon.ipc.sockets import remove
-from antiphon.keeper.duties import counting, draining
+from antiphon.keeper.duties import counting, draining, seeding
 from antiphon.keeper.sessions import keeping
 from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure
@@ -41,8 +41,10 @@ async def run(settings: Settings, config: KeeperConfig) -> None:
             async with AsyncExitStack() as stack:
                 entries, clock = SqlEntries(database), SystemClock()
                 drain = await stack.enter_async_context(draining(settings, entries))
-                limiter = await stack.enter_async_context(counting(entries, drain, clock, opens=False))
-                await stack.enter_async_context(keeping(limiter, config.socket, clock.wall()))
+                if settings.limits.url is None:
+                    seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+                    limiter = counting(settings, seeds, clock)
+                    await stack.enter_async_context(keeping(limiter, config.socket, clock.wall()))
                 status.ready()
                 await status.pulse(stop)
     except AntiphonError as error:

@@ -31,17 +31,21 @@ async def draining(settings: Settings, entries: Entries) -> AsyncIterator[Drain]
 
 
 @asynccontextmanager
-async def counting(entries: Entries, drain: Drain, clock: Clock, opens: bool) -> AsyncIterator[LocalLimiter]:
-    """Counts limits while the context lasts, from what the ledger knows. `opens`: as of LocalLimiter."""
+async def seeding(entries: Entries, drain: Drain | None, clock: Clock) -> AsyncIterator[LedgerSeeds]:
+    """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
+    it, where it runs in this process."""
 
     def drained() -> None:
-        if not drain.drain_now():
+        if drain is not None and not drain.drain_now():
             raise StoreUnavailable("what was written down is not in the database yet")
 
     seeds = LedgerSeeds(entries, clock.wall, drained)
-    limiter = LocalLimiter(clock, seeds, opens)
     try:
-        yield limiter
+        yield seeds
     finally:
-        await limiter.aclose()
         await asyncio.to_thread(seeds.close)
+
+
+def counting(settings: Settings, seeds: LedgerSeeds, clock: Clock) -> LocalLimiter:
+    """Counts limits, from what the ledger knows."""
+    return LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")

@@ -1,7 +1,7 @@
 """The seam of limits: who counts what is used up, for all processes that must agree on it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.domain.limits import Amounts, Limit, Standing
 
@@ -34,3 +34,12 @@ class Limiter(Protocol):
 
     async def aclose(self) -> None:
         """Lets go of everything; what is settled is told before."""
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """A limiter that asks somebody else, who may be away."""
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be asked now."""

@@ -93,7 +93,7 @@ class RemoteLimiter:
         self._closed = False
 
     @property
-    def is_up(self) -> bool:
+    def available(self) -> bool:
         """Whether the keeper can be asked now."""
         return self._channel is not None
 
