@@ -101,20 +101,6 @@ class Limiting:
 
         await self._changes.made(removed)
 
-    async def inherit(self, actor: Actor, old: str, new: str) -> None:
-        """Limits a key's successor as the key is limited."""
-
-        def added() -> None:
-            there = {_what(limit) for limit in self._changes.directory.limits}
-            for limit in self._changes.directory.limits:
-                heir = replace(limit, target=new)
-                if (limit.subject, limit.target) == (Subject.KEY, old) and _what(heir) not in there:
-                    self._kept(
-                        actor, replace(heir, id=self._changes.id("limit"), created=self._changes.now())
-                    )
-
-        await self._changes.made(added)
-
     # --- who may ---
 
     def _sees(self, actor: Actor, limit: Limit) -> bool:

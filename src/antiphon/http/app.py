@@ -106,7 +106,7 @@ def _managed(edge: Edge) -> Iterator[Route]:
     """The paths of projects, users, keys, limits, prices and usage, where keys are on."""
     gate = [Middleware(Gate, edge)]
     tables = [
-        *([] if edge.tenants is None else Admin(edge.tenants, edge.limiting).table()),
+        *([] if edge.tenants is None else Admin(edge.tenants).table()),
         *([] if edge.limiting is None else AdminLimits(edge.limiting).table()),
         *([] if edge.pricing is None else PriceRoutes(edge.pricing).table()),
         *([] if edge.recordings is None else RecordingRoutes(edge.recordings).table()),

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.tenants import Tenants
 from antiphon.domain.tenancy import Grant, Key, Membership
@@ -27,10 +26,8 @@ from antiphon.http.admin.pages import (
 class Admin:
     """The handlers over the tenants of one server."""
 
-    def __init__(self, tenants: Tenants, limiting: Limiting | None = None) -> None:
-        """`limiting`: what limits the successors of keys as they were."""
+    def __init__(self, tenants: Tenants) -> None:
         self._tenants = tenants
-        self._limiting = limiting
 
     def table(self) -> Iterator[tuple[str, str, Handler]]:
         """Method, path and handler of each."""
@@ -155,10 +152,7 @@ class Admin:
     async def rotate_key(self, request: Request) -> Response:
         """Makes a successor; the old key ends after the overlap."""
         overlap = shapes.decoded(body_of(request), shapes.Rotation).overlap
-        old = request.path_params["key"]
-        made = await self._tenants.rotate_key(actor_of(request), old, overlap)
-        if self._limiting is not None:
-            await self._limiting.inherit(actor_of(request), old, made.key.id)
+        made = await self._tenants.rotate_key(actor_of(request), request.path_params["key"], overlap)
         return answer(shapes.made_card(made), 201)
 
     async def revoke_key(self, request: Request) -> Response:
