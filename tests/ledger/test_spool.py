@@ -218,6 +218,22 @@ def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is
     assert list(kept.rows) == [intent().id]
 
 
+def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
+    spool, kept = spools(), Kept()
+    kept.away = True
+    spool.begin(intent(1))
+    spool.begin(intent(2))
+    spool.complete(completion(intent(2)))
+    spool.close()
+    files = segments_of(spools.directory)
+    drain = drains(kept)
+    wait_for(lambda: drain.standing.away)
+    assert segments_of(spools.directory) == files
+    kept.away = False
+    assert drain.drain_now(SOON)
+    assert (len(kept.rows), emptied(spools.directory)) == (2, True)
+
+
 def test_one_row_that_the_database_refuses_is_kept_in_a_file_and_holds_up_no_other(spools, drains, caplog):
     spool, kept = spools(), Kept()
     kept.refuses = "never"
@@ -555,6 +571,31 @@ def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
             assert [entry.id for entry in reader.read(100)] == [intent(1).id]
             reader.close()
     assert events(caplog) == []
+
+
+def test_a_record_that_was_seen_half_beside_a_whole_one_behind_it_is_looked_at_again(
+    tmp_path, caplog, monkeypatch
+):
+    path = tmp_path / "a.seg"
+    places = written(path, 1, 2)
+    whole, real = path.read_bytes(), os.pread
+    looks = []
+
+    def pread(descriptor, size, at):
+        looks.append(at)
+        if len(looks) > 3:
+            return real(descriptor, size, at)
+        half = places[0][1] - 9  # what a copy of two pages shows while the first is being written
+        return (whole[:half] + bytes(9) + whole[places[0][1] :])[at : at + size]
+
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        reader = SegmentReader(path)
+        monkeypatch.setattr(os, "pread", pread)
+        assert [entry.id for entry in reader.read(100)] == [intent(1).id, intent(2).id]
+        assert reader._waiting == {}
+        reader.close()
+    assert (events(caplog), len(looks) > 3) == ([], True)
 
 
 def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tmp_path):
