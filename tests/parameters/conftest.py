@@ -70,6 +70,19 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         yield Asker(client, model="thinker")
 
 
+@pytest.fixture(scope="session")
+def ledgered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    """A real server with keys, asked by its operator: cantor and an embedding model."""
+    place = tmp_path_factory.mktemp("ledgered")
+    encoder = write_encoder(place / "encoder.gguf")
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(place / "home")}
+    models = ("--model", f"cantor={ADAPTERS.parent / 'cantor.gguf'}", "--model", f"encoder={encoder}")
+    with serving(*models, env=env) as server:
+        admin = (place / "home" / "admin.key").read_text().strip()
+        with server.client(headers={"authorization": f"Bearer {admin}"}) as client:
+            yield Asker(client, has_ledger=True)
+
+
 class Recorded(ScriptedEngine):
     """The renderer in a scripted engine's place."""
 

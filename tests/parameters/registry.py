@@ -10,6 +10,7 @@ field would give: the function has to fail.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class Answer:
     """Of a stream, the data; `[DONE]` stays a text."""
     asked: tuple[TokenRequest, ...] = ()
     """Of a recorded case: what reached the engine."""
+    entry: Mapping[str, Any] | None = None
+    """Of a ledgered case: what the ledger says of it."""
 
     @property
     def choices(self) -> list[Any]:
@@ -95,12 +98,18 @@ class Asker:
     """One server of cantor (or one that records), which a value may be asked of too."""
 
     def __init__(
-        self, client: httpx2.Client, requests: list[TokenRequest] | None = None, model: str = "cantor"
+        self,
+        client: httpx2.Client,
+        requests: list[TokenRequest] | None = None,
+        model: str = "cantor",
+        *,
+        has_ledger: bool = False,
     ) -> None:
-        """`model`: what stands here in cantor's place."""
+        """`model`: what stands here in cantor's place. `has_ledger`: whether the client may read one."""
         self.client = client
         self._requests = requests
         self._model = model
+        self._has_ledger = has_ledger
 
     def ids(self, text: str) -> list[int]:
         """Cantor's token ids of a text, without a begin token."""
@@ -118,7 +127,19 @@ class Asker:
         lines = [line[6:] for line in reply.text.split("\n") if line.startswith("data: ")]
         events = tuple(line if line == "[DONE]" else json.loads(line) for line in lines)
         asked = tuple((self._requests or ())[before:])
-        return Answer(reply.status_code, reply.headers, reply.content, parsed, events, asked)
+        entry = self._entry(reply.headers["x-request-id"]) if self._has_ledger and reply.is_success else None
+        return Answer(reply.status_code, reply.headers, reply.content, parsed, events, asked, entry)
+
+    def _entry(self, request: str) -> Mapping[str, Any]:
+        """The row of a request, which is in the database within a second."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            page = self.client.get("/admin/v1/usage/entries", params={"request_id": request}).json()
+            if page["data"]:
+                found: Mapping[str, Any] = page["data"][0]
+                return found
+            time.sleep(0.05)
+        raise AssertionError("no entry came")
 
 
 Given = Mapping[str, Any] | Callable[[Asker], Mapping[str, Any]]
@@ -137,10 +158,13 @@ class Case:
     recorded: bool = False
     after: Callable[[Asker], None] | None = None
     thinks: bool = False
+    ledgered: bool = False
 
     @property
     def server(self) -> str:
         """The fixture of whom it is asked."""
+        if self.ledgered:
+            return "ledgered"
         return "recorder" if self.recorded else "thinker" if self.thinks else "cantor"
 
     def bodies(self, spot: Spot, asker: Asker) -> list[dict[str, Any]]:
@@ -161,6 +185,7 @@ def case(
     recorded: bool = False,
     after: Callable[[Asker], None] | None = None,
     thinks: bool = False,
+    ledgered: bool = False,
 ) -> Callable[[Check], Check]:
     """Registers a case for each of the spots where the field is supported.
 
@@ -168,12 +193,13 @@ def case(
     function of the Asker that makes them. `values`: at least two, of the field; OUT leaves it out; a function
     of the Asker is called for its value. `recorded`: asked of a scripted token engine, where a script takes
     cantor's place, and the answers' `asked` holds what reached it. `thinks`: asked of a real server of cantor
-    as a model that reasons. `after` is called after each request.
+    as a model that reasons. `ledgered`: of a real server with keys, whose ledger the answers' `entry` is of.
+    `after` is called after each request.
     """
 
     def register(check: Check) -> Check:
         assert len(values) > 1, "two values at least"
-        CASES.append(Case(spots, field, given, values, check, recorded, after, thinks))
+        CASES.append(Case(spots, field, given, values, check, recorded, after, thinks, ledgered))
         return check
 
     return register
