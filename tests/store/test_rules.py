@@ -6,11 +6,12 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Project
-from antiphon.errors import Conflict, NotFound
+from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store.base import By, DirectoryMoved
 from antiphon.store.database import Database
 from antiphon.store.rules import SqlRules
@@ -95,3 +96,11 @@ def test_a_change_that_was_checked_against_an_earlier_revision_is_not_made(rules
     directory = tenancy.directory()
     assert (directory.limits, len(directory.projects), directory.revision) == ((MINUTE,), 1, known + 1)
     assert len(tenancy.audit(10)) == 1
+
+
+def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, database):
+    rules.add_limit(MINUTE, BY)
+    with database.writing() as connection:
+        connection.execute(sa.text("UPDATE limits SET measure = 'joules'"))
+    with pytest.raises(StoreUnavailable, match="does not know"):
+        tenancy.directory()

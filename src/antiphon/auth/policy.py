@@ -47,7 +47,8 @@ class Policy:
 
     def key(self, actor: Actor, id_: str) -> Key:
         """Raises NotFound, also for one that the actor may not see."""
-        return found(self.keys(actor), id_, "key")
+        keys = (kept.key for kept in self._directory.keys if kept.key.id == id_)
+        return found((key for key in keys if self.sees(actor, key)), id_, "key")
 
     def require_owner(self, actor: Actor, project: str) -> None:
         """Raises NotFound and PermissionDenied."""

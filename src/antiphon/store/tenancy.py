@@ -1,6 +1,7 @@
 """Projects, users, memberships and keys in a database."""
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -11,12 +12,16 @@ from sqlalchemy.engine import RowMapping as Row
 from antiphon.domain.limits import Limit
 from antiphon.domain.recording import Recording, Redaction
 from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
-from antiphon.errors import Conflict, NotFound
+from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
 from antiphon.store.base import By, Directory, KeptKey
 from antiphon.store.changing import changing, noted, revision_of
 from antiphon.store.database import Database
 from antiphon.store.rules import limits_in, prices_in
+from antiphon.telemetry.logs import record
+
+PAGE = 500
+"""Rows that are fetched at once: the driver lets no other thread compute meanwhile."""
 
 
 class SqlTenancy:
@@ -26,6 +31,15 @@ class SqlTenancy:
         self._database = database
 
     def directory(self) -> Directory:
+        try:
+            return self._directory()
+        except ValueError as problem:
+            record("store_not_understood", logging.ERROR, problem=str(problem))
+            raise StoreUnavailable(
+                "the database holds rows that this version does not know; nothing was changed"
+            ) from None
+
+    def _directory(self) -> Directory:
         with self._database.reading() as connection:
             return Directory(
                 tuple(_project(row) for row in _all(connection, schema.projects, "created", "id")),
@@ -138,7 +152,8 @@ class SqlTenancy:
 
 
 def _all(connection: Connection, table: sa.Table, *order: str) -> Iterator[Row]:
-    return iter(connection.execute(sa.select(table).order_by(*(table.c[name] for name in order))).mappings())
+    found = sa.select(table).order_by(*(table.c[name] for name in order))
+    return iter(connection.execute(found.execution_options(yield_per=PAGE)).mappings())
 
 
 def _is(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
