@@ -86,7 +86,8 @@ async def test_what_was_used_beyond_the_reservation_counts_too(limiter):
 
 async def test_a_refused_extension_changes_nothing(limiter):
     hundred = limit(100, OUTPUT)
-    await limiter.reserve("a", [hundred], tokens(60))
+    await limiter.reserve("other", [hundred], tokens(10))
+    await limiter.reserve("a", [hundred], tokens(50))
     with pytest.raises(RateLimited):
         await limiter.extend("a", tokens(41))
     assert (await limiter.extend("a", tokens(40)))[0].remaining == 0
@@ -159,6 +160,17 @@ async def test_a_request_larger_than_the_limit_is_told_so(limiter, window):
     assert not refused.value.retryable and refused.value.retry_after is None
 
 
+async def test_so_is_one_whose_size_is_told_later(limiter):
+    """The pipeline reserves before it knows the size, and extends once it does."""
+    for each in (limit(100, OUTPUT), limit(100, OUTPUT, Window.DAY, "two")):
+        await limiter.reserve(each.id, [each], tokens(1))
+        with pytest.raises(LargerThanLimit, match="this request alone takes 101 output tokens"):
+            await limiter.extend(each.id, tokens(100))
+        await limiter.extend(each.id, tokens(90))
+        with pytest.raises((RateLimited, BudgetExceeded)):
+            await limiter.extend(each.id, tokens(10))  # it runs, and has used up what there is
+
+
 async def test_of_several_refusals_the_one_that_lasts_longest_is_said(limiter, clock):
     first, second, budget = limit(1), limit(1, id_="two"), limit(1, window=Window.DAY, id_="three")
     await limiter.reserve("a", [first], ONE)
@@ -176,7 +188,7 @@ async def test_a_limit_that_is_changed_holds_at_once_for_what_was_counted_before
     await limiter.reserve("a", [limit(100, OUTPUT)], tokens(60))
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [limit(50, OUTPUT)], tokens(1))
-    with pytest.raises(RateLimited):
+    with pytest.raises(LargerThanLimit):
         await limiter.extend("a", tokens(1))
     assert (await limiter.reserve("c", [limit(70, OUTPUT)], tokens(10)))[0].remaining == 0
 

@@ -25,7 +25,8 @@ class Answer:
     numbers: Sequence[int] = ()
     """Places of the unknown limits."""
     refusals: Sequence[Sequence[int]] = ()
-    """Places of the limits that say no, with microseconds until they do not."""
+    """Places of the limits that say no, with microseconds until they do not, and what the request
+    itself took of them before its size was known."""
     at: int = 0
     """Unix milliseconds."""
 
@@ -38,7 +39,7 @@ class Answer:
             case ["unknown", [*numbers]]:
                 return Answer("unknown", numbers=[number - 1 for number in _integers(numbers)])
             case ["refused", [*rows], [*refusals], int(at)]:
-                refused = [(number - 1, wait) for number, wait in map(_integers, refusals)]
+                refused = [(number - 1, *said) for number, *said in map(_integers, refusals)]
                 return Answer("refused", [_integers(row) for row in rows], refusals=refused, at=at)
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
@@ -51,8 +52,8 @@ class Answer:
         if not self.refusals:
             return standings
         refusals = [
-            (refusal(limits[place], asked[place], wait / MICRO, self.at / 1_000), place)
-            for place, wait in self.refusals
+            (refusal(limits[place], asked[place], own, wait / MICRO, self.at / 1_000), place)
+            for place, wait, own in self.refusals
         ]
         raise worst(refusals, standings)
 

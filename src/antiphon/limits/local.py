@@ -38,11 +38,18 @@ class Held:
 
     counted: Counted
     parts: list[tuple[int, int]] = field(default_factory=list)
+    sized: bool = False
+    """Whether more was taken after the first."""
 
     @property
     def amount(self) -> int:
         """All of it."""
         return sum(amount for _, amount in self.parts)
+
+    def begun(self, now: Moment) -> int:
+        """What counts now of what was taken before the request's size was known; nothing, once it is."""
+        parts = () if self.sized else self.parts
+        return sum(amount for place, amount in parts if self.counted.counter.holds(now, place))
 
     def take(self, now: Moment, amount: int) -> None:
         """Takes more."""
@@ -81,7 +88,7 @@ class LocalLimiter:
         now = self._now()
         asked = [asked_of(limit, amounts) for limit in limits]
         counted = [self._counter(limit, now) for limit in limits]
-        self._refuse(counted, asked, now)
+        self._refuse(counted, asked, [0] * len(asked), now)
         self._hold(claim, counted, asked, now)
         self._tidy(now)
         return self._standings(counted, now)
@@ -91,9 +98,10 @@ class LocalLimiter:
         now = self._now()
         counted = [each.counted for each in held]
         asked = [amounts.of(each.limit.measure) for each in counted]
-        self._refuse(counted, asked, now)
+        self._refuse(counted, asked, [each.begun(now) for each in held], now)
         for each, amount in zip(held, asked, strict=True):
             each.take(now, amount)
+            each.sized = True
         return self._standings(counted, now)
 
     def settle(self, claim: str, amounts: Amounts) -> None:
@@ -132,14 +140,17 @@ class LocalLimiter:
 
     # --- how it is done ---
 
-    def _refuse(self, counted: Sequence[Counted], asked: Sequence[int], now: Moment) -> None:
-        """Raises where one of them has no room."""
+    def _refuse(
+        self, counted: Sequence[Counted], asked: Sequence[int], own: Sequence[int], now: Moment
+    ) -> None:
+        """Raises where one of them has no room. `own`: what the request itself took of them
+        before its size was known."""
         refusals: list[tuple[Refusal, int]] = []
         for number, (each, amount) in enumerate(zip(counted, asked, strict=True)):
             excess = each.counter.used(now) + amount - each.limit.amount
             if amount and excess > 0:
                 wait = each.counter.wait(now, excess)
-                refusals.append((refusal(each.limit, amount, wait, now.wall), number))
+                refusals.append((refusal(each.limit, amount, own[number], wait, now.wall), number))
         if refusals:
             raise worst(refusals, self._standings(counted, now))
 

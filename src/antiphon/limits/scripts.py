@@ -87,6 +87,12 @@ local function used(kind, id)
   return tonumber(redis.call('HGET', hash, 't') or 0)
 end
 
+-- Whether what was taken at a place counts now.
+local function holds(kind, place)
+  if kind == 'minute' then return place >= math.floor(now / BUCKET) - BUCKETS end
+  return place == period(kind)
+end
+
 -- Counts more, and says where.
 local function take(kind, id, amount)
   if kind == 'minute' then
@@ -210,7 +216,11 @@ local refusals = {}
 for number, limit in ipairs(limits) do
   local excess = (used(limit.kind, limit.id) - limit.amount) + limit.asked  -- exact beyond 2^53
   if limit.asked > 0 and excess > 0 then
-    refusals[#refusals + 1] = {number, wait(limit.kind, limit.id, excess)}
+    local own = 0
+    for _, part in ipairs(claim and step == 1 and claim.held[number].parts or {}) do
+      if holds(limit.kind, part[1]) then own = own + part[2] end
+    end
+    refusals[#refusals + 1] = {number, wait(limit.kind, limit.id, excess), own}
   end
 end
 if #refusals > 0 then return {'refused', standings(limits), refusals, math.floor(now / 1000)} end
@@ -236,7 +246,8 @@ keep(id, claim)
 return {'stands', standings(limits)}
 """
 """Arguments: the claim, which of its takings this is, milliseconds of its lease, limits. Answers as STANDING
-does, or which limits have no room and for how long, and the time (Unix milliseconds)."""
+does, or which limits have no room, for how long, and what the claim took of them before its size was known; and
+the time (Unix milliseconds)."""
 
 SETTLE = """
 for at = 1, #ARGV, 5 do

@@ -44,6 +44,9 @@ class Counter(Protocol):
     def give(self, place: int, amount: int) -> None:
         """Counts less of what was taken at a place; what no longer counts changes nothing."""
 
+    def holds(self, now: Moment, place: int) -> bool:
+        """Whether what was taken at a place counts now."""
+
     def remember(self, now: Moment, at: float, amount: int) -> None:
         """Counts what was taken at an earlier moment, in Unix seconds."""
 
@@ -63,10 +66,9 @@ class Sliding:
         self._total = 0
 
     def used(self, now: Moment) -> int:
-        oldest = now.monotonic // BUCKET - BUCKETS
         while self._buckets:
             bucket = next(iter(self._buckets))
-            if bucket >= oldest:
+            if self.holds(now, bucket):
                 break
             self._total -= self._buckets.pop(bucket)
         return self._total
@@ -83,6 +85,9 @@ class Sliding:
             self._total -= amount
             if self._buckets[place] <= 0:
                 del self._buckets[place]
+
+    def holds(self, now: Moment, place: int) -> bool:
+        return place >= now.monotonic // BUCKET - BUCKETS
 
     def remember(self, now: Moment, at: float, amount: int) -> None:
         ago = max(0, int((now.wall - at) * SECOND))
@@ -133,6 +138,9 @@ class Calendar:
         if place in self._periods:
             self._periods[place] -= amount
 
+    def holds(self, now: Moment, place: int) -> bool:
+        return place == self._begin(now.wall)
+
     def remember(self, now: Moment, at: float, amount: int) -> None:
         if period(self._window, at)[0] == self._begin(now.wall):
             self.take(now, amount)
@@ -165,6 +173,9 @@ class AtOnce:
 
     def give(self, place: int, amount: int) -> None:
         self._running -= amount
+
+    def holds(self, now: Moment, place: int) -> bool:
+        return True
 
     def remember(self, now: Moment, at: float, amount: int) -> None:
         """What has ended does not run."""

@@ -39,14 +39,14 @@ def amount_of(measure: Measure, amount: int) -> str:
     return f"{amount:,} {one if amount == 1 else several}"
 
 
-def refusal(limit: Limit, asked: int, wait: float, wall: float) -> Refusal:
-    """Why so much more of what a limit counts does not fit. `wait`: seconds until it does; `wall`: Unix
-    seconds."""
+def refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
+    """Why so much more of what a limit counts does not fit. `own`: what the request itself took of it
+    before its size was known; `wait`: seconds until it does fit; `wall`: Unix seconds."""
     name = described(limit)
-    if asked > limit.amount:
+    if own + asked > limit.amount:
         return LargerThanLimit(
-            f"this request alone takes {amount_of(limit.measure, asked)}, which is larger than the limit of "
-            f"{name}: ask for less"
+            f"this request alone takes {amount_of(limit.measure, own + asked)}, which is larger than the "
+            f"limit of {name}: ask for less"
         )
     if limit.is_budget:
         ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
