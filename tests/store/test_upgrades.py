@@ -3,24 +3,35 @@ nothing."""
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 
+from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.errors import StoreRefused, StoreUnavailable
 from antiphon.store import database as module
+from antiphon.store.base import By
 from antiphon.store.database import Database
+from antiphon.store.rules import SqlRules
 from antiphon.store.schema import metadata
 from antiphon.store.tenancy import SqlTenancy
 from tests.fixtures.store.make_database import KEYS, PROJECTS, USERS
 
 FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
 
+LIMIT = Limit("limit-1", Subject.USER, "user_ann", Measure.CONCURRENT, 3, 5)
+
 NEXT = '''"""Budgets of projects."""
 
 import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 from alembic import op
 
 revision = "next"
@@ -89,6 +100,76 @@ def test_the_file_of_the_first_revision_opens_with_every_row(old: Path) -> None:
     assert {kept.key.id: kept.key.grant for kept in directory.keys} == {each.id: each.grant for each in KEYS}
 
 
+def test_the_second_revision_is_a_real_one_in_both_databases(
+    url: str, old: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with closing(Database(url)) as database:
+        with monkeypatch.context() as then:
+            then.setattr(module, "MIGRATIONS", only("0001", tmp_path))
+            database.ready()
+            assert database.standing().found == "0001"
+        with closing(Database(f"sqlite:///{old}")) as source:
+            before = rows(source)
+        put(database, before)
+        standing = database.standing()
+        assert standing.pending[0].startswith("0002 Limits, prices, the ledger")
+        with pytest.raises(StoreRefused, match="run `antiphon store upgrade`, which keeps every row"):
+            database.ready()
+        assert rows(database) == before
+        copy = database.upgrade()
+        database.ready()
+        assert rows(database, columns(before)) == before
+        assert (copy is None) is (database.file is None)
+        tenancy = SqlTenancy(database)
+        made = SqlRules(database).add_limit(LIMIT, By("admin", 1))
+        assert (tenancy.revision(), tenancy.directory().limits) == (made, (LIMIT,))
+        with database.reading() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def only(revision: str, folder: Path) -> Path:
+    """The revisions up to one: what a server of that time knew."""
+    migrations = Path(shutil.copytree(module.MIGRATIONS, folder / f"only-{revision}"))
+    for file in (migrations / "versions").glob("r*.py"):
+        if file.name[1:5] > revision:
+            file.unlink()
+    return migrations
+
+
+def put(database: Database, kept: dict[str, list[dict[str, object]]]) -> None:
+    """Puts rows in the place of those of a new database."""
+    found = sa.MetaData()
+    with database.reading() as connection:
+        found.reflect(connection)
+    with database.writing() as connection:
+        connection.execute(sa.text("DELETE FROM projects"))
+        for table in found.sorted_tables:
+            if kept.get(table.name):
+                connection.execute(table.insert(), kept[table.name])
+        if connection.dialect.name == "postgresql":  # ids that are put in are not counted
+            counted = "SELECT setval(pg_get_serial_sequence('audit', 'id'), max(id)) FROM audit"
+            connection.execute(sa.text(counted))
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(old: Path) -> None:
+    before = old.read_bytes()
+    command = [sys.executable, "-m", "antiphon", "store", "upgrade"]
+    env = {"PATH": "/usr/bin:/bin", "ANTIPHON_STORE": f"sqlite:///{old}", "ANTIPHON_HOME": str(old.parent)}
+    asked = subprocess.run([*command, "--dry-run"], env=env, capture_output=True, text=True, check=True)
+    assert "revision: 0001" in asked.stdout
+    assert "pending:  0002 Limits, prices, the ledger" in asked.stdout
+    with closing(Database(f"sqlite:///{old}")) as database:
+        assert database.standing().found == "0001"
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    copy = old.with_name(f"{old.name}.0001.bak")
+    assert str(copy) in done.stdout
+    with closing(sqlite3.connect(copy)) as kept, closing(sqlite3.connect(":memory:")) as first:
+        first.deserialize(before)
+        assert list(kept.iterdump()) == list(first.iterdump())
+    again = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert "copy" not in again.stdout
+
+
 @pytest.fixture
 def peopled(url: str, old: Path) -> Database:
     """The committed file's rows, in each kind of database."""
@@ -96,11 +177,7 @@ def peopled(url: str, old: Path) -> Database:
     database.ready()
     with closing(Database(f"sqlite:///{old}")) as source:
         kept = rows(source)
-    with database.writing() as connection:
-        connection.execute(sa.text("DELETE FROM projects"))
-        for table in metadata.sorted_tables:
-            if kept.get(table.name):
-                connection.execute(table.insert(), kept[table.name])
+    put(database, kept)
     return database
 
 
