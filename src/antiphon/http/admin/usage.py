@@ -47,7 +47,7 @@ MOST_DIMENSIONS = 6
 LONGEST = 1_000
 """Characters of a value that entries are chosen by."""
 CHUNK = 1_000
-"""Entries that are read and written at once, a millisecond's work for each hundred."""
+"""Entries that are read and written at once: some fifty milliseconds of a thread."""
 
 TIME = ("since", "until")
 FILTERS = tuple(Field)
