@@ -3,7 +3,7 @@
 import re
 
 DIGITS = 9
-NANO = 10**DIGITS
+NANO = 1_000_000_000
 """Nano-units of one unit."""
 DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
 """What an amount is written like: `0.15`, `3`, `0.000000001`."""
