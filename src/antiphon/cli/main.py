@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import antiphon
-from antiphon.cli import keys, models, options, prices, projects, store_app, usage, users
+from antiphon.cli import keys, limits, models, options, prices, projects, store_app, usage, users
 from antiphon.cli import lora as adapters
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.add_typer(projects.app)
 app.add_typer(users.app)
 app.add_typer(keys.app)
 app.command("audit")(keys.audit)
+app.add_typer(limits.app)
 app.add_typer(prices.app)
 app.command("usage")(usage.usage)
 app.add_typer(store_app.app)

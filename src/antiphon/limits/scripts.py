@@ -246,8 +246,8 @@ keep(id, claim)
 return {'stands', standings(limits)}
 """
 """Arguments: the claim, which of its takings this is, milliseconds of its lease, limits. Answers as STANDING
-does, or which limits have no room, for how long, and what the claim took of them before its size was known; and
-the time (Unix milliseconds)."""
+does, or which limits have no room, for how long, and what the claim took of them before its size was known;
+and the time (Unix milliseconds)."""
 
 SETTLE = """
 for at = 1, #ARGV, 5 do
