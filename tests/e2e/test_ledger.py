@@ -117,6 +117,13 @@ def test_rows_are_there_within_a_second_and_the_spool_is_empty_after_an_orderly_
     assert list((home.home / "spool").glob("*.seg")) == []
 
 
+def ledger_of(server: Server) -> tuple[int, str | None]:
+    """What readiness says of it."""
+    with server.client() as client:
+        answer = client.get("/health/ready")
+    return answer.status_code, answer.json().get("ledger")
+
+
 # --- a full disk --------------------------------------------------------------------------------------------
 
 
@@ -180,6 +187,7 @@ def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(tmp_pat
             wait_for(lambda: len(asked.whole) >= 8, 30, "answers")
             disk.fill(server)
             wait_for(lambda: asked.refused["ledger_full"] >= 8, 60, f"refusals on a full disk ({disk.kind})")
+            assert disk.kind != "tmpfs" or ledger_of(server) == (503, "full")
             disk.free(server)
             again = len(asked.whole)
             wait_for(lambda: len(asked.whole) >= again + 50, 60, "answers on a disk with room")
@@ -221,8 +229,10 @@ def test_postgresql_may_be_stopped_and_started_under_load_and_processes_killed(
             during = len(asked.whole)
             wait_for(lambda: len(asked.whole) >= during + 20, 30, "answers without a database")
             wait_for(lambda: server.records("ledger_store_away"), 30, "a line about the database")
+            assert ledger_of(server) == (200, "waiting")
             own_cluster.start()
             asked.wait_for_rows()
+            wait_for(lambda: ledger_of(server) == (200, None), 10, "a ledger that is well")
             kill_gateway(server)
             again = len(asked.whole)
             wait_for(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")

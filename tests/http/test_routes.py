@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from antiphon.engines.registry import Model, Models
 from antiphon.errors import EngineUnavailable
 from antiphon.http.app import route_table
 from antiphon.http.edge import Edge
+from antiphon.ledger.base import LedgerState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -45,6 +47,29 @@ async def test_health_is_the_process_and_readiness_is_the_engines(two):
     two.engine.standing = EngineState.FAILED
     assert (await two.ask("/health/ready")).json()["unavailable"] == {"org/b": "failed"}
     assert (await two.ask("/health")).status == 200
+
+
+@dataclass
+class Written:
+    """A ledger that stands as the test says."""
+
+    state: LedgerState = LedgerState.WELL
+
+
+async def test_a_ledger_that_waits_is_said_and_one_that_is_full_is_not_ready(two):
+    two.engine.standing = EngineState.READY
+    written = Written()
+    async with serving_edge(replace(two.edge, ledger=written)) as (port, connections):
+        served = Served(port, two.engine, two.edge, connections)
+        assert (await served.ask("/health/ready")).json() == {"status": "ok"}
+        written.state = LedgerState.WAITING
+        reply = await served.ask("/health/ready")
+        assert (reply.status, reply.json()) == (200, {"status": "ok", "ledger": "waiting"})
+        assert 'antiphon_ledger{state="waiting"} 1' in (await served.ask("/metrics")).body.decode()
+        written.state = LedgerState.FULL
+        reply = await served.ask("/health/ready")
+        assert (reply.status, reply.json()) == (503, {"status": "unavailable", "ledger": "full"})
+        assert (await served.ask("/health")).json() == {"status": "ok"}
 
 
 async def test_a_model_whose_engine_is_away_is_a_503_and_the_other_answers(two):

@@ -17,11 +17,12 @@ from antiphon.domain.usage import UsageSource
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger import drain as draining
 from antiphon.ledger import segments
+from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.reading import SegmentReader
 from antiphon.ledger.records import HEADER, MARK, MOST, Kind, encoded, framed
 from antiphon.ledger.segments import SIZE, segments_of
-from antiphon.ledger.spool import GROWTH, SPARES, Spool
+from antiphon.ledger.spool import AWAY, GROWTH, SPARES, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.ledger.doubles import Kept, completion, intent
 
@@ -182,12 +183,14 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
         assert kept.asked.wait(SOON)
         assert drain.standing.away == "the database is away"
         assert drain.standing.waiting
+        assert spool.state == LedgerState.WAITING
         assert events(caplog) == ["ledger_store_away"]
         kept.away = False
         wait_for(lambda: len(kept.rows) == 3)
         wait_for(lambda: not drain.standing.away)
         assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
     assert drain.standing.waiting == 0
+    assert spool.state == LedgerState.WELL
 
 
 def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
@@ -201,6 +204,14 @@ def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
     assert "prompt text" not in drain.standing.away
     kept.fails = None
     wait_for(lambda: kept.rows)
+
+
+def test_a_drain_that_was_killed_while_the_database_was_away_leaves_no_lasting_word_of_it(spools, drains):
+    spool = spools()
+    (spools.directory / AWAY).touch()
+    assert spool.state == LedgerState.WAITING
+    assert drains(Kept()).drain_now(SOON)
+    assert spool.state == LedgerState.WELL
 
 
 def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is(spools, drains):
@@ -271,6 +282,7 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
     with pytest.raises(LedgerFull, match="as large as it may be"):
         spool.begin(intent(999_998))
     assert "spool_full" in events(caplog)
+    assert spool.state == LedgerState.FULL
     for number in begun:
         spool.complete(completion(intent(number)))  # room for each was set aside
     wait_for(lambda: spool.problem)

@@ -91,7 +91,7 @@ def test_every_family_of_the_process_is_listed():
     counted.generation_began("m")
     counted.generation_ended(Generation("m", "ok", 1, 1, 0, 1.0, 1.0))
     counted.answered("/health", "200", 0.1)
-    elsewhere = {metrics.BUILD.name, metrics.PROCESSES.name, metrics.BODY_BYTES.name}
+    elsewhere = {metrics.BUILD.name, metrics.PROCESSES.name, metrics.BODY_BYTES.name, metrics.LEDGER.name}
     assert {family.name for family, _ in counted.series()} | elsewhere == {
         family.name for family in metrics.FAMILIES
     }

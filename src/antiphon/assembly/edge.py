@@ -11,6 +11,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
 from antiphon.engines.registry import Models
 from antiphon.http.edge import Edge
+from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
@@ -46,6 +47,7 @@ def edge_of(
         recordings=None if managed is None else managed.recordings,
         reading=None if managed is None else managed.reading,
         limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
+        ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
         clock=clock,
         metrics=metrics,
     )

@@ -23,6 +23,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.http.bodies import Bodies
 from antiphon.http.work import Ongoing
+from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
@@ -68,6 +69,8 @@ class Edge:
     """Shared with the pipeline, which counts generations."""
     limiter: Watched | None = None
     """Who counts limits, where that is another process, which may be away."""
+    ledger: WatchedLedger | None = None
+    """Where generations are written down; None, where keys are off."""
     sheets: Sheets | None = None
     """The numbers of all HTTP processes; None, where there is no other."""
     bodies: Bodies = field(default_factory=Bodies)

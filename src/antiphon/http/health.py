@@ -1,4 +1,5 @@
-"""Whether the process lives, and whether every engine is ready and limits can be counted. Open to everybody,
+"""Whether the process lives, and whether every engine is ready, limits can be counted and generations be
+written down. Open to everybody,
 so they say no more than that."""
 
 import json
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from antiphon.engines.base import EngineState
 from antiphon.http.edge import Edge
 from antiphon.http.errors import DEFAULT_RETRY
+from antiphon.ledger.base import LedgerState
 
 AWAY = "unavailable"
 """What is said of limits that nobody can count now: requests that have some are refused."""
@@ -22,6 +24,7 @@ HEALTH_SCHEMA = {
             "additionalProperties": {"enum": [str(state) for state in EngineState]},
         },
         "limits": {"enum": [AWAY]},
+        "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
     },
     "required": ["status"],
 }
@@ -34,17 +37,20 @@ async def health(_: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when every engine is ready and limits are counted; else 503 with the names of the engines that are
-    not, and where they stand."""
+    """200 when every engine is ready, limits are counted and the ledger has room; else 503 with the names of
+    the engines that are not, where they stand, and what else is missing."""
     edge: Edge = request.app.state.edge
     states = {model.name: model.engine.state() for model in edge.models.bases()}
     missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
     away = edge.limiter is not None and not edge.limiter.available
-    if not missing and not away:
-        return _answer(200, {"status": "ok"})
+    ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
+    written: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+    if not missing and not away and ledger is not LedgerState.FULL:
+        return _answer(200, {"status": "ok"} | written)
     content: dict[str, object] = {"status": "unavailable"}
     content |= {"unavailable": missing} if missing else {}
     content |= {"limits": AWAY} if away else {}
+    content |= written
     return _answer(503, content, {"retry-after": f"{DEFAULT_RETRY:.0f}"})
 
 

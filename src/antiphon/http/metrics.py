@@ -21,9 +21,10 @@ from antiphon.engines.registry import Model, Models
 from antiphon.errors import AntiphonError
 from antiphon.http.edge import Edge
 from antiphon.http.routes import edge_of
+from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import engines
 from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
-from antiphon.telemetry.metrics import BODY_BYTES, BUILD, PROCESSES
+from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES
 
 PATIENCE = 1.0
 """Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
@@ -61,6 +62,9 @@ def _series(edge: Edge, seen: dict[str, Seen]) -> Iterator[Series]:
 def own_series(edge: Edge) -> Iterator[Series]:
     """What this process counts."""
     yield BODY_BYTES, {(): edge.bodies.held}
+    if edge.ledger is not None:
+        state = edge.ledger.state
+        yield LEDGER, {(str(each),): int(each is state) for each in LedgerState}
     yield from edge.metrics.series()
 
 

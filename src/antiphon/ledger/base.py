@@ -1,6 +1,7 @@
 """The seam of the ledger: the two moments at which a generation is written down."""
 
-from typing import Protocol
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 from antiphon.domain.ledger import Entry
 
@@ -20,6 +21,25 @@ class Ledger(Protocol):
     def complete(self, entry: Entry) -> None:
         """How it ended; once for each intent, by its id, before the last bytes go to the caller. Raises
         LedgerFull where it cannot be written."""
+
+
+class LedgerState(StrEnum):
+    """How a ledger stands."""
+
+    WELL = "well"
+    WAITING = "waiting"
+    """The database takes nothing now; what ends is written down and waits."""
+    FULL = "full"
+    """Nothing can be begun until the database, or the disk, takes something again."""
+
+
+@runtime_checkable
+class WatchedLedger(Protocol):
+    """A ledger that says how it stands."""
+
+    @property
+    def state(self) -> LedgerState:
+        """As of now."""
 
 
 class Recorder(Protocol):

@@ -18,7 +18,7 @@ from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
 from antiphon.ledger.reading import SegmentReader
 from antiphon.ledger.records import encoded
 from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
-from antiphon.ledger.spool import ready
+from antiphon.ledger.spool import AWAY, ready
 from antiphon.store.base import Entries
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.places import frames
@@ -113,6 +113,7 @@ class Drain:
                 if self._stopping:
                     return
             self._drains = True
+            self._signal(away=False)
             self._drain()
         finally:
             self._drains = False
@@ -168,6 +169,7 @@ class Drain:
             self._add(self._found)
         if self._away:
             record("ledger_store_back", logging.WARNING)
+            self._signal(away=False)
         self._away, self._pause = "", PAUSE_S
         inserted = len(self._found)
         self._found = []
@@ -202,8 +204,16 @@ class Drain:
     def _fails(self, problem: str) -> None:
         if not self._away:
             record("ledger_store_away", logging.ERROR, problem=problem, directory=str(self._directory))
+            self._signal(away=True)
         self._away = problem
         self._pause = min(2 * self._pause, MOST_PAUSE_S)
+
+    def _signal(self, away: bool) -> None:
+        """Tells those that are asked how the ledger stands; where even that cannot be written, they learn it
+        when the spool is full."""
+        flag = self._directory / AWAY
+        with suppress(OSError):
+            flag.touch(mode=0o600) if away else flag.unlink(missing_ok=True)
 
     def _add(self, entries: Sequence[Entry]) -> None:
         """Inserts all; where the database can hold one of them in no form, the others."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from antiphon.domain.ledger import Entry
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
+from antiphon.ledger.base import LedgerState
 from antiphon.ledger.records import MOST, encoded
 from antiphon.ledger.segments import SIZE, Segment, framed_size, made, segments_of
 from antiphon.telemetry.logs import record
@@ -25,6 +26,9 @@ served."""
 
 SPARES = 2
 """Files that are made ahead. The second is for requests whose tags are so large that few fill a file."""
+
+AWAY = "away"
+"""File by which a drain tells the processes of its node that the database takes nothing."""
 
 STATUS = 64
 """Characters of a status, where a completion has to be shortened."""
@@ -69,6 +73,13 @@ class Spool:
     def problem(self) -> str:
         """Why no more files can be made now; empty where they can."""
         return self._problem
+
+    @property
+    def state(self) -> LedgerState:
+        """As of now; one look into the directory."""
+        if self._problem and not self._spares:
+            return LedgerState.FULL
+        return LedgerState.WAITING if (self._directory / AWAY).exists() else LedgerState.WELL
 
     def start(self) -> None:
         """Makes the first files; blocks. A spool that is full takes nothing until it is drained. Raises

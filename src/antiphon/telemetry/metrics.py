@@ -82,6 +82,12 @@ COST = Family(
     "What requests cost by the list of prices, in nano-units of the currency.",
     ("model", "currency"),
 )
+LEDGER = Family(
+    "antiphon_ledger",
+    Kind.GAUGE,
+    "HTTP processes by how their ledger stands: `well`, `waiting` for the database, or `full`.",
+    ("state",),
+)
 BUILD = Family("antiphon_build_info", Kind.GAUGE, "Always 1; the label is the release.", ("version",))
 PROCESSES = Family("antiphon_http_processes", Kind.GAUGE, "HTTP processes that run, leaving ones included.")
 
@@ -101,6 +107,7 @@ FAMILIES = (
     EMBEDDING_SECONDS,
     REFUSALS,
     COST,
+    LEDGER,
 )
 """What the HTTP processes tell of themselves, in the order of the page."""
 
