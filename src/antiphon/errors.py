@@ -299,7 +299,7 @@ class ServerBusy(AntiphonError):
 
 
 class StoreUnavailable(AntiphonError):
-    """The database does not answer, or failed; nothing was changed."""
+    """The database does not answer, or failed; nothing was changed, or the message says it may be."""
 
     status = 503
     code = "store_unavailable"

@@ -48,8 +48,8 @@ def upgrade(asked: Asked, backup: Path | None, dry_run: bool) -> int:
 
 
 def admin_key(asked: Asked, out: Path | None) -> int:
-    """Makes another operator's key, for whoever may write this machine's files; a running server knows it
-    after its next start."""
+    """Makes another operator's key, for whoever may write this machine's files; a running server accepts it
+    within a second."""
     try:
         settings = asked.settings()
         home = home_of(os.environ, Path.home())

@@ -46,7 +46,7 @@ def admin_key(
         Path | None, typer.Option(help="File to write it into. [admin.key in ANTIPHON_HOME]")
     ] = None,
 ) -> None:
-    """Make another operator's key, where the others are lost; restart the server afterwards."""
+    """Make another operator's key, where the others are lost; servers that run accept it at once."""
     from antiphon.cli import store as command
     from antiphon.cli.asked import Asked
 
