@@ -42,7 +42,7 @@ class Server:
 
     def children(self, word: str) -> list[psutil.Process]:
         """Children whose command holds the word: `engines.host`, `assembly`."""
-        return [child for child in self.supervisor.children() if word in " ".join(child.cmdline())]
+        return [child for child in self.supervisor.children() if word in _command(child)]
 
     def host(self) -> psutil.Process:
         (only,) = self.children("engines.host")
@@ -67,6 +67,14 @@ class Server:
         """Sends the signal and waits for the end; returns the exit status."""
         self.process.send_signal(number)
         return self.process.wait(30)
+
+
+def _command(process: psutil.Process) -> str:
+    """Of one that ends in this moment nothing."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 async def _load_at(path: str) -> Load:

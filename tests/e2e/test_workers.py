@@ -1,0 +1,313 @@
+"""Several HTTP processes as one server: what one knows all know, and each may go at any time."""
+
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from benchmarks.make_adapter import write_adapter
+from tests.e2e.server import Server, serving, wait_for
+from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
+
+CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"
+LONG = {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 1800, "stream": True}
+
+pytestmark = pytest.mark.timeout(180)
+"""Each starts a server of several processes: seconds, and minutes where the machine is busy with others."""
+
+
+class Operator:
+    """A server with keys, and its operator's key."""
+
+    def __init__(self, server: Server, home: Path) -> None:
+        self.server = server
+        self.admin = (home / "admin.key").read_text().strip()
+        self.client = server.client(headers={"authorization": f"Bearer {self.admin}"})
+
+    def key(self) -> tuple[str, str]:
+        """A new service key: its id and its secret."""
+        made = self.client.post(KEYS, json={"kind": "service", "project": "default"}).json()
+        return made["id"], made["secret"]
+
+    def limit(self, key: str, measure: str, amount: int, window: str | None = "minute") -> None:
+        asked = {"subject": "key", "target": key, "measure": measure, "amount": amount, "window": window}
+        made = self.client.post(LIMITS, json=asked)
+        assert made.status_code == 201, made.text
+
+    def knows(self, made: list[Line], secret: str) -> None:
+        """Waits until every process knows a key."""
+        for line in made:
+            wait_for(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 200, PATIENCE, "the key")  # noqa: B023
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Operator]:
+    """Four HTTP processes with keys."""
+    home = tmp_path / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+    with serving("--workers", "4", env=env) as server:
+        operator = Operator(server, home)
+        yield operator
+        operator.client.close()
+
+
+def test_four_processes_share_a_limit_exactly_and_a_revocation_holds_in_all_at_once(four: Operator) -> None:
+    id_, secret = four.key()
+    four.limit(id_, "requests", 30)
+    with lines(four.server) as made:
+        four.knows(made, secret)
+        time.sleep(1.0)  # the limit's way into every process, which no request shows without taking of it
+        with ThreadPoolExecutor(8) as pool:
+            begun = time.monotonic()
+            asked = [pool.submit(ask, four.server, secret) for _ in range(60)]
+            statuses = Counter(each.result() for each in asked)
+            took = time.monotonic() - begun
+        assert took < 60, "within the window"
+        assert statuses == {200: 30, 429: 30}
+        revoked = time.monotonic()
+        assert four.client.delete(f"{KEYS}/{id_}").status_code in (200, 204)
+        waited = [
+            wait_for(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 401, 10, "the revocation")  # noqa: B023
+            for line in made
+        ]
+        total = time.monotonic() - revoked
+    sys.stdout.write(f"revoked in all four after {1000 * total:.0f} ms ({[f'{w:.3f}' for w in waited]})\n")
+
+
+def ask(server: Server, secret: str) -> int:
+    """One request over a connection of its own: any process takes it."""
+    body = {"model": "cantor", "prompt": "Hi", "max_tokens": 1}
+    return httpx2.post(
+        f"{server.url}/v1/completions",
+        json=body,
+        headers={"authorization": f"Bearer {secret}"},
+        timeout=PATIENCE,
+    ).status_code
+
+
+def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator) -> None:
+    id_, secret = four.key()
+    four.limit(id_, "concurrent", 1, None)
+    with lines(four.server) as made:
+        four.knows(made, secret)
+        first, second = made[:2]
+        wait_for(lambda: four.client.get(LIMITS).json()["data"], PATIENCE, "the limit")
+        time.sleep(1.0)  # as above
+        headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+        first.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
+        stream = first.connection.getresponse()
+        assert stream.status == 200 and stream.read(1)
+        assert second.say(key=secret)[0] == 429, "one at once, whichever process it runs in"
+        first.process.kill()
+        took = wait_for(lambda: second.say(key=secret)[0] == 200, 10, "its place is free")
+        assert {line.say(key=four.admin)[0] for line in made[1:]} == {200}
+        wait_for(lambda: len(workers(four.server)) == 4, PATIENCE, "it is started again")
+    sys.stdout.write(f"the claim of a killed process was ended after {1000 * took:.0f} ms\n")
+
+
+def test_a_killed_keeper_comes_back_and_knows_what_was_used_and_what_runs(four: Operator) -> None:
+    id_, secret = four.key()
+    four.limit(id_, "requests", 10)
+    four.limit(id_, "concurrent", 2, None)
+    with lines(four.server) as made:
+        four.knows(made, secret)
+        time.sleep(1.0)  # as above
+        assert [line.say(key=secret)[0] for line in made] == [200] * 4
+        headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+        running = line_to(four.server, made[0].process)
+        running.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
+        stream = running.connection.getresponse()
+        assert stream.read(1)
+        (keeper,) = four.server.children("antiphon.keeper")
+        keeper.kill()
+        begun = time.monotonic()
+        seen = Counter[int]()
+        while (status := made[1].say(key=secret)[0]) != 200:
+            seen[status] += 1
+            assert status == 503 and time.monotonic() - begun < 20
+        took = time.monotonic() - begun
+        assert stream.read(1), "what ran goes on"
+        assert [line.say(key=secret)[0] for line in made] == [200] * 4
+        assert made[0].say(key=secret)[0] == 429, "four, the one that runs, one, four: ten"
+        running.connection.close()
+    assert {line["process"] for line in four.server.records("process_ended")} == {"the keeper"}
+    sys.stdout.write(
+        f"a request after the keeper's death was served after {took:.2f} s; refused: {dict(seen)}\n"
+    )
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Server]:
+    """Two HTTP processes that lend adapters."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    write_adapter(shelf / "second.gguf", CANTOR, rank=4, seed=2, weight=1.0)
+    env = {"ANTIPHON_LORA_DIRECTORIES": str(shelf), "ANTIPHON_HOME": str(tmp_path / "home")}
+    with serving("--workers", "2", env=env) as server:
+        yield server
+
+
+def test_an_adapter_that_one_process_loads_is_in_all_at_once_and_in_those_that_start_later(
+    two: Server,
+) -> None:
+    loading = {"lora_name": "second", "lora_path": "second.gguf"}
+    with lines(two) as (first, second):
+        assert second.say("second")[0] == 404
+        assert first.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
+        status, said = second.say("second")
+        assert status == 200, "the next request to another process finds it"
+        own = second.say("cantor")[1]["choices"][0]["text"]
+        assert said["choices"][0]["text"] != own
+        first.process.kill()
+        wait_for(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
+        later = line_to(two, workers(two)[-1])
+        again = later.say("second")[1]["choices"][0]["text"]
+        assert again == said["choices"][0]["text"]
+        host = two.host()
+        host.kill()
+        host.wait(10)
+        assert second.say("second")[1]["choices"][0]["text"] == again, "the engine has it again"
+        assert later.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "second"})[0] == 200
+        assert second.say("second")[0] == 404
+        assert second.ask("POST", "/v1/load_lora_adapter", loading)[0] == 200
+        later.connection.close()
+
+
+def ready_workers(server: Server) -> list[psutil.Process]:
+    """The HTTP processes, once every one that died has been followed by one that is ready."""
+    died = [line for line in server.records("process_ended") if "HTTP" in str(line["process"])]
+    back = [line for line in server.records("process_back") if "HTTP" in str(line["process"])]
+    return workers(server) if died and len(back) == len(died) else []
+
+
+def test_a_scrape_of_any_process_counts_for_all_of_them_and_never_falls(two: Server) -> None:
+    with lines(two) as (first, second):
+        for line in (first, first, second):
+            assert line.say()[0] == 200
+        wait_for(lambda: generations(first) == generations(second) == 3, 5, "all are counted in both")
+        assert number(first, "antiphon_http_processes") == 2
+        second.process.kill()
+        wait_for(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
+        assert generations(first) == 3, "those of the dead count on"
+        later = line_to(two, workers(two)[-1])
+        assert generations(later) == 3
+        assert number(later, "antiphon_http_processes") == 2
+        assert number(later, 'antiphon_generations_running{model="cantor"}') == 0
+        later.connection.close()
+
+
+def generations(line: Line) -> int:
+    return number(line, 'antiphon_generations_total{model="cantor",status="ok"}')
+
+
+def number(line: Line, series: str) -> int:
+    page = line.ask("GET", "/metrics")[1]
+    found = re.search(rf"^{re.escape(series)} (\S+)$", page, re.MULTILINE)
+    return int(float(found[1])) if found else 0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_while_all_processes_are_replaced_no_connection_is_refused_and_no_request_fails(count: int) -> None:
+    with serving("--workers", str(count)) as server:
+        before = {process.pid for process in workers(server)}
+        over, outcomes, problems = threading.Event(), Counter[int](), list[str]()
+
+        def asked(client: httpx2.Client) -> None:
+            reply = client.post("/v1/completions", json={"model": "cantor", "prompt": "Hi", "max_tokens": 1})
+            outcomes[reply.status_code] += 1
+
+        def hammer(is_kept: bool) -> None:
+            with server.client() as kept:
+                while not over.is_set():
+                    try:
+                        if is_kept:
+                            asked(kept)
+                        else:
+                            with server.client() as fresh:
+                                asked(fresh)
+                    except httpx2.HTTPError as problem:
+                        problems.append(repr(problem))
+
+        with ThreadPoolExecutor(5) as pool, server.client() as long:
+            with long.stream("POST", "/v1/completions", json=LONG | {"max_tokens": 900}) as stream:
+                parts = stream.iter_lines()
+                next(parts)
+                hammering = [pool.submit(hammer, is_kept) for is_kept in (False, False, False, True)]
+                wait_for(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
+                server.process.send_signal(signal.SIGUSR2)
+                wait_for(lambda: server.records("workers_replaced"), 60, "all are replaced")
+                so_far = sum(outcomes.values())
+                wait_for(lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones")
+                rest = list(parts)
+            over.set()
+            for each in hammering:
+                each.result()
+        wait_for(lambda: len(workers(server)) == count, PATIENCE, "the old ones are gone")
+        assert problems == []
+        assert set(outcomes) == {200}
+        assert "data: [DONE]" in rest, "a stream that ran was not cut"
+        assert before.isdisjoint(process.pid for process in workers(server))
+        assert not server.records("process_ended")
+
+
+def test_at_the_end_what_does_not_finish_gets_an_error_event_from_every_process(tmp_path: Path) -> None:
+    (tmp_path / "antiphon.toml").write_text("[server]\nworkers = 2\ndrain_timeout = 1.0\n")
+    with serving(cwd=tmp_path) as server:
+        started: list[object] = []
+
+        def stream(line: Line) -> str:
+            line.connection.request(
+                "POST", "/v1/completions", json.dumps(LONG | {"n": 8}), {"content-type": "application/json"}
+            )
+            reply = line.connection.getresponse()
+            started.append(reply.read(1))
+            return reply.read().decode()
+
+        with lines(server) as made, ThreadPoolExecutor(2) as pool:
+            streams = [pool.submit(stream, line) for line in made]
+            wait_for(lambda: len(started) == 2, PATIENCE, "both stream")
+            begun = time.monotonic()
+            assert server.stop() == 0
+            took = time.monotonic() - begun
+            for each in streams:
+                assert "shutting down" in each.result() and "[DONE]" not in each.result()
+        assert took < 1.0 + 5.0
+
+
+def test_a_second_signal_ends_all_of_them_at_once() -> None:
+    with serving("--workers", "2", env={"ANTIPHON_DRAIN_TIMEOUT": "60"}) as server:
+        family = server.supervisor.children()
+        with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as stream:
+            next(stream.iter_lines())
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: server.records("asked_to_stop"), PATIENCE, "it heard")
+            begun = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            server.process.wait(20)
+        assert time.monotonic() - begun < 10
+        assert not any(
+            process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family
+        )
+
+
+def test_whatever_kills_the_supervisor_ends_them_all_and_leaves_no_file(tmp_path: Path) -> None:
+    runtime = tmp_path / "run"
+    runtime.mkdir()
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(runtime)}
+    with serving("--workers", "2", env=env) as server:
+        family = server.supervisor.children(recursive=True)
+        assert len(family) >= 4
+        server.supervisor.kill()
+        assert psutil.wait_procs(family, timeout=20)[1] == []
+        wait_for(lambda: not list(runtime.iterdir()), 10, "the runtime directory is gone")
