@@ -3,10 +3,12 @@ Changes nothing.
 """
 
 import json
+import os
 import shutil
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from antiphon.cli.asked import Asked
 from antiphon.cli.checks import (
@@ -60,6 +62,10 @@ def examine(asked: Asked, load: bool) -> Iterator[Finding]:
     yield check_cache(settings)
     yield from check_sockets()
     yield check_confinement(settings)
+    if settings.keys.enabled:
+        from antiphon.cli.keyed_checks import check_keyed
+
+        yield from check_keyed(settings, os.environ, Path.home())
 
 
 def as_object(findings: list[Finding], broken: int) -> str:

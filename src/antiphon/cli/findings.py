@@ -61,6 +61,16 @@ REMEDIES = {
     "or start the server as one.",
     "engine-user-unusable": "Name another user, or unset ANTIPHON_ENGINE_USER.",
     "confinement-partial": "Nothing has to be done; only Linux can forbid it.",
+    "store-unusable": "Let ANTIPHON_STORE name a database that answers, or ANTIPHON_HOME a directory that "
+    "can be written.",
+    "store-outdated": "Bring it up to date, which keeps every row: antiphon store upgrade",
+    "store-newer": "Run the version that made it, or name another database with ANTIPHON_STORE.",
+    "pepper-unusable": "Copy the file pepper from the node that made the keys, or set ANTIPHON_PEPPER to "
+    "what is in it.",
+    "spool-unusable": "Give it back to the user that runs Antiphon, or name another directory with "
+    "ANTIPHON_SPOOL.",
+    "spool-short": "Make room, or name a directory on another disk with ANTIPHON_SPOOL, or lower "
+    "ANTIPHON_SPOOL_BYTES.",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
 """What helps in general, by the finding's id."""

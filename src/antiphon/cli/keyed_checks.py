@@ -1,0 +1,87 @@
+"""The checks of `antiphon doctor` on what a server with keys needs: its database, its pepper, and the place
+where it writes usage down. Imported only where keys are on. They make nothing.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from antiphon.auth.secrets import PEPPER_FILE, given_pepper, kept_pepper
+from antiphon.cli.findings import Finding, Standing, fine, found, refused
+from antiphon.cli.home import home_of
+from antiphon.cli.keyed import MARK, spool_of, store_url
+from antiphon.errors import StoreRefused, StoreUnavailable
+from antiphon.settings import Settings
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
+
+MEGABYTE = 1e6
+
+
+def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
+    """The database, the pepper where there is a database, and the spool."""
+    home = home_of(environ, user_home)
+    try:
+        with closing(Database(store_url(settings.keys.store, home))) as database:
+            yield from _check_store(database, settings, home)
+    except (StoreRefused, StoreUnavailable) as error:
+        yield refused("store-unusable", error)
+    yield _check_spool(Path(spool_of(settings.ledger.spool, home)), settings.ledger.spool_bytes)
+
+
+def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
+    file = database.file
+    if file is not None and not file.exists():
+        place = _standing(file.parent)
+        if not _is_writable(place):
+            yield found("store-unusable", f"the database {file} cannot be made: {place} cannot be written")
+        else:
+            yield fine("store", f"{file} is not there yet; the first start makes it")
+        return
+    standing = database.standing()
+    if standing.newer:
+        yield found("store-newer", f"{database.shown} was made by a later version of Antiphon")
+    elif standing.found is None:
+        yield fine("store", f"{database.shown} is empty; the first start makes its tables")
+    elif standing.pending:
+        said = f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
+        yield found("store-outdated", said)
+    else:
+        yield fine("store", f"{database.shown} answers, at revision {standing.found}")
+        yield _check_pepper(database, settings, home)
+
+
+def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
+    """Whether the keys of the database were made with the pepper that is here."""
+    mark, said = SqlTenancy(database).mark(MARK), settings.keys.pepper
+    where = "ANTIPHON_PEPPER" if said else str(home / PEPPER_FILE)
+    if mark is None and not said and not (home / PEPPER_FILE).exists():
+        return fine("pepper", f"{where} is not there yet; the first start makes it")
+    try:
+        pepper = given_pepper(said) if said else kept_pepper(home, make=False)
+    except StoreRefused as error:
+        return refused("pepper-unusable", error)
+    if mark not in (None, pepper.mark):
+        return found("pepper-unusable", f"{where} is not what this database's keys were made with")
+    return fine("pepper", f"{where} is the one of the database's keys")
+
+
+def _check_spool(spool: Path, most: int) -> Finding:
+    """Where generations are written down before they are in the database."""
+    place = _standing(spool)
+    if not place.is_dir() or not _is_writable(place):
+        return found("spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot")
+    free = shutil.disk_usage(place).free
+    said = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
+    return found("spool-short", said, Standing.ADVICE) if free < most else fine("spool", said)
+
+
+def _standing(path: Path) -> Path:
+    """The path, or the nearest above it that is there."""
+    return next(place for place in (path, *path.parents) if os.path.lexists(place))
+
+
+def _is_writable(place: Path) -> bool:
+    return os.access(place, os.W_OK | os.X_OK)
