@@ -189,6 +189,24 @@ def test_what_a_dying_server_had_begun_is_undone(postgresql_alone):
         assert noted(database) == ""
 
 
+def test_where_nobody_knows_whether_a_change_was_kept_nobody_says_that_it_was_not(postgresql_alone):
+    with closing(Database(postgresql_alone.database(), told=False)) as database:
+        database.ready()
+
+        def cut() -> None:
+            with database.writing() as connection:
+                connection.execute(sa.text("UPDATE projects SET note = 'kept?'"))
+                postgresql_alone.stop()
+
+        with pytest.raises(StoreUnavailable, match="it may have been made") as refused:
+            cut()
+        assert "nothing was changed" not in refused.value.message
+        with pytest.raises(StoreUnavailable, match="nothing was changed"):
+            noted(database)
+        postgresql_alone.start()
+        assert noted(database) == ""
+
+
 def test_a_text_that_postgresql_cannot_hold_is_refused(postgresql):
     with closing(Database(postgresql)) as database:
         database.ready()
