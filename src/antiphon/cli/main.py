@@ -30,7 +30,7 @@ app.add_typer(keys.app)
 app.command("audit")(keys.audit)
 app.add_typer(limits.app)
 app.add_typer(prices.app)
-app.command("usage")(usage.usage)
+app.add_typer(usage.app)
 app.add_typer(store_app.app)
 
 

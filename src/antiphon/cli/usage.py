@@ -10,15 +10,19 @@ if TYPE_CHECKING:
     from antiphon.cli.admin import Admin
     from antiphon.cli.usage_page import Wanted
 
+app = typer.Typer(rich_markup_mode=None)
+"""Without a name: its command is one of those that it is put beside."""
+
 SHAPES = ("table", "csv", "json")
 
 
+@app.command()
 def usage(
     by: Annotated[
         str, typer.Option(help="By what: model, project, user, key, status, day, tag:NAME, ...; with commas.")
     ] = "model",
-    since: Annotated[str, typer.Option(help="From when: 90d, 12h ago; or a date, in UTC.")] = "7d",
-    until: Annotated[str | None, typer.Option(help="Until when, written the same. [now]")] = None,
+    since: Annotated[str, typer.Option(help="How long ago it begins: 90d, 12h; or a date, in UTC.")] = "7d",
+    until: Annotated[str | None, typer.Option(help="How long ago it ends, written the same. [now]")] = None,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
     only: Annotated[
         list[str] | None,
@@ -33,7 +37,7 @@ def usage(
     shape: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
     url: options.ServerUrl = None,
 ) -> None:
-    """Show what was used: requests, tokens, cost, and how they went over time."""
+    """Show what was used, what it cost, and how it went over time."""
     from antiphon.cli import admin, moments
     from antiphon.cli.usage_page import Wanted, show
     from antiphon.errors import SettingsError
