@@ -6,12 +6,12 @@ what it took.
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from antiphon.domain.context import Context
-from antiphon.domain.ledger import Entry
+from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.limits import Amounts
-from antiphon.domain.usage import Usage
+from antiphon.domain.usage import Usage, UsageSource
 from antiphon.engines.registry import Model
 from antiphon.errors import LedgerFull
 from antiphon.pipeline.reserve import BOUNDLESS, NOTHING, Accounting, Reservation
@@ -45,16 +45,16 @@ class Account:
     __slots__ = (
         "_accounting",
         "_asked",
-        "_at",
         "_context",
-        "_id",
-        "_intent",
         "_is_bounded",
         "_metrics",
         "_model",
         "_price",
         "_reservation",
+        "at",
         "granted",
+        "id",
+        "is_admitted",
     )
 
     def __init__(
@@ -75,29 +75,17 @@ class Account:
         self._is_bounded = is_bounded
         self._context = context
         self._metrics = metrics
-        self._id = context.clock.unique()
-        self._at = int(now * MILLISECONDS)
+        self.id = context.clock.unique()
+        """Of its entry."""
+        self.at = int(now * MILLISECONDS)
+        """Unix milliseconds when it began."""
+        self.is_admitted = False
+        """Whether there is an entry."""
         self._price = rules.price_of(model.name, int(now))
-        self._intent: Entry | None = None
         self.granted = UNSIZED
         """Output tokens that may be made; at more of them `grow` is to be asked."""
         limits = rules.limits_of(context.actor, model.name)
-        self._reservation = Reservation(accounting, self._id, limits, self._price, context.progress, metrics)
-
-    @property
-    def id(self) -> str:
-        """Of its entry."""
-        return self._id
-
-    @property
-    def at(self) -> int:
-        """Unix milliseconds when it began."""
-        return self._at
-
-    @property
-    def is_admitted(self) -> bool:
-        """Whether there is an entry."""
-        return self._intent is not None
+        self._reservation = Reservation(accounting, self.id, limits, self._price, context.progress, metrics)
 
     async def open(self) -> None:
         """Takes the request itself out of its limits. Raises what refuses it."""
@@ -110,7 +98,7 @@ class Account:
     async def grow(self, prompt_tokens: int, made: int) -> None:
         """Has so much output granted, or raises what refuses it. Also admits the request of an engine that
         did not say how much it takes."""
-        if self._intent is None:
+        if not self.is_admitted:
             await self._admit(prompt_tokens, BOUNDLESS, is_bounded=False)
         if made > self._reservation.granted:
             await self._reservation.grow(made)
@@ -118,40 +106,27 @@ class Account:
 
     async def _admit(self, prompt_tokens: int, output_tokens: int, is_bounded: bool) -> None:
         await self._reservation.sized(prompt_tokens, output_tokens, is_bounded)
-        if self._intent is None:
-            intent = self._entry(prompt_tokens)
-            self._accounting.ledger.begin(intent)
-            self._intent = intent
+        if not self.is_admitted:
+            told = Usage(prompt_tokens, 0, source=UsageSource.ESTIMATED)
+            self._accounting.ledger.begin(self._entry(told, self._cost(told)))
+            self.is_admitted = True
         self.granted = self._reservation.granted
 
     def close(self, ending: Ending) -> LedgerFull | None:
         """Writes how it ended, and settles. Gives the error where that cannot be written; then its intent is
         what stands in the ledger."""
-        if self._intent is None:
+        if not self.is_admitted:
             self._reservation.settle(NOTHING)
             return None
         usage = ending.usage
         cost = self._cost(usage) if usage.total_tokens else 0
-        entry = replace(
-            self._intent,
-            attempts=self._context.progress.attempts,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.completion_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            source=usage.source,
-            cost=cost,
-            status=ending.status,
-            queue_ms=_milliseconds(ending.queued),
-            ttft_ms=_milliseconds(ending.first_token),
-            total_ms=_milliseconds(ending.total),
-        )
+        entry = self._entry(usage, cost, ending)
         lost = None
         try:
             self._accounting.ledger.complete(entry)
         except LedgerFull as full:
             lost = full
-            record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self._id)
+            record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
         finally:
             self._reservation.settle(Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost))
         if self._price is not None:
@@ -163,14 +138,15 @@ class Account:
             return 0
         return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
-    def _entry(self, prompt_tokens: int) -> Entry:
-        """What stands in the ledger if this process ends now."""
+    def _entry(self, usage: Usage, cost: int, ending: Ending | None = None) -> Entry:
+        """What the ledger is told; without an ending as an intent. Both times made from the beginning:
+        replacing the fields of one that is there takes longer."""
         context, model, price = self._context, self._model, self._price
         actor, origin = context.actor, context.origin
         return Entry(
-            id=self._id,
+            id=self.id,
             request_id=context.request_id,
-            at=self._at,
+            at=self.at,
             project=actor.project,
             key=actor.id,
             user=actor.user,
@@ -181,10 +157,18 @@ class Account:
             adapter=None if model.adapter is None else model.adapter.digest,
             engine=model.kind,
             attempts=context.progress.attempts,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            source=usage.source,
             price=None if price is None else price.id,
-            cost=0 if price is None else price.cost(prompt_tokens, 0, 0),
+            cost=cost,
             currency="" if price is None else price.currency,
+            status=ABORTED if ending is None else ending.status,
+            queue_ms=None if ending is None else _milliseconds(ending.queued),
+            ttft_ms=None if ending is None else _milliseconds(ending.first_token),
+            total_ms=None if ending is None else _milliseconds(ending.total),
             end_user=origin.end_user,
             tags=origin.tags,
         )

@@ -44,7 +44,7 @@ async def embed(
     account = None
     if accounting is not None:
         account = Account(accounting, model, asked, True, context, metrics)
-        context = replace(context, sizing=account)
+        context = context.sized_by(account)
     began, found, lost = context.clock.monotonic(), None, None
     status = OK
     try:

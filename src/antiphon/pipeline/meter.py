@@ -113,8 +113,9 @@ async def metered(
             whole = tally.whole and not isinstance(error, AntiphonError)
             ended = tally.ending(OK if whole else ending(error, context), clock.monotonic())
             lost = None if account is None else account.close(ended)
-            status = ended.status if lost is None else lost.code
-            _settle(replace(ended, status=status), tally.finish_reasons, request, context, metrics)
+            if lost is not None:
+                ended = replace(ended, status=lost.code)
+            _settle(ended, tally.finish_reasons, request, context, metrics)
         if lost is not None and error is None:
             raise lost
 

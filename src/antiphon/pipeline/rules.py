@@ -14,7 +14,10 @@ class Rules:
     """All limits and prices at one moment. Never changed: whoever learns new ones makes new rules."""
 
     def __init__(self, limits: tuple[Limit, ...] = (), prices: tuple[Price, ...] = ()) -> None:
-        self._prices = prices
+        self._prices = sorted(
+            prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
+        )
+        self._prices_of: dict[str, tuple[Price, ...]] = {}
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
         for limit in limits:
             self._by_target.setdefault((limit.subject, limit.target), []).append(limit)
@@ -45,14 +48,14 @@ class Rules:
     def price_of(self, model: str, at: int) -> Price | None:
         """The price that holds at a moment (Unix seconds): of several the one whose pattern is the longest,
         and of these the latest."""
-        holding = [
-            price
-            for price in self._prices
-            if price.since <= at
-            and (price.until is None or at < price.until)
-            and matches((price.models,), model)
-        ]
-        return max(holding, key=lambda price: (len(price.models), price.since, price.id), default=None)
+        found = self._prices_of.get(model)
+        if found is None:
+            found = tuple(price for price in self._prices if matches((price.models,), model))
+            if len(self._prices_of) >= MOST_KEPT:
+                self._prices_of.clear()
+            self._prices_of[model] = found
+        holding = (each for each in found if each.since <= at and (each.until is None or at < each.until))
+        return next(holding, None)
 
 
 class Rulebook:

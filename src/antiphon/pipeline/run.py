@@ -54,7 +54,7 @@ class Pipeline:
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None
             account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
-            context = replace(context, sizing=account)
+            context = context.sized_by(account)
         attempted = attempt(model.engine, request, context, self.restart_patience)
         events = metered(attempted, request, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
