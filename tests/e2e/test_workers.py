@@ -261,6 +261,23 @@ def test_while_all_processes_are_replaced_no_connection_is_refused_and_no_reques
         assert not server.records("process_ended")
 
 
+def test_limits_go_on_counting_in_the_process_that_replaces_the_only_one(tmp_path: Path) -> None:
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
+    with serving(env=env) as server:
+        operator = Operator(server, tmp_path / "home")
+        id_, secret = operator.key()
+        operator.limit(id_, "requests", 10)
+        assert {ask(server, secret) for _ in range(4)} == {200}
+        key = {"authorization": f"Bearer {secret}"}
+        with operator.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
+            next(stream.iter_lines())
+            server.process.send_signal(signal.SIGUSR2)
+            wait_for(lambda: server.records("workers_replaced"), 60, "it is replaced")
+            statuses = Counter(ask(server, secret) for _ in range(8))
+        operator.client.close()
+    assert statuses in ({200: 6, 429: 2}, {200: 5, 429: 3}), "what still runs in the old one may count or not"
+
+
 def test_at_the_end_what_does_not_finish_gets_an_error_event_from_every_process(tmp_path: Path) -> None:
     (tmp_path / "antiphon.toml").write_text("[server]\nworkers = 2\ndrain_timeout = 1.0\n")
     with serving(cwd=tmp_path) as server:

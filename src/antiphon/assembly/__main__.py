@@ -63,15 +63,17 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
-    async with engines(config.sockets) as hosts, AsyncExitStack() as account:
+    async with engines(config.sockets) as hosts, AsyncExitStack() as keeping:
         models = models_over(hosts, clock, settings)
         managed = managing(settings, clock) if settings.keys.enabled else None
-        accounting = None
+        account = None
         try:
             if managed is not None:
                 await managed.tenants.load()
-                keeping = keeping_account(settings, managed, clock, config.keeper)
-                accounting = await account.enter_async_context(keeping)
+                account = await keeping.enter_async_context(
+                    keeping_account(settings, managed, clock, config.keeper)
+                )
+            accounting = None if account is None else account.accounting
             edge = shared(edge_of(settings, models, clock, managed, accounting), config)
             adapters = adapters_over(hosts, edge, settings, Board(Path(config.runtime), ADAPTERS))
         except (StartupError, StoreUnavailable) as refused:
@@ -86,9 +88,10 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         with socket.socket(fileno=config.listen_fd) as listener:
             async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
-                await serve(create_app(edge), edge, listener, accepting)
+                leaving = (lambda: None) if account is None else account.leave
+                await serve(create_app(edge), edge, listener, accepting, leaving)
         await models.aclose()
-        await account.aclose()
+        await keeping.aclose()
         if edge.sheets is not None:
             edge.sheets.close()
         if managed is not None:

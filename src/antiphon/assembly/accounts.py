@@ -2,8 +2,10 @@
 also what is done once on a node; several leave that to the keeper."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,36 +28,45 @@ KEEPER_S = 10.0
 """Seconds that this process waits for the keeper before it serves."""
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What keeps account in this process."""
+
+    accounting: Accounting
+    leave: Callable[[], object]
+    """Says that another process takes this one's place: it does from now on what is done once on a node."""
+
+
 @asynccontextmanager
 async def keeping_account(
     settings: Settings, managed: Managed, clock: Clock, keeper: str | None
-) -> AsyncIterator[Accounting]:
+) -> AsyncIterator[Account]:
     """While the context lasts, what is written down comes into the database; when it is left, as much of it
     as there is time for. `keeper`: path of its socket; None, where this process does its work. Raises
     StartupError where the spool cannot be used."""
+    from antiphon.store.entries import SqlEntries
+
     directory = Path(settings.ledger.spool or "")
     spool = Spool(directory, settings.ledger.spool_bytes, settings.ledger.sync_interval)
+    entries = SqlEntries(managed.database)
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(spool.start)
-        limiter = await _limiter(settings, managed, clock, keeper, stack)
+        drain = None if keeper else await stack.enter_async_context(draining(settings, entries))
+        if keeper is not None and settings.limits.url is None:
+            limiter = await _kept(keeper, clock, stack)
+        else:
+            seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+            limiter = await _counted(settings, seeds, clock, stack)
         stack.push_async_callback(asyncio.to_thread, spool.close)  # before the drain ends
         managed.recorder.start()
         stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
-        yield Accounting(limiter, spool, managed.rulebook, settings.limits.reserve_tokens, managed.recorder)
+        reserve = settings.limits.reserve_tokens
+        accounting = Accounting(limiter, spool, managed.rulebook, reserve, managed.recorder)
+        yield Account(accounting, partial(drain.stop, 0.0) if drain else lambda: None)
 
 
-async def _limiter(
-    settings: Settings, managed: Managed, clock: Clock, keeper: str | None, stack: AsyncExitStack
-) -> Limiter:
-    """Who counts; until the stack is left."""
-    from antiphon.store.entries import SqlEntries
-
-    entries, drain = SqlEntries(managed.database), None
-    if keeper is None:
-        drain = await stack.enter_async_context(draining(settings, entries))
-    elif settings.limits.url is None:
-        return await _kept(keeper, clock, stack)
-    seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+async def _counted(settings: Settings, seeds: LedgerSeeds, clock: Clock, stack: AsyncExitStack) -> Limiter:
+    """The limits of this process, or those in Redis."""
     if settings.limits.url is None:
         return counting(settings, seeds, clock)
     return await stack.enter_async_context(_shared(settings, settings.limits.url, seeds, clock))

@@ -47,6 +47,7 @@ def edge_of(
         recordings=None if managed is None else managed.recordings,
         reading=None if managed is None else managed.reading,
         limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
+        limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
         clock=clock,
         metrics=metrics,

@@ -69,6 +69,8 @@ class Edge:
     """Shared with the pipeline, which counts generations."""
     limiter: Watched | None = None
     """Who counts limits, where that is another process, which may be away."""
+    limits_open: bool = False
+    """Whether requests pass whose limits nobody can count."""
     ledger: WatchedLedger | None = None
     """Where generations are written down; None, where keys are off."""
     sheets: Sheets | None = None

@@ -13,7 +13,8 @@ from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.ledger.base import LedgerState
 
 AWAY = "unavailable"
-"""What is said of limits that nobody can count now: requests that have some are refused."""
+"""What is said of limits that nobody can count now: requests that have some are refused, unless the settings
+say otherwise."""
 
 HEALTH_SCHEMA = {
     "type": "object",
@@ -44,13 +45,13 @@ async def ready(request: Request) -> Response:
     missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
     away = edge.limiter is not None and not edge.limiter.available
     ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
-    written: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
-    if not missing and not away and ledger is not LedgerState.FULL:
-        return _answer(200, {"status": "ok"} | written)
+    said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+    said |= {"limits": AWAY} if away else {}
+    if not missing and (edge.limits_open or not away) and ledger is not LedgerState.FULL:
+        return _answer(200, {"status": "ok"} | said)
     content: dict[str, object] = {"status": "unavailable"}
     content |= {"unavailable": missing} if missing else {}
-    content |= {"limits": AWAY} if away else {}
-    content |= written
+    content |= said
     return _answer(503, content, {"retry-after": f"{DEFAULT_RETRY:.0f}"})
 
 

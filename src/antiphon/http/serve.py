@@ -46,12 +46,18 @@ class Server(uvicorn.Server):
     """uvicorn's server, which ends running work by its own means and leaves signals to `serve`."""
 
     def __init__(
-        self, config: uvicorn.Config, edge: Edge, departure: Departure, started: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        edge: Edge,
+        departure: Departure,
+        started: Callable[[], None],
+        leaving: Callable[[], object],
     ) -> None:
         super().__init__(config)
         self._edge = edge
         self._departure = departure
         self._tell = started
+        self._leaving = leaving
         self._patience = edge.settings.drain_timeout
         self._ending: asyncio.TimerHandle | None = None
         self._end = math.inf
@@ -71,6 +77,7 @@ class Server(uvicorn.Server):
             self._patience = self._edge.settings.retire_timeout
             self._departure.grace = GRACE_SECONDS
             self.should_exit = True
+            self._leaving()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,8 +113,14 @@ class Server(uvicorn.Server):
         self._end = loop.time() + self._patience + FAREWELL_SECONDS
 
 
-def make_server(app: ASGIApp, edge: Edge, started: Callable[[], None] = lambda: None) -> Server:
-    """A server that is configured and not yet running; it calls `started` when it accepts connections."""
+def make_server(
+    app: ASGIApp,
+    edge: Edge,
+    started: Callable[[], None] = lambda: None,
+    leaving: Callable[[], object] = lambda: None,
+) -> Server:
+    """A server that is configured and not yet running; it calls `started` when it accepts connections, and
+    `leaving` when another process takes its place."""
     departure = Departure()
     policy = Policy(edge.dialect_of, edge.settings.receive_timeout, edge.clock.unique, departure)
     config = uvicorn.Config(
@@ -124,15 +137,19 @@ def make_server(app: ASGIApp, edge: Edge, started: Callable[[], None] = lambda: 
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_SECONDS,
     )
-    return Server(config, edge, departure, started)
+    return Server(config, edge, departure, started, leaving)
 
 
 async def serve(
-    app: ASGIApp, edge: Edge, listener: socket.socket, started: Callable[[], None] = lambda: None
+    app: ASGIApp,
+    edge: Edge,
+    listener: socket.socket,
+    started: Callable[[], None] = lambda: None,
+    leaving: Callable[[], object] = lambda: None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or SIGUSR2 to retire, and returns when all is drained. Calls `started`
-    when it accepts."""
-    server = make_server(app, edge, started)
+    """Serves until SIGTERM or SIGINT, or SIGUSR2 to retire, and returns when all is drained. `started` and
+    `leaving` are as of `make_server`."""
+    server = make_server(app, edge, started, leaving)
     loop = asyncio.get_running_loop()
     answers = {signal.SIGTERM: server.stop, signal.SIGINT: server.stop, signal.SIGUSR2: server.retire}
     for number, answer in answers.items():
