@@ -4,8 +4,8 @@
 
 The spool's own thread makes files and syncs them meanwhile, as in a server; no drain and no database. Prints
 the median and the tail of `begin`, of `complete` and of both, and beside them the bare `pwrite` of as many
-bytes into a file of the same kind. On a busy machine the tail is that of the interpreter's turns, whatever the
-file system.
+bytes into a file of the same kind. On a busy machine the tail is that of the interpreter's turns, on any file
+system.
 """
 
 import argparse

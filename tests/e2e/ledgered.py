@@ -2,6 +2,7 @@
 in the ledger afterwards."""
 
 import json
+import random
 import subprocess
 import threading
 from collections import Counter
@@ -161,6 +162,13 @@ class Asked:
             with engine.connect() as connection:
                 assert connection.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
             engine.dispose()
+
+
+def kill_gateway(server: Server) -> None:
+    """A process that answers and writes a spool, and drains it where it is alone; it is started again."""
+    killed = random.choice(server.children("antiphon.assembly"))
+    killed.kill()
+    killed.wait(10)
 
 
 def mount_tmpfs(path: Path, size: str) -> Callable[[], None] | None:

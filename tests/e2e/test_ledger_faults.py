@@ -1,0 +1,148 @@
+"""The ledger of a server whose disk is full, or whose database is away, under load: every answer that came
+whole has exactly one row."""
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.ledgered import Asked, kill_gateway, mount_tmpfs
+from tests.e2e.server import Server, serving, wait_for
+from tests.postgresql import Cluster, running
+
+LARGE = {f"{number:02}": "\U0001f0cf" * 512 for number in range(16)}
+"""Metadata of OpenAI's largest size: a few requests with it fill a file of the spool."""
+
+
+def ledger_of(server: Server) -> tuple[int, str | None]:
+    """What readiness says of it."""
+    with server.client() as client:
+        answer = client.get("/health/ready")
+    return answer.status_code, answer.json().get("ledger")
+
+
+# --- a full disk --------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Where the home is: a small file system of its own where mounting one is allowed; else the limit on the
+    size of files that the kernel sets the gateway, under which every write of its fails."""
+
+    def __init__(self, path: Path) -> None:
+        self._unmount = mount_tmpfs(path, "16m")
+        self._filler = path / "filler"
+        self.kind = "tmpfs" if self._unmount else "RLIMIT_FSIZE"
+
+    def fill(self, server: Server) -> None:
+        if self._unmount is None:
+            resource.prlimit(gateway(server).pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            return
+        with self._filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                return
+
+    def free(self, server: Server) -> None:
+        if self._unmount is None:
+            no = resource.RLIM_INFINITY
+            resource.prlimit(gateway(server).pid, resource.RLIMIT_FSIZE, (no, no))
+        self.free_for_successor()
+
+    def free_for_successor(self) -> None:
+        """A new process has no limit of its own."""
+        self._filler.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._unmount is not None:
+            self._unmount()
+
+
+def gateway(server: Server) -> psutil.Process:
+    """The only HTTP process."""
+    (only,) = server.children("antiphon.assembly")
+    return only
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """An empty one."""
+    made = Disk(tmp_path / "disk")
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(tmp_path: Path, disk: Disk) -> None:
+    folder = tmp_path / "disk" / "home"
+    asked = Asked(folder, f"sqlite:///{folder / 'antiphon.db'}", metadata=LARGE)
+    with serving(env=asked.env) as server:
+        asked.make_key(server)
+        with asked.load(server):
+            wait_for(lambda: len(asked.whole) >= 8, 30, "answers")
+            disk.fill(server)
+            wait_for(lambda: asked.refused["ledger_full"] >= 8, 60, f"refusals on a full disk ({disk.kind})")
+            assert disk.kind != "tmpfs" or ledger_of(server) == (503, "full")
+            disk.free(server)
+            again = len(asked.whole)
+            wait_for(lambda: len(asked.whole) >= again + 50, 60, "answers on a disk with room")
+            disk.fill(server)
+            wait_for(lambda: server.records("spool_full")[1:], 60, "a spool that is full again")
+            kill_gateway(server)
+            again = len(asked.whole)
+            disk.free_for_successor()
+            wait_for(lambda: len(asked.whole) >= again + 8, 60, "answers of its successor")
+        assert set(asked.refused) <= {"ledger_full"}
+        assert server.process.poll() is None
+        asked.check()
+    asked.check_file()
+    assert list((folder / "spool").glob("*.seg")) == []
+
+
+# --- PostgreSQL is away -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """A PostgreSQL that others do not use."""
+    with running() as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_postgresql_may_be_stopped_and_started_under_load_and_processes_killed(
+    tmp_path: Path, own_cluster: Cluster
+) -> None:
+    asked = Asked(tmp_path / "home", own_cluster.database())
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(env=asked.env))
+        asked.make_key(server)
+        with asked.load(server):
+            wait_for(lambda: len(asked.whole) >= 8, 30, "answers")
+            own_cluster.stop()
+            during = len(asked.whole)
+            wait_for(lambda: len(asked.whole) >= during + 20, 30, "answers without a database")
+            wait_for(lambda: server.records("ledger_store_away"), 30, "a line about the database")
+            assert ledger_of(server) == (200, "waiting")
+            own_cluster.start()
+            asked.wait_for_rows()
+            wait_for(lambda: ledger_of(server) == (200, None), 10, "a ledger that is well")
+            kill_gateway(server)
+            again = len(asked.whole)
+            wait_for(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")
+            own_cluster.stop()
+            wait_for(lambda: len(asked.whole) >= again + 20, 30, "answers without a database")
+        assert asked.refused == {}
+        assert server.stop(signal.SIGTERM) == 0  # what is not in the database stays in the spool
+        assert list((asked.home / "spool").glob("*.seg")) != []
+        own_cluster.start()
+        stack.enter_context(serving(env=asked.env))
+        asked.check()
+    assert list((asked.home / "spool").glob("*.seg")) == []
