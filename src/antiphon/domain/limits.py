@@ -77,19 +77,15 @@ class Amounts:
 
     def of(self, measure: Measure) -> int:
         """How much of one measure; of what is counted at once nothing."""
-        match measure:
-            case Measure.REQUESTS:
-                return self.requests
-            case Measure.INPUT_TOKENS:
-                return self.input_tokens
-            case Measure.OUTPUT_TOKENS:
-                return self.output_tokens
-            case Measure.TOKENS:
-                return self.input_tokens + self.output_tokens
-            case Measure.COST:
-                return self.cost
-            case Measure.CONCURRENT:
-                return 0
+        if measure is Measure.REQUESTS:
+            return self.requests
+        if measure is Measure.TOKENS:
+            return self.input_tokens + self.output_tokens
+        if measure is Measure.COST:
+            return self.cost
+        if measure is Measure.INPUT_TOKENS:
+            return self.input_tokens
+        return self.output_tokens if measure is Measure.OUTPUT_TOKENS else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,9 @@ class Held:
 
     def end_at(self, now: Moment, used: int) -> None:
         """Gives back what was taken last beyond what was used, or takes what is missing."""
-        excess = self.amount - used
+        excess = -used
+        for _, amount in self.parts:
+            excess += amount
         if excess < 0:
             self.take(now, -excess)
         while excess > 0:
@@ -87,29 +89,29 @@ class LocalLimiter:
             raise ValueError(f"claim {claim} stands already")
         now = self._now()
         asked = [asked_of(limit, amounts) for limit in limits]
-        counted = [self._counter(limit, now) for limit in limits]
-        self._refuse(counted, asked, [0] * len(asked), now)
-        self._hold(claim, counted, asked, now)
+        held = [Held(self._counter(limit, now)) for limit in limits]
+        self._refuse(held, asked, now)
+        self._hold(claim, held, asked, now)
         self._tidy(now)
-        return self._standings(counted, now)
+        return _standings(held, now)
 
     async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
         held = self._claims.get(claim, [])
         now = self._now()
-        counted = [each.counted for each in held]
-        asked = [amounts.of(each.limit.measure) for each in counted]
-        self._refuse(counted, asked, [each.begun(now) for each in held], now)
+        asked = [amounts.of(each.counted.limit.measure) for each in held]
+        self._refuse(held, asked, now)
         for each, amount in zip(held, asked, strict=True):
             each.take(now, amount)
             each.sized = True
-        return self._standings(counted, now)
+        return _standings(held, now)
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         now = self._now()
-        for held in self._claims.pop(claim, []):
-            held.counted.counter.used(now)
-            held.end_at(now, amounts.of(held.counted.limit.measure))
-            held.counted.claims -= 1
+        for held in self._claims.pop(claim, ()):
+            counted = held.counted
+            counted.counter.used(now)
+            held.end_at(now, amounts.of(counted.limit.measure))
+            counted.claims -= 1
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone: what it reserved counts as used."""
@@ -127,44 +129,38 @@ class LocalLimiter:
             self._begin(limits, {})
         if claim not in self._claims:
             now = self._now()
-            counted = [self._counter(limit, now) for limit in limits]
-            self._hold(claim, counted, [asked_of(limit, amounts) for limit in limits], now)
+            held = [Held(self._counter(limit, now)) for limit in limits]
+            self._hold(claim, held, [asked_of(limit, amounts) for limit in limits], now)
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         await self._known(limits)
         now = self._now()
-        return self._standings([self._counter(limit, now) for limit in limits], now)
+        return _standings([Held(self._counter(limit, now)) for limit in limits], now)
 
     async def aclose(self) -> None:
         self._claims.clear()
 
     # --- how it is done ---
 
-    def _refuse(
-        self, counted: Sequence[Counted], asked: Sequence[int], own: Sequence[int], now: Moment
-    ) -> None:
-        """Raises where one of them has no room. `own`: what the request itself took of them
-        before its size was known."""
+    def _refuse(self, held: Sequence[Held], asked: Sequence[int], now: Moment) -> None:
+        """Raises where one of them has no room."""
         refusals: list[tuple[Refusal, int]] = []
-        for number, (each, amount) in enumerate(zip(counted, asked, strict=True)):
-            excess = each.counter.used(now) + amount - each.limit.amount
-            if amount and excess > 0:
-                wait = each.counter.wait(now, excess)
-                refusals.append((refusal(each.limit, amount, own[number], wait, now.wall), number))
+        for number, amount in enumerate(asked):
+            if not amount:
+                continue
+            limit, counter = held[number].counted.limit, held[number].counted.counter
+            excess = counter.used(now) + amount - limit.amount
+            if excess > 0:
+                own, wait = held[number].begun(now), counter.wait(now, excess)
+                refusals.append((refusal(limit, amount, own, wait, now.wall), number))
         if refusals:
-            raise worst(refusals, self._standings(counted, now))
+            raise worst(refusals, _standings(held, now))
 
-    def _hold(self, claim: str, counted: Sequence[Counted], asked: Sequence[int], now: Moment) -> None:
-        self._claims[claim] = [Held(each) for each in counted]
-        for held, amount in zip(self._claims[claim], asked, strict=True):
-            held.take(now, amount)
-            held.counted.claims += 1
-
-    def _standings(self, counted: Sequence[Counted], now: Moment) -> tuple[Standing, ...]:
-        return tuple(
-            Standing(each.limit, max(0, each.limit.amount - each.counter.used(now)), each.counter.reset(now))
-            for each in counted
-        )
+    def _hold(self, claim: str, held: list[Held], asked: Sequence[int], now: Moment) -> None:
+        self._claims[claim] = held
+        for each, amount in zip(held, asked, strict=True):
+            each.take(now, amount)
+            each.counted.claims += 1
 
     def _counter(self, limit: Limit, now: Moment) -> Counted:
         """The counter of a limit, which from now on is as it is said here."""
@@ -203,6 +199,15 @@ class LocalLimiter:
 
     def _now(self) -> Moment:
         return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
+
+
+def _standings(held: Sequence[Held], now: Moment) -> tuple[Standing, ...]:
+    found = []
+    for each in held:
+        limit, counter = each.counted.limit, each.counted.counter
+        left = limit.amount - counter.used(now)
+        found.append(Standing(limit, max(0, left), counter.reset(now)))
+    return tuple(found)
 
 
 def asked_of(limit: Limit, amounts: Amounts) -> int:

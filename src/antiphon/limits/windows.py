@@ -66,11 +66,9 @@ class Sliding:
         self._total = 0
 
     def used(self, now: Moment) -> int:
-        while self._buckets:
-            bucket = next(iter(self._buckets))
-            if self.holds(now, bucket):
-                break
-            self._total -= self._buckets.pop(bucket)
+        buckets, oldest = self._buckets, now.monotonic // BUCKET - BUCKETS
+        while buckets and (bucket := next(iter(buckets))) < oldest:
+            self._total -= buckets.pop(bucket)
         return self._total
 
     def take(self, now: Moment, amount: int) -> int:
