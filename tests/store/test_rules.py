@@ -37,7 +37,7 @@ def test_what_is_put_in_comes_out_also_after_a_restart(rules, url):
     with closing(SqlTenancy(Database(url))) as restarted:
         again = restarted.directory()
     assert again.limits == (MINUTE, AT_ONCE)
-    assert again.prices == (PRICE, LATER)
+    assert again.prices == (LATER, PRICE)
 
 
 def test_changes_take_the_place_of_what_was_and_leave_entries(rules, tenancy):

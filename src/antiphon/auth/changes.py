@@ -69,7 +69,7 @@ class Changes:
 
     async def load(self) -> None:
         """Learns what the store holds, and from then on what others change of it. Raises StoreUnavailable."""
-        await self.threaded(self._read)
+        await self.threaded(lambda: self._tell(self._store.directory()))
         if self._feed is not None:
             self._feed.start(self._heard)
 
@@ -136,7 +136,7 @@ class Changes:
             self._read()
 
     def _read(self) -> None:
-        self._tell(self._store.directory())
+        self._tell(self._store.directory(self.directory))
 
     def _tell(self, directory: Directory) -> None:
         self._view = _View(directory, Known.of(directory))

@@ -7,8 +7,8 @@ from typing import Protocol
 from antiphon.domain.ledger import Entry, Used
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
-from antiphon.domain.reports import Dimension, Place, Report, Selection
 from antiphon.domain.recording import Record
+from antiphon.domain.reports import Dimension, Place, Report, Selection
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 
 
@@ -60,8 +60,9 @@ class Tenancy(Protocol):
     a change of a directory that is not at the revision `by.known` any more, DirectoryMoved.
     """
 
-    def directory(self) -> Directory:
-        """All of it, archived and revoked too, with limits and prices."""
+    def directory(self, known: Directory | None = None) -> Directory:
+        """All of it, archived and revoked too, with limits and prices. `known`: an earlier one, so that only
+        what changed since has to be read."""
 
     def revision(self) -> int:
         """The number of the last change of the directory."""

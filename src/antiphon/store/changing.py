@@ -47,9 +47,10 @@ class Change:
         return row
 
     def note(self, action: str, target: str, detail: Mapping[str, object]) -> None:
-        """Its entry in the audit."""
+        """Its one entry in the audit, `NOUN.VERB`; others read of the noun what has the target's id."""
         row = {"at": self.by.at, "actor": self.by.actor, "action": action, "target": target}
-        self.insert(schema.audit, {**row, "detail": json.dumps(detail, ensure_ascii=False)})
+        said = {"detail": json.dumps(detail, ensure_ascii=False), "revision": self.revision}
+        self.insert(schema.audit, row | said)
 
 
 @contextmanager

@@ -1,12 +1,8 @@
 """Limits and prices in a database."""
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-
-from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
 from antiphon.store import schema
 from antiphon.store.base import By
@@ -48,18 +44,3 @@ class SqlRules:
         with changing(self._database, by, "the price cannot be changed so") as change:
             change.note("price.change", price.id, change.put(schema.prices, asdict(price), "price"))
         return change.revision
-
-
-def limits_in(connection: Connection) -> Iterator[Limit]:
-    """All limits, the oldest first."""
-    for row in connection.execute(sa.select(schema.limits).order_by("created", "id")).mappings():
-        values = dict(row)
-        kinds = (Subject(values.pop("subject")), Measure(values.pop("measure")))
-        window = None if (said := values.pop("window")) is None else Window(said)
-        yield Limit(subject=kinds[0], measure=kinds[1], window=window, **values)
-
-
-def prices_in(connection: Connection) -> Iterator[Price]:
-    """All prices, the earliest first."""
-    for row in connection.execute(sa.select(schema.prices).order_by("since", "id")).mappings():
-        yield Price(**row)

@@ -95,7 +95,9 @@ audit = Table(
     Column("action", String(64), nullable=False),
     Column("target", String(200), nullable=False),
     Column("detail", Text, nullable=False),
+    Column("revision", BigInteger),
     Index(None, "target"),
+    Index(None, "revision"),
 )
 
 revision = Table(

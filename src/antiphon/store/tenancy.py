@@ -2,26 +2,20 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-from sqlalchemy.engine import RowMapping as Row
 
 from antiphon.domain.limits import Limit
-from antiphon.domain.recording import Recording, Redaction
-from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, User
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store import schema
 from antiphon.store.base import By, Directory, KeptKey
 from antiphon.store.changing import changing, noted, revision_of
 from antiphon.store.database import Database
-from antiphon.store.rules import limits_in, prices_in
+from antiphon.store.directory import read, read_since
 from antiphon.telemetry.logs import record
-
-PAGE = 500
-"""Rows that are fetched at once: the driver lets no other thread compute meanwhile."""
 
 
 class SqlTenancy:
@@ -30,26 +24,15 @@ class SqlTenancy:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def directory(self) -> Directory:
+    def directory(self, known: Directory | None = None) -> Directory:
         try:
-            return self._directory()
+            with self._database.reading() as connection:
+                return read(connection) if known is None else read_since(connection, known)
         except ValueError as problem:
             record("store_not_understood", logging.ERROR, problem=str(problem))
             raise StoreUnavailable(
                 "the database holds rows that this version does not know; nothing was changed"
             ) from None
-
-    def _directory(self) -> Directory:
-        with self._database.reading() as connection:
-            return Directory(
-                tuple(_project(row) for row in _all(connection, schema.projects, "created", "id")),
-                tuple(_user(row) for row in _all(connection, schema.users, "created", "id")),
-                tuple(_membership(row) for row in _all(connection, schema.memberships, "project", "user")),
-                tuple(_kept(row) for row in _all(connection, schema.keys, "created", "id")),
-                tuple(limits_in(connection)),
-                tuple(prices_in(connection)),
-                revision_of(connection),
-            )
 
     def revision(self) -> int:
         with self._database.reading() as connection:
@@ -123,15 +106,18 @@ class SqlTenancy:
             change.insert(schema.keys, _new(new))
             for limit in limits:
                 change.insert(schema.limits, asdict(limit))
-            change.note("key.rotate", old.id, {**changes, "successor": new.key.id})
+            made = {"successor": new.key.id, "limits": [limit.id for limit in limits]}
+            change.note("key.rotate", old.id, changes | made)
         return change.revision
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
-        found = sa.select(schema.audit).order_by(schema.audit.c.id.desc()).limit(limit)
+        row = schema.audit.c
+        said = (row[each.name] for each in fields(AuditEntry))
+        found = sa.select(*said).order_by(row.id.desc()).limit(limit)
         if before is not None:
-            found = found.where(schema.audit.c.id < before)
+            found = found.where(row.id < before)
         if target is not None:
-            found = found.where(schema.audit.c.target == target)
+            found = found.where(row.target == target)
         with self._database.reading() as connection:
             return [AuditEntry(**row) for row in connection.execute(found).mappings()]
 
@@ -151,11 +137,6 @@ class SqlTenancy:
         self._database.close()
 
 
-def _all(connection: Connection, table: sa.Table, *order: str) -> Iterator[Row]:
-    found = sa.select(table).order_by(*(table.c[name] for name in order))
-    return iter(connection.execute(found.execution_options(yield_per=PAGE)).mappings())
-
-
 def _is(table: sa.Table, project: str, user: str) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.project == project, table.c.user == user)
 
@@ -164,24 +145,10 @@ def _new(kept: KeptKey) -> dict[str, object]:
     return {**_row(kept.key), "digest": kept.digest}
 
 
-def _project(row: Row) -> Project:
-    said = row["logging"] and json.loads(row["logging"])
-    recording = Recording(said["days"], tuple(map(Redaction, said["redact"]))) if said else None
-    return Project(row["id"], row["name"], row["created"], row["archived"], row["note"], recording)
-
-
 def _project_row(project: Project) -> dict[str, object]:
     values = asdict(project)
     kept = values.pop("recording")
     return values | {"logging": kept and json.dumps(kept)}
-
-
-def _user(row: Row) -> User:
-    return User(**row)
-
-
-def _membership(row: Row) -> Membership:
-    return Membership(row["project"], row["user"], Role(row["role"]), row["created"])
 
 
 def _row(key: Key) -> dict[str, object]:
@@ -189,14 +156,3 @@ def _row(key: Key) -> dict[str, object]:
     values = asdict(key)
     grant = values.pop("grant")
     return values | {name: None if each is None else json.dumps(each) for name, each in grant.items()}
-
-
-def _kept(row: Row) -> KeptKey:
-    values = dict(row)
-    digest, kind = bytes(values.pop("digest")), KeyKind(values.pop("kind"))
-    grant = Grant(_patterns(values.pop("models")), _patterns(values.pop("endpoints")))
-    return KeptKey(Key(kind=kind, grant=grant, **values), digest)
-
-
-def _patterns(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(json.loads(text))

@@ -14,6 +14,8 @@ ID = sa.String(64)
 def upgrade() -> None:
     """Makes the tables; changes no row that is there."""
     op.add_column("projects", sa.Column("logging", sa.Text))
+    op.add_column("audit", sa.Column("revision", sa.BigInteger))
+    op.create_index("ix_audit_revision", "audit", ["revision"])
     made = op.create_table(
         "revision",
         sa.Column("id", sa.Integer, nullable=False, autoincrement=False),
