@@ -70,6 +70,23 @@ def test_a_table_with_a_line_over_time_for_each_row(antiphon: Run, server: Scrip
     assert [query(server, number)["by"] for number in (1, 2)] == ["day", "model,day"]
 
 
+def test_rows_are_called_as_people_know_them(antiphon: Run, server: Scripted) -> None:
+    groups = [{"project": "proj_1", "key": "key_1"}, {"project": "proj_gone", "key": "key_2"}]
+    named = {"object": "project", "id": "proj_1", "name": "Research\x1b[2J"}
+    for keys in (
+        (200, {"data": [{"id": "key_1", "prefix": "ak_a", "note": "bot"}], "next": None}),
+        (403, {}),
+    ):
+        server.answers = [report(*(totals(1, by=each) for each in groups)), report(), report()]
+        server.answers += [page(named), keys]
+        ended = antiphon("usage", "--by", "project,key", "--url", server.url)
+        assert ended.returncode == 0, ended.stderr
+        first, second = ended.stdout.splitlines()[3:5]
+        called = "ak_a bot" if keys[0] == 200 else "key_1"
+        assert first.startswith(r"Research\x1b[2J  ") and called in first
+        assert second.split()[:2] == ["proj_gone", "key_2"]
+
+
 def test_by_time_the_rows_are_the_line(antiphon: Run, server: Scripted) -> None:
     server.answers = [report(totals(3, by={"day": 0})), report(totals(3, by={"day": 0}))]
     ended = antiphon(

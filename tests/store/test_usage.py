@@ -3,6 +3,7 @@
 import random
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -220,6 +221,18 @@ def test_pages_are_sure_where_many_begin_at_once(database):
     SqlEntries(database).add(rows)
     found = [each.id for each in walked(SqlUsage(database), EVERYTHING, 4)]
     assert sorted(found) == sorted(each.id for each in rows)
+
+
+def test_what_no_database_holds_is_found_as_it_was_kept(database):
+    odd = "a\0\ud800"
+    row = replace(entry_at(5, "e1"), end_user=odd, tags={odd: odd, "b": "c"})
+    SqlEntries(database).add([row, entry_at(6, "e2")])
+    usage = SqlUsage(database)
+    for condition in (Condition(Field.END_USER, odd), Condition(Tag(odd), odd)):
+        chosen = Selection(0, 1 << 52, (condition,))
+        assert [each.id for each in usage.entries(chosen, 10)] == ["e1"]
+        assert usage.report(chosen, (Tag(odd),), 10).total.requests == 1
+    assert usage.report(Selection(0, 1 << 52, (Condition(Tag("\0"), "\0"),)), (), 1).total == Totals()
 
 
 def test_an_empty_ledger_sums_to_nothing(database):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from rich.console import Console
@@ -17,6 +18,8 @@ LINE, CELL = 60, 24
 """Columns of the line over all, and of that of a row."""
 PIPE = 240
 """Columns where nobody looks: nothing is cut."""
+NAMED = {"project": ("name",), "user": ("name",), "key": ("prefix", "note")}
+"""Of what has an id, by what people know it."""
 BUCKETS = ("hour", "day", "week", "month")
 FIGURES = (
     ("requests", "REQUESTS"),
@@ -55,14 +58,27 @@ def show(server: Admin, wanted: Wanted, most: int) -> None:
     """Asks for the sums and for the series, and draws both."""
     report = server.asked("usage", **wanted.query(by=wanted.by, limit=str(most)))
     by = [each for each in wanted.by.split(",") if each]
-    drawn = _drawn(server, wanted, by)
+    drawn, names = _drawn(server, wanted, by), _names(server, by)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE)
     console.print(Text(f"{moment(wanted.since)} to {moment(wanted.until)} UTC"))
     console.print(_over_time(drawn))
-    console.print(_table(report, by, drawn))
+    console.print(_table(report, by, drawn, names))
     total = _totals(report.get("total"))
     for line in _notes(report, total, most):
         console.print(Text(line))
+
+
+def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
+    """What people call projects, users and keys, by the dimension and the id; of what the caller may not
+    list nothing."""
+    known: dict[tuple[str, str], str] = {}
+    for dimension, fields in NAMED.items():
+        if dimension in by:
+            with suppress(CallFailed):
+                for card in server.listed(f"{dimension}s"):
+                    said = " ".join(str(card[field]) for field in fields if card.get(field))
+                    known[dimension, str(card.get("id"))] = said
+    return known
 
 
 def _drawn(server: Admin, wanted: Wanted, by: Sequence[str]) -> Drawn:
@@ -90,7 +106,7 @@ def _over_time(drawn: Drawn) -> Text:
     return text.append(f"  a bar for each {per}, the highest {max(line, default=0):,}")
 
 
-def _table(report: Card, by: Sequence[str], drawn: Drawn) -> Table:
+def _table(report: Card, by: Sequence[str], drawn: Drawn, names: Mapping[tuple[str, str], str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for dimension in by or [""]:
         table.add_column(shown(dimension).upper())
@@ -106,7 +122,8 @@ def _table(report: Card, by: Sequence[str], drawn: Drawn) -> Table:
         called = tuple(_name(_by(card).get(each), each) for each in by)
         line = sparks.spark(sparks.folded(drawn.rows.get(called, []), CELL))
         over_time = [Text(line, style="cyan")] if drawn.rows else []
-        table.add_row(*map(Text, (*called, *_figures(card))), *over_time)
+        shown_as = [shown(names.get(known, known[1])) for known in zip(by, called, strict=True)]
+        table.add_row(*map(Text, (*shown_as, *_figures(card))), *over_time)
     blanks = [Text("all"), *[Text("")] * (len(by) - 1)]
     table.add_row(*blanks, *map(Text, _figures(_totals(report.get("total")))), style="bold")
     return table

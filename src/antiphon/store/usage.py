@@ -24,6 +24,7 @@ from antiphon.domain.reports import (
 from antiphon.domain.usage import UsageSource
 from antiphon.store import schema
 from antiphon.store.database import Database
+from antiphon.store.entries import ABSENT
 
 HOUR = 3_600_000
 """Milliseconds."""
@@ -108,7 +109,7 @@ def _where(chosen: Selection, backend: str) -> Iterator[sa.ColumnElement[bool]]:
 def _holds(condition: Condition, backend: str) -> sa.ColumnElement[bool]:
     said = _text(condition.of, backend)
     if condition.value:
-        return said == condition.value
+        return said == condition.value.translate(ABSENT)  # as it was kept
     return sa.or_(said.is_(None), said == "")
 
 
@@ -122,6 +123,7 @@ def _text(of: Field | Tag, backend: str) -> sa.ColumnElement[str]:
 
 def _tag(name: str, backend: str) -> sa.ColumnElement[str]:
     """What an entry's tag says; any text may be a name, and none is a path or a pattern."""
+    name = name.translate(ABSENT)
     if backend == "sqlite":
         each = sa.func.json_each(ledger.tags).table_valued("key", "value")
         return sa.select(each.c.value).where(each.c.key == name).correlate(schema.ledger).scalar_subquery()
