@@ -2,6 +2,8 @@
 The fixtures are imported by each conftest.py whose tests need them.
 
 A machine without `redis-server` or `valkey-server` skips what asks for it, by name; see tests/no_skips.py.
+Debian's package redis-tools suffices, which starts no service: its redis-check-rdb is the server under another
+name.
 """
 
 import shutil
@@ -17,7 +19,9 @@ import pytest
 
 __all__ = ["own_redis", "redis_server"]
 
-PROGRAMS = ("redis-server", "valkey-server")
+PROGRAMS = ("redis-server", "valkey-server", "redis-check-rdb")
+NAME = "redis-server"
+"""What the program is told that it is."""
 DEADLINE = 20.0
 """Seconds; a start takes a few hundredths."""
 
@@ -43,7 +47,7 @@ class Server:
         said = {"port": "0", "unixsocket": self.path, "dir": self.folder, "save": "", "appendonly": "no"}
         options = [str(each) for name, value in said.items() for each in (f"--{name}", value)]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen([self.program, *options], stdout=log, stderr=log)
+            self.process = subprocess.Popen([NAME, *options], executable=self.program, stdout=log, stderr=log)
         began = time.monotonic()
         while not self._ready():
             assert self.process.poll() is None, (self.folder / "log").read_text()
@@ -69,7 +73,7 @@ class Server:
 def running() -> Iterator[Server]:
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
-        pytest.skip("Redis is not installed: neither redis-server nor valkey-server is on the path")
+        pytest.skip(f"Redis is not installed: none of {', '.join(PROGRAMS)} is on the path")
     # A socket's path has to be short.
     with tempfile.TemporaryDirectory(prefix="antiphon-redis-", ignore_cleanup_errors=True) as folder:
         made = Server(program, Path(folder))
