@@ -381,8 +381,10 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }
     said = {"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+        "ANTIPHON_PEPPER": "p",
+        "ANTIPHON_STORE": "postgresql://a:b@c/d",
     assert host_environment(said, "passive") == said
-    assert http_environment(offered) == {k: v for k, v in offered.items() if k != "ANTIPHON_API_KEY"}
+    assert http_environment(offered) == {k: v for k, v in offered.items() if not k.startswith("ANTIPHON_")}
 
 
 # --- the address --------------------------------------------------------------------------------------------

@@ -61,9 +61,10 @@ HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP
 """What of the environment reaches an engine host: what an interpreter, a library and its threads need, and no
 credential."""
 
-SECRET_VARIABLES = frozenset({"ANTIPHON_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-"""What does not reach the HTTP process by its environment: the settings carry the key, and models are fetched
-before it starts."""
+SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+OWN_VARIABLES = "ANTIPHON_"
+"""What does not reach the HTTP processes and the keeper by their environment: the settings, which hold keys,
+passwords and the pepper, are handed to them, and models are fetched before they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +152,12 @@ def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, 
 
 
 def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the HTTP process gets of an environment."""
-    return {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
+    """What an HTTP process and the keeper get of an environment."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in SECRET_VARIABLES and not name.startswith(OWN_VARIABLES)
+    }
 
 
 def _no_core_dumps() -> None:
