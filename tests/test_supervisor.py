@@ -367,6 +367,8 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
         "GGML_X": "1",
         "OMP_NUM_THREADS": "2",
         "ANTIPHON_API_KEY": "a",
+        "ANTIPHON_PEPPER": "p",
+        "ANTIPHON_STORE": "postgresql://a:b@c/d",
         "OPENAI_API_KEY": "b",
         "AWS_SECRET_ACCESS_KEY": "c",
         "LD_PRELOAD": "d",
@@ -381,8 +383,6 @@ def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }
     said = {"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
-        "ANTIPHON_PEPPER": "p",
-        "ANTIPHON_STORE": "postgresql://a:b@c/d",
     assert host_environment(said, "passive") == said
     assert http_environment(offered) == {k: v for k, v in offered.items() if not k.startswith("ANTIPHON_")}
 
