@@ -35,6 +35,7 @@ class SqlFeed:
         self._database = database
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pause = SHORTEST_S
 
     def start(self, told: Callable[[int], None]) -> None:
         self._thread = threading.Thread(target=self._run, args=(told,), name="antiphon-feed", daemon=True)
@@ -46,20 +47,27 @@ class SqlFeed:
             self._thread.join(CLOSING_S)
 
     def _run(self, told: Callable[[int], None]) -> None:
-        pause = SHORTEST_S
         while not self._over.is_set():
             try:
-                with closing(self._revisions()) as revisions:
-                    for revision in revisions:
-                        told(revision)
-                        if pause > SHORTEST_S:
-                            record("feed_resumed", logging.INFO, database=self._database.shown)
-                        pause = SHORTEST_S
+                self._tell(told)
             except StoreUnavailable as problem:
-                if pause == SHORTEST_S:
-                    record("feed_lost", logging.WARNING, database=self._database.shown, problem=str(problem))
-                self._over.wait(pause)
-                pause = min(2 * pause, LONGEST_S)
+                self._lost(problem)
+
+    def _tell(self, told: Callable[[int], None]) -> None:
+        """Tells until the feed is closed. Raises StoreUnavailable."""
+        with closing(self._revisions()) as revisions:
+            for revision in revisions:
+                told(revision)
+                if self._pause > SHORTEST_S:
+                    record("feed_resumed", logging.INFO, database=self._database.shown)
+                self._pause = SHORTEST_S
+
+    def _lost(self, problem: StoreUnavailable) -> None:
+        """Says it once, and waits, longer from time to time."""
+        if self._pause == SHORTEST_S:
+            record("feed_lost", logging.WARNING, database=self._database.shown, problem=problem.message)
+        self._over.wait(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_S)
 
     def _revisions(self) -> Generator[int]:
         """The revision now, and each time that it is another one."""
