@@ -54,13 +54,15 @@ class Counting:
     def __init__(self, inner: Limiter) -> None:
         self._inner = inner
         self.calls: list[str] = []
-        self.extended: list[Amounts] = []
+        self.taken: list[Amounts] = []
+        """Reserved, and then more of it."""
         self.settled: list[Amounts] = []
         self.on_refusal: Callable[[], None] = lambda: None
         """Called once where something is refused."""
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         self.calls.append("reserve")
+        self.taken.append(amounts)
         try:
             return await self._inner.reserve(claim, limits, amounts)
         except RequestError:
@@ -69,7 +71,7 @@ class Counting:
 
     async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
         self.calls.append("extend")
-        self.extended.append(amounts)
+        self.taken.append(amounts)
         return await self._inner.extend(claim, amounts)
 
     def settle(self, claim: str, amounts: Amounts) -> None:

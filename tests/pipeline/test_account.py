@@ -106,14 +106,14 @@ async def test_prompt_most_output_and_their_cost_are_taken_before_anything_is_ma
 async def test_a_request_that_says_no_most_takes_a_step_and_goes_on_in_steps():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), Answer(texts=("a",) * 20))
     await at.run(Output())
-    assert at.books.limiter.extended == [Amounts(0, 4, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
+    assert at.books.limiter.taken == [Amounts(1, 5, 8, 80 + 5), Amounts(0, 0, 8, 80), Amounts(0, 0, 8, 80)]
     assert await at.books.used() == [20]
 
 
 async def test_what_is_left_of_the_most_is_no_whole_step():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 3000), step=1500), Answer(texts=("a",) * 1600))
     await at.run(Output())
-    assert [more.output_tokens for more in at.books.limiter.extended] == [1500, 2048 - 5 - 1500]
+    assert [more.output_tokens for more in at.books.limiter.taken] == [1500, 2048 - 5 - 1500]
 
 
 async def hear(at: Bench, heard: list[Event]) -> None:
@@ -169,7 +169,7 @@ async def test_the_second_request_finds_what_the_first_one_used():
     at = Bench(Books(limit(Measure.TOKENS, 20)))
     await at.run()
     error = await at.refused(RateLimited)
-    assert at.context.progress.standings[0].remaining == 11 and error.retry_after == pytest.approx(60, abs=1)
+    assert at.context.progress.standings[0].remaining == 12 and error.retry_after == pytest.approx(60, abs=1)
     at.books.clock.advance(61)
     await at.run()
 
@@ -180,13 +180,25 @@ async def test_what_is_refused_for_its_shape_costs_nothing():
     assert await at.books.used() == [0, 0] and at.books.ledger.intents == {}
 
 
+async def test_who_was_refused_lately_is_refused_before_its_prompt_is_looked_at():
+    at = Bench(Books(limit(amount=1)))
+    await at.run()
+    await at.refused(RateLimited)
+    assert len(at.engine.streams) == 2
+    await at.refused(RateLimited)
+    assert len(at.engine.streams) == 2 and await at.books.used() == [1]
+    at.books.clock.advance(61)
+    await at.run()
+    assert at.books.limiter.calls[-2:] == ["reserve", "settle"]
+
+
 async def test_a_prompt_that_does_not_fit_costs_nothing():
     at = Bench(Books(limit(), TOKENS))
     request = GenerationRequest("m", (RawPrompt("x" * 5000),))
     with pytest.raises(ContextLengthExceeded):
         async with at.pipeline.run(request, at.context) as events:
             await collect(events)
-    assert await at.books.used() == [0, 0] and at.books.limiter.settled == [Amounts()]
+    assert await at.books.used() == [0, 0] and at.books.limiter.calls == []
 
 
 async def test_no_limit_costs_no_call_of_the_limiter():
@@ -335,7 +347,7 @@ async def test_a_request_that_is_tried_again_is_one_entry_and_reserves_once():
     await at.run()
     entry = at.books.ledger.entry
     assert (entry.status, entry.attempts) == ("ok", 3)
-    assert at.books.limiter.calls == ["reserve", "extend", "settle"]
+    assert at.books.limiter.calls == ["reserve", "settle"]
     assert await at.books.used() == [1, 5, 3, 35, 0]
 
 

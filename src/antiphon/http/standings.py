@@ -6,11 +6,15 @@ from collections.abc import Iterable
 
 from antiphon.domain.limits import Measure, Standing, Window
 
-REQUESTS = frozenset({Measure.REQUESTS})
-TOKENS = frozenset({Measure.TOKENS, Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS})
-COUNTED = (("requests", REQUESTS), ("tokens", TOKENS))
+REQUESTS = (Measure.REQUESTS,)
+TOKENS = (Measure.TOKENS, Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS)
+COUNTED = ((b"requests", REQUESTS), (b"tokens", TOKENS))
 
-NAMES = tuple(f"x-ratelimit-{what}-{kind}" for kind, _ in COUNTED for what in ("limit", "remaining", "reset"))
+NAMES = tuple(
+    f"x-ratelimit-{what}-{kind}"
+    for kind in ("requests", "tokens")
+    for what in ("limit", "remaining", "reset")
+)
 """Every header there may be."""
 
 SIXTY, THOUSAND = 60, 1000
@@ -24,9 +28,11 @@ def limit_headers(standings: Iterable[Standing]) -> list[tuple[bytes, bytes]]:
         found = [each for each in sliding if each.limit.measure in measures]
         if found:
             tightest = min(found, key=lambda each: (each.remaining, each.limit.amount))
-            values = (str(tightest.limit.amount), str(tightest.remaining), duration(tightest.reset))
-            names = (f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset"))
-            headers += [(name.encode(), value.encode()) for name, value in zip(names, values, strict=True)]
+            headers += (
+                (b"x-ratelimit-limit-" + kind, b"%d" % tightest.limit.amount),
+                (b"x-ratelimit-remaining-" + kind, b"%d" % tightest.remaining),
+                (b"x-ratelimit-reset-" + kind, duration(tightest.reset).encode()),
+            )
     return headers
 
 

@@ -5,9 +5,9 @@ A request for which there is no limit costs nothing here: nobody is asked.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from antiphon.domain.context import Progress
+from antiphon.domain.context import Context
 from antiphon.domain.limits import Amounts, Limit, Standing
 from antiphon.domain.prices import Price
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
@@ -23,8 +23,31 @@ NOTHING = Amounts()
 
 BOUNDLESS = sys.maxsize
 
+LATELY = 60.0
+"""Seconds."""
+
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 REFUSALS = (RateLimited, BudgetExceeded, LargerThanLimit)
+
+
+class Scarce:
+    """Limits that had no room lately. Only says for whom it is worth asking twice; it refuses nobody."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        """By the limit's id; monotonic seconds."""
+
+    def add(self, limit: Limit, now: float) -> None:
+        """It has had none just now. `now`: monotonic seconds."""
+        self._until[limit.id] = now + LATELY
+
+    def any_of(self, limits: tuple[Limit, ...], now: float) -> bool:
+        """Whether one of them is among these; forgets it where that was long ago."""
+        for id_ in [limit.id for limit in limits if limit.id in self._until]:
+            if self._until[id_] > now:
+                return True
+            del self._until[id_]
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +62,7 @@ class Accounting:
     goes on."""
     recorder: Recorder | None = None
     """Who keeps requests word by word, of projects that want it."""
+    scarce: Scarce = field(default_factory=Scarce)
 
 
 class Reservation:
@@ -46,6 +70,8 @@ class Reservation:
 
     __slots__ = (
         "_claim",
+        "_clock",
+        "_is_open",
         "_limiter",
         "_limits",
         "_metrics",
@@ -53,6 +79,7 @@ class Reservation:
         "_price",
         "_progress",
         "_prompt",
+        "_scarce",
         "_step",
         "_taken",
         "granted",
@@ -64,7 +91,7 @@ class Reservation:
         claim: str,
         limits: tuple[Limit, ...],
         price: Price | None,
-        progress: Progress,
+        context: Context,
         metrics: Metrics,
     ) -> None:
         """`claim`: an id that nobody else has."""
@@ -73,19 +100,22 @@ class Reservation:
         self._claim = claim
         self._limits = limits
         self._price = price
-        self._progress = progress
+        self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
+        self._scarce = accounting.scarce
         self._taken = NOTHING
+        self._is_open = False
         self._prompt = self._most = 0
         self.granted = 0 if limits else BOUNDLESS
         """Output tokens that may be made before more is asked for."""
 
     async def open(self) -> None:
-        """Takes the request itself. Raises RateLimited, BudgetExceeded or LimitsUnavailable."""
-        if self._limits:
-            self._taken = FIRST  # from now on there is something to settle, whether the answer comes or not
+        """Takes the request itself where a limit of its had no room lately: so that whoever goes on asking
+        costs no template and no tokenizer. Else all is taken at once when its size is known. Raises
+        RateLimited, BudgetExceeded or LimitsUnavailable."""
+        if self._limits and self._scarce.any_of(self._limits, self._clock.monotonic()):
             try:
-                self._progress.standings = await self._limiter.reserve(self._claim, self._limits, FIRST)
+                await self._take(FIRST)
             except REFUSALS as refusal:
                 self._refused(refusal)
                 raise
@@ -122,8 +152,8 @@ class Reservation:
 
     def settle(self, used: Amounts) -> None:
         """Ends it; what was really used counts."""
-        if self._taken is not NOTHING:
-            self._taken = NOTHING
+        if self._is_open:
+            self._is_open = False
             self._limiter.settle(self._claim, used)
 
     async def _extend(self, output: int) -> None:
@@ -131,22 +161,31 @@ class Reservation:
         taken, cost = self._taken, 0
         if self._price is not None:
             cost = self._price.cost(self._prompt, 0, output)
-        wanted = Amounts(1, max(self._prompt, taken.input_tokens), output, max(cost, taken.cost))
-        more = Amounts(
-            0,
-            wanted.input_tokens - taken.input_tokens,
-            output - taken.output_tokens,
-            wanted.cost - taken.cost,
-        )
-        if more != NOTHING:
-            self._progress.standings = await self._limiter.extend(self._claim, more)
-            self._taken = wanted
+        await self._take(Amounts(1, max(self._prompt, taken.input_tokens), output, max(cost, taken.cost)))
         self.granted = output
+
+    async def _take(self, wanted: Amounts) -> None:
+        """Takes what is missing until so much is taken."""
+        taken = self._taken
+        if taken is NOTHING:
+            self._is_open = True  # there is something to settle from now on, whether the answer comes or not
+            self._progress.standings = await self._limiter.reserve(self._claim, self._limits, wanted)
+        elif wanted != taken:
+            more = Amounts(
+                0,
+                wanted.input_tokens - taken.input_tokens,
+                wanted.output_tokens - taken.output_tokens,
+                wanted.cost - taken.cost,
+            )
+            self._progress.standings = await self._limiter.extend(self._claim, more)
+        self._taken = wanted
 
     def _refused(self, refusal: Refusal) -> None:
         """Counts a refusal by the kind of its limit, and learns how all of them stand."""
         for limit in self._limits:
             if limit.id == refusal.limit:
                 self._metrics.limited(limit.subject, limit.measure, limit.window)
+                if not isinstance(refusal, LargerThanLimit):
+                    self._scarce.add(limit, self._clock.monotonic())
         told = tuple(each for each in refusal.standings if isinstance(each, Standing))
         self._progress.standings = told or self._progress.standings
