@@ -19,16 +19,25 @@ EXCLUDED = "positive_data_acceptance"
 is refused with 400: tests/contract/test_pages.py and its neighbours ask what has to be taken."""
 
 
-def attack(folder: Path, *options: str) -> None:
-    """Runs it against a server of its own; its report is what the assertion shows."""
+KEYED = f"{EXCLUDED},unsupported_method"
+"""Where a key is asked for, a wrong method comes with two different keys, which is refused before it."""
+
+
+def attack(folder: Path, *options: str, excluded: str = EXCLUDED, keyed: bool = False) -> None:
+    """Runs it against a server of its own, as the operator where it is `keyed`; its report is what the
+    assertion shows."""
     adapters = {"ANTIPHON_LORA_DIRECTORIES": str(BUNDLED / "adapters")}
+    if keyed:
+        adapters |= {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(folder)}
     env = os.environ | {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HOOKS.parent), "COLUMNS": "150"}
     with serving(env=adapters) as running:
+        key = (folder / "admin.key").read_text().strip() if keyed else ""
+        operator = ("-H", f"Authorization: Bearer {key}") if keyed else ()
         done = subprocess.run(
             [
                 *(COMMAND, "run", f"{running.url}/openapi.json", "--no-color", "--continue-on-failure"),
-                *("--exclude-checks", EXCLUDED, "--generation-database", "none", "--request-timeout", "60"),
-                *("--warnings", "off", *options),
+                *("--exclude-checks", excluded, "--generation-database", "none", "--request-timeout", "60"),
+                *("--warnings", "off", *operator, *options),
             ],
             cwd=folder,
             env=env,
@@ -45,6 +54,13 @@ def attack(folder: Path, *options: str) -> None:
 @pytest.mark.slow
 def test_a_few_requests_for_each_path(tmp_path: Path) -> None:
     attack(tmp_path, "--phases", "examples,coverage,fuzzing", "--max-examples", "3", "--seed", "6")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_a_few_requests_for_each_path_of_the_admin_api(tmp_path: Path) -> None:
+    phases = ("--phases", "examples,coverage,fuzzing", "--max-examples", "2", "--seed", "6")
+    attack(tmp_path, *phases, "--include-path-regex", "^/admin/", excluded=KEYED, keyed=True)
 
 
 @pytest.mark.timeout(3600)
