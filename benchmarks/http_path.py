@@ -127,12 +127,12 @@ def running(name: str) -> Iterator[tuple[psutil.Process, int]]:
 # --- the load -----------------------------------------------------------------------------------------------
 
 
-def request_bytes(stream: bool, model: str = "scripted") -> bytes:
+def request_bytes(stream: bool, model: str = "scripted", key: str = KEY) -> bytes:
     """One request as it goes over the wire."""
     asked = {"temperature": 0.7, "max_tokens": CHUNKS if stream else TOKENS, "stream": stream}
     messages = [{"role": "user", "content": PROMPT}]
     body = json.dumps({"model": model, "messages": messages} | asked).encode()
-    head = [f"POST {PATH} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {KEY}", "accept: */*"]
+    head = [f"POST {PATH} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {key}", "accept: */*"]
     head += ["content-type: application/json", f"content-length: {len(body)}", "user-agent: bench", "", ""]
     return "\r\n".join(head).encode() + body
 
@@ -190,10 +190,10 @@ class Figure:
 
 
 async def measure(
-    server: psutil.Process, port: int, stream: bool, seconds: float, model: str = "scripted"
+    server: psutil.Process, port: int, stream: bool, seconds: float, model: str = "scripted", key: str = KEY
 ) -> Figure:
     """One round of load."""
-    loop, question = asyncio.get_running_loop(), request_bytes(stream, model)
+    loop, question = asyncio.get_running_loop(), request_bytes(stream, model, key)
     callers = [
         (await loop.create_connection(lambda: Caller(question, stream), "127.0.0.1", port))[1]
         for _ in range(STREAMS if stream else CALLERS)
@@ -209,10 +209,10 @@ async def measure(
     return Figure(done / took, spent / done * 1e6)
 
 
-async def started(port: int) -> None:
+async def started(port: int, key: str = KEY) -> None:
     """Waits until the server answers. Its port is open from the beginning."""
     _, caller = await asyncio.get_running_loop().create_connection(
-        lambda: Caller(request_bytes(False), False), "127.0.0.1", port
+        lambda: Caller(request_bytes(False, key=key), False), "127.0.0.1", port
     )
     caller.stop = True
     async with asyncio.timeout(30):

@@ -1,0 +1,284 @@
+"""What keys, limits and the ledger cost: requests per second and time of one request, on against off.
+
+    python benchmarks/tenancy_cost.py [--rounds 5] [--seconds 2] [--stores sqlite,postgresql]
+
+Servers run beside each other, over the scripted engine of http_path.py: one that knows a single key
+(ANTIPHON_API_KEY), and for each database one with keys, four limits that are for every request (of the key
+requests and tokens per minute and a budget for the month, of its project one for the day), a price and the
+ledger, as `antiphon serve` puts them together. Each round measures all of them, one after the other, the
+first by turns. PostgreSQL is Debian's, started in a directory of its own. Prints each round's ratio, and of
+all rounds the medians.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from antiphon.assembly.__main__ import TURN
+from antiphon.assembly.accounts import keeping_account
+from antiphon.assembly.edge import edge_of
+from antiphon.assembly.keys import Managed, managing
+from antiphon.auth.limiting import Limiting, WantedLimit
+from antiphon.auth.policy import WantedKey
+from antiphon.auth.pricing import WantedPrice
+from antiphon.cli.keyed import opened
+from antiphon.domain.context import SystemClock
+from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+from antiphon.domain.limits import Measure, Subject, Window
+from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
+from antiphon.engines.registry import Model, Models
+from antiphon.http.app import create_app
+from antiphon.http.serve import serve
+from antiphon.limits.base import Limiter
+from antiphon.settings import Settings
+from antiphon.settings_keys import KeysSettings
+from antiphon.store.rules import SqlRules
+from antiphon.testing import Answer, ScriptedEngine
+from benchmarks.http_path import (
+    CHUNKS,
+    KEY,
+    PACE,
+    TEXT,
+    TOKENS,
+    Caller,
+    Figure,
+    measure,
+    request_bytes,
+    started,
+)
+
+OPERATOR = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
+PLENTY = 10**15
+"""What no benchmark uses up."""
+
+LIMITS = (
+    (Subject.KEY, Measure.REQUESTS, Window.MINUTE),
+    (Subject.KEY, Measure.TOKENS, Window.MINUTE),
+    (Subject.KEY, Measure.COST, Window.MONTH),
+    (Subject.PROJECT, Measure.COST, Window.DAY),
+)
+KEY_FILE = "benchmark.key"
+
+ONE_BY_ONE = 300
+"""Requests of which the median is taken, one after the other."""
+
+
+# --- the servers --------------------------------------------------------------------------------------------
+
+
+def main_of_server(listener: socket.socket, store: str, home: Path) -> None:
+    """Without a store one that knows a single key."""
+    logger = logging.getLogger("antiphon")
+    logger.addHandler(logging.FileHandler(os.devnull))
+    logger.setLevel(logging.INFO)
+    sys.setswitchinterval(TURN)
+    uvloop.run(keyed(listener, store, home) if store else plain(listener))
+
+
+def models() -> Models:
+    """The scripted one."""
+    at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
+    engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
+    return Models((Model("scripted", engine, 0, kind="scripted"),))
+
+
+async def plain(listener: socket.socket) -> None:
+    """Off."""
+    settings = Settings()
+    settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, api_key=KEY))
+    edge = edge_of(settings, models(), SystemClock())
+    await serve(create_app(edge), edge, listener)
+
+
+async def keyed(listener: socket.socket, store: str, home: Path) -> None:
+    """On."""
+    said = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
+    settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    managed = managing(settings, clock)
+    await managed.tenants.load()
+    async with keeping_account(settings, managed, clock, None) as account:
+        begun = home / "begun"
+        begun.write_text(await limited_key(managed, account.accounting.limiter))
+        begun.rename(home / KEY_FILE)
+        edge = edge_of(settings, models(), clock, managed, account.accounting)
+        await serve(create_app(edge), edge, listener)
+    managed.close()
+
+
+async def limited_key(managed: Managed, limiter: Limiter) -> str:
+    """A key with limits that are never reached, and a price."""
+    made = await managed.tenants.add_key(OPERATOR, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
+    for subject, counted, window in LIMITS:
+        target = made.key.id if subject is Subject.KEY else DEFAULT_PROJECT
+        await limiting.add(OPERATOR, WantedLimit(subject, target, counted, PLENTY, window))
+    await managed.pricing.add(OPERATOR, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
+    return made.secret
+
+
+# --- the load -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Side:
+    """One running server."""
+
+    name: str
+    process: psutil.Process
+    port: int
+    home: Path
+
+    @property
+    def key(self) -> str:
+        """What it lets in."""
+        file = self.home / KEY_FILE
+        return file.read_text() if file.exists() else KEY
+
+
+@contextmanager
+def running(name: str, store: str) -> Iterator[Side]:
+    """A server process."""
+    with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
+        home = Path(place)
+        url = f"sqlite:///{home / 'antiphon.db'}" if store == "sqlite" else store
+        command = [sys.executable, __file__, "--serve", url, "--home", place, "--fd", str(listener.fileno())]
+        child = subprocess.Popen(command, pass_fds=[listener.fileno()])
+        try:
+            yield Side(name, psutil.Process(child.pid), listener.getsockname()[1], home)
+        finally:
+            child.terminate()
+            child.wait(20)
+
+
+def wait_for_key(side: Side) -> None:
+    """Until the server has made it."""
+    until = time.monotonic() + 30
+    while side.name != "off" and not (side.home / KEY_FILE).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+class Timed(Caller):
+    """Takes the time of each answer."""
+
+    def __init__(self, question: bytes) -> None:
+        super().__init__(question, stream=False)
+        self.times: list[float] = []
+        self._asked = time.perf_counter()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.done
+        super().data_received(data)
+        if self.done > before:
+            now = time.perf_counter()
+            self.times.append(now - self._asked)
+            self._asked, self.stop = now, len(self.times) > ONE_BY_ONE
+
+
+async def median(side: Side) -> float:
+    """Milliseconds of one request while there is no other."""
+    question = request_bytes(False, key=side.key)
+    _, caller = await asyncio.get_running_loop().create_connection(
+        lambda: Timed(question), "127.0.0.1", side.port
+    )
+    await caller.over
+    return statistics.median(caller.times[1:]) * 1000
+
+
+@dataclass(frozen=True)
+class Round:
+    """One side's figures."""
+
+    buffered: Figure
+    streamed: Figure
+    alone: float
+
+
+async def measured(side: Side, seconds: float) -> Round:
+    buffered = await measure(side.process, side.port, False, seconds, key=side.key)
+    streamed = await measure(side.process, side.port, True, seconds, key=side.key)
+    return Round(buffered, streamed, await median(side))
+
+
+async def compare(sides: list[Side], rounds: int, seconds: float) -> None:
+    """All sides by turns; the first round warms up."""
+    found: dict[str, list[Round]] = {side.name: [] for side in sides}
+    for side in sides:
+        await started(side.port, side.key)
+    for number in range(rounds + 1):
+        for side in sides if number % 2 else sides[::-1]:
+            figures = await measured(side, seconds)
+            if number:
+                found[side.name].append(figures)
+    print(f"{rounds} rounds of {seconds} s, {os.cpu_count()} {platform.machine()} cores,")
+    print(f"Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}")
+    off = found["off"]
+    for name, rows in found.items():
+        rate = statistics.median(each.buffered.rate for each in rows)
+        cpu = statistics.median(each.buffered.cpu for each in rows)
+        chunk = statistics.median(each.streamed.cpu for each in rows)
+        alone = statistics.median(each.alone for each in rows)
+        shown = f"{rate:8,.0f} answers/s {cpu:7.0f} us each {chunk:6.1f} us a chunk {alone:6.2f} ms alone"
+        print(f"{name:<12}{shown}")
+        if name != "off":
+            report(rows, off)
+
+
+def report(on: list[Round], off: list[Round]) -> None:
+    pairs = list(zip(on, off, strict=True))
+    ratios("answers/s, to off", [mine.buffered.rate / other.buffered.rate for mine, other in pairs])
+    ratios("CPU of one, to off", [mine.buffered.cpu / other.buffered.cpu for mine, other in pairs])
+    added = [mine.alone - other.alone for mine, other in pairs]
+    print(f"  added to one request {statistics.median(added):.3f} ms")
+
+
+def ratios(name: str, found: list[float]) -> None:
+    shown = " ".join(f"{each:.3f}" for each in found)
+    print(f"  {name:<20} {statistics.median(found):.3f} (of {shown})")
+
+
+def main(rounds: int, seconds: float, stores: list[str]) -> None:
+    with ExitStack() as stack:
+        sides = [stack.enter_context(running("off", ""))]
+        for store in stores:
+            url = store
+            if store == "postgresql":
+                from tests.postgresql import running as cluster
+
+                url = stack.enter_context(cluster()).database()
+            sides.append(stack.enter_context(running(store, url)))
+        for side in sides:
+            wait_for_key(side)
+        asyncio.run(compare(sides, rounds, seconds))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--stores", default="sqlite,postgresql")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--home", type=Path, default=Path(), help=argparse.SUPPRESS)
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.fd is not None:
+        main_of_server(socket.socket(fileno=options.fd), options.serve, options.home)
+    else:
+        main(options.rounds, options.seconds, [name for name in options.stores.split(",") if name])
