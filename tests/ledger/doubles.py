@@ -1,6 +1,7 @@
 """A database of the ledger's that tests can take away, and entries to write."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -19,10 +20,13 @@ class Kept:
         self.refuses = ""
         """Whoever's tag has this text in it is refused, as PostgreSQL does with zero characters."""
         self.fails: Exception | None = None
+        self.takes = 0.0
+        """Seconds of a transaction."""
         self.asked = threading.Event()
 
     def add(self, entries: Sequence[Entry]) -> None:
         self.asked.set()
+        time.sleep(self.takes)
         if self.fails is not None:
             raise self.fails
         if self.away:

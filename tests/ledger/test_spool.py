@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
@@ -71,6 +72,13 @@ def drains(tmp_path):
     yield make
     for drain in running:
         drain.stop(SOON)
+
+
+@pytest.fixture
+def opened():
+    """Closes what a test opens."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def wait_for(true):
@@ -204,6 +212,40 @@ def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
     assert "prompt text" not in drain.standing.away
     kept.fails = None
     wait_for(lambda: kept.rows)
+
+
+def test_a_drain_catches_up_and_stops_while_others_go_on_writing(spools, drains):
+    spool, kept, over = spools(), Kept(), threading.Event()
+    kept.takes = 0.02
+    drain = drains(kept)
+
+    def write():
+        for number in range(1_000_000):
+            spool.begin(intent(number))
+            spool.complete(completion(intent(number)))
+            if over.wait(0.001):
+                return
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        wait_for(lambda: len(kept.rows) > 5)
+        before = len(kept.rows)
+        assert drain.drain_now(SOON / 4)
+        assert len(kept.rows) > before
+        assert drain.stop(SOON / 4)
+    finally:
+        over.set()
+        writing.join()
+
+
+def test_a_file_that_cannot_be_opened_holds_up_no_other(spools, drains, caplog):
+    spool, kept = spools(), Kept()
+    (spools.directory / "0.seg").symlink_to("nowhere")
+    spool.begin(intent())
+    spool.complete(completion(intent()))
+    assert drains(kept).drain_now(SOON)
+    assert (len(kept.rows), events(caplog)) == (1, ["spool_unreadable"])
 
 
 def test_a_drain_that_was_killed_while_the_database_was_away_leaves_no_lasting_word_of_it(spools, drains):
@@ -498,32 +540,38 @@ def test_a_file_cut_at_any_byte_gives_what_was_whole_before(tmp_path):
     path = tmp_path / "a.seg"
     places = written(path, 1, 2)
     whole = path.read_bytes()
-    for at in range(places[1][1], places[-1][1] + 1):
-        for tail in (b"", bytes(AHEAD)):
-            path.write_bytes(whole[:at] + tail)
+    with path.open("r+b", buffering=0) as file:
+        for at in range(places[-1][1], places[1][1] - 1, -1):
             expected = {intent(1).id: "ok"}
             if at >= places[2][1]:
                 expected[intent(2).id] = "ok" if at == places[3][1] else "aborted"
+            os.pwrite(file.fileno(), b"\0", at)
             assert read(path) == expected, at
+        os.pwrite(file.fileno(), whole, 0)
+        for at in range(places[-1][1], places[1][1] - 1, -13):
+            file.truncate(at)
+            assert intent(1).id in read(path), at
 
 
 @pytest.mark.parametrize("wrong", [0x00, 0xFF, None])
-def test_one_damaged_byte_costs_one_record(tmp_path, caplog, wrong):
+def test_one_damaged_byte_costs_one_record(tmp_path, caplog, opened, wrong):
     path = tmp_path / "a.seg"
     places = written(path, 1, 2, 3)
     whole = path.read_bytes()
+    file = opened.enter_context(path.open("r+b", buffering=0))
     for at in range(places[0][0], places[-1][1]):
         value = whole[at] ^ 1 if wrong is None else wrong
         if value == whole[at]:
             continue
         hit = next(index for index, (begin, end) in enumerate(places) if begin <= at < end)
         caplog.clear()
-        path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+        os.pwrite(file.fileno(), bytes([value]), at)
         expected = {intent(number).id: "ok" for number in (1, 2, 3)}
         if hit % 2 == 1:
             expected[intent(hit // 2 + 1).id] = "aborted"
         assert read(path) == expected, at
         assert events(caplog) == ["spool_damaged"], at
+        os.pwrite(file.fileno(), whole[at : at + 1], at)
 
 
 def test_pages_that_a_power_failure_left_out_cost_what_was_in_them(tmp_path, caplog):
@@ -572,14 +620,14 @@ def test_damage_is_skipped_beside_a_writer_that_lives(tmp_path, caplog):
 def test_a_record_in_the_making_is_waited_for(tmp_path, caplog):
     path = tmp_path / "a.seg"
     record = framed(Kind.COMPLETION, 1, encoded(completion(intent(1))))
-    for cut in range(len(record)):
-        path.write_bytes(record[:cut] + bytes(AHEAD))
-        with path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    path.write_bytes(bytes(AHEAD))
+    with path.open("r+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for cut in range(len(record)):
+            os.pwrite(file.fileno(), record[:cut] + bytes(len(record) - cut), 0)
             reader = SegmentReader(path)
             assert reader.read(100) == []
-            file.write(record)
-            file.flush()
+            os.pwrite(file.fileno(), record, 0)
             assert [entry.id for entry in reader.read(100)] == [intent(1).id]
             reader.close()
     assert events(caplog) == []

@@ -120,19 +120,19 @@ class Drain:
             os.close(lock)
 
     def _drain(self) -> None:
-        """Until it is told to stop, and nothing more can be done."""
+        """Until it is told to stop, and what had ended by then is in the database, or cannot get there."""
         while True:
             last = self._stopping
             with self._progress:
                 self._rounds += 1
-            inserted = self._guarded_round()
-            if not inserted and not self._away:
+            caught_up = self._guarded_round()
+            if caught_up:
                 with self._progress:
                     self._clean = self._rounds
                     self._progress.notify_all()
-            if last and not inserted:
+            if last and (caught_up or self._away):
                 break
-            if self._away or (inserted < BATCH and self._wanted <= self._clean):
+            if self._away or (caught_up and self._wanted <= self._clean):
                 self._rest()
         self._forget()
 
@@ -142,9 +142,9 @@ class Drain:
         if not self._stopping:
             self._awake.clear()
 
-    def _guarded_round(self) -> int:
-        """The thread outlives whatever comes: it begins again with all that lies in the spool, as after a
-        restart."""
+    def _guarded_round(self) -> bool:
+        """As `_round`. The thread outlives whatever comes: it begins again with all that lies in the spool,
+        as after a restart."""
         try:
             return self._round()
         except StoreUnavailable as problem:
@@ -152,7 +152,7 @@ class Drain:
         except Exception as problem:  # noqa: BLE001 - a border: the spool keeps what was not inserted
             self._fails(frames(problem))
             self._forget()
-        return 0
+        return False
 
     def _forget(self) -> None:
         self._found = []
@@ -160,30 +160,39 @@ class Drain:
             reader.close()
         self._readers.clear()
 
-    def _round(self) -> int:
-        """Reads and inserts once; how many entries went into the database."""
+    def _round(self) -> bool:
+        """Reads and inserts once; whether all that had ended when it began is in the database now."""
+        caught_up = False
         if not self._found:  # else the database did not take what the last round read
             self._open_new()
             self._read_all()
+            caught_up = len(self._found) < BATCH
         if self._found:
             self._add(self._found)
         if self._away:
             record("ledger_store_back", logging.WARNING)
             self._signal(away=False)
         self._away, self._pause = "", PAUSE_S
-        inserted = len(self._found)
         self._found = []
         self._delete_done()
-        return inserted
+        return caught_up
 
     def _open_new(self) -> None:
         try:
             _remove_stale(self._directory)
-            for path in segments_of(self._directory):
-                if path not in self._readers:
-                    self._readers[path] = SegmentReader(path)
+            paths = segments_of(self._directory)
         except OSError as problem:
             self._unread(self._directory, problem)
+            paths = []
+        for path in paths:
+            if path not in self._readers:
+                self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            self._readers[path] = SegmentReader(path)
+        except OSError as problem:
+            self._unread(path, problem)
 
     def _read_all(self) -> None:
         for path, reader in self._readers.items():
@@ -213,7 +222,10 @@ class Drain:
         when the spool is full."""
         flag = self._directory / AWAY
         with suppress(OSError):
-            flag.touch(mode=0o600) if away else flag.unlink(missing_ok=True)
+            if away:
+                flag.touch(mode=0o600)
+            else:
+                flag.unlink(missing_ok=True)
 
     def _add(self, entries: Sequence[Entry]) -> None:
         """Inserts all; where the database can hold one of them in no form, the others."""
