@@ -272,6 +272,20 @@ def test_an_http_process_that_keeps_dying_ends_the_server() -> None:
         assert server.left_behind() == []
 
 
+def test_one_of_several_http_processes_that_keeps_dying_rests_while_the_others_serve() -> None:
+    with serving(workers=2) as server:
+        family = server.family()
+        while (dead := server.kill_http()) and server.process.stderr is not None:
+            until(lambda: server.knows()["pid"] != dead, "another one")
+            line = json.loads(server.process.stderr.readline())
+            while line["event"] not in ("process_ended", "process_rests"):
+                line = json.loads(server.process.stderr.readline())
+            if line["event"] == "process_rests":
+                break
+        assert server.process.poll() is None and server.knows()["pid"]
+        assert family
+
+
 # --- ends ---------------------------------------------------------------------------------------------------
 
 

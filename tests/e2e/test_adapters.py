@@ -159,14 +159,14 @@ def test_adapters_survive_the_death_of_the_engine(lender: Lender) -> None:
     assert {name: lender.say(name) for name in said} == said
 
 
-def test_names_given_at_run_time_end_with_the_http_process_and_those_of_the_settings_do_not(
-    lender: Lender,
-) -> None:
+def test_names_given_at_run_time_outlive_the_http_process(lender: Lender) -> None:
     assert lender.lora("add", "second=second.gguf").returncode == 0
-    first = lender.say("first")
+    said = {name: lender.say(name) for name in ("first", "second")}
+    assert lender.lora("remove", "first").returncode == 0
     (http,) = lender.server.children("assembly")
     http.kill()
     http.wait(BACK)
-    assert lender.names() == ["cantor", "first"]
-    assert lender.say("first") == first
-    assert lender.lora("add", "second=second.gguf").returncode == 0
+    assert lender.names() == ["cantor", "second"]
+    assert lender.say("second") == said["second"]
+    assert lender.lora("add", "first=first.gguf").returncode == 0
+    assert lender.say("first") == said["first"]

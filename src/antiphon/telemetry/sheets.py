@@ -189,11 +189,13 @@ def _add(
 def _sum(sums: dict[tuple[str, ...], Value], series: Iterable[tuple[tuple[str, ...], Value]]) -> None:
     for labels, value in series:
         held = sums.get(labels)
-        if isinstance(held, Histogram) and isinstance(value, Histogram):
+        if held is None:
+            sums[labels] = value
+        elif isinstance(held, Histogram) and isinstance(value, Histogram):
             counts = tuple(map(int.__add__, held.counts, value.counts))
             sums[labels] = Histogram(counts, held.total + value.total)
         elif not isinstance(held, Histogram) and not isinstance(value, Histogram):
-            sums[labels] = value + (held or 0)
+            sums[labels] = value + held
 
 
 def _plain(value: object) -> object:

@@ -19,7 +19,12 @@ from antiphon.telemetry.logs import configure
 def main() -> int:
     asked = json.loads(sys.argv[1])
     settings = Settings(
-        server=ServerSettings(port=asked.get("port", 0), drain_timeout=0.5, api_key=asked.get("api_key")),
+        server=ServerSettings(
+            port=asked.get("port", 0),
+            workers=asked.get("workers", 1),
+            drain_timeout=0.5,
+            api_key=asked.get("api_key"),
+        ),
         engine=EngineSettings(interpreter=asked.get("interpreter")),
         log=LogSettings(format="json"),
         models=tuple(ModelSettings(name=name, path="no file") for name in asked.get("models", ["cantor"])),
