@@ -39,6 +39,8 @@ LEASE_S = 30.0
 RENEWED_S = 10.0
 BATCH = 500
 """Claims of one call."""
+KNOWN = 10_000
+"""Limits that are kept as they were said last."""
 DOUBTFUL = 10_000
 """Claims that Redis may have heard of, and that are told to be over; more than these stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
@@ -109,8 +111,7 @@ class RedisLimiter:
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         held = Held(tuple(limits))
-        for limit in limits:
-            self._latest[limit.id] = limit
+        self._learn(limits)
         try:
             standings = await self._taken(claim, held, [asked_of(limit, amounts) for limit in limits])
         except LimitsUnavailable:
@@ -168,6 +169,13 @@ class RedisLimiter:
             await self._pause()
 
     # --- how it is done ---
+
+    def _learn(self, limits: Sequence[Limit]) -> None:
+        for limit in limits:
+            self._latest[limit.id] = limit
+            self._latest.move_to_end(limit.id)
+        while len(self._latest) > KNOWN:
+            self._latest.popitem(last=False)
 
     async def _pause(self) -> None:
         """Until there is something to tell, but not longer than a pulse, after which Redis is looked for;
