@@ -1,0 +1,110 @@
+"""A budget on a real server: a stream that runs away is stopped while it runs, and its engine with it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.e2e.server import Server, serving, wait_for
+
+TEXT: dict[str, Any] = {"model": "cantor", "prompt": "Once upon a time", "ignore_eos": True}
+CHAT: dict[str, Any] = {
+    "model": "cantor",
+    "messages": [{"role": "user", "content": "Tell me a long story."}],
+    "ignore_eos": True,
+}
+ROOM = 40
+"""Output tokens of the budget; cantor's context has room for many more."""
+
+
+class Place:
+    """A server with keys, its operator, and a key with a budget."""
+
+    def __init__(self, server: Server, home: Path) -> None:
+        self.server = server
+        self.operator = server.client(headers=_bearer((home / "admin.key").read_text().strip()))
+        made = self.operator.post("/admin/v1/keys", json={"kind": "service", "project": "default"}).json()
+        self.key: str = made["id"]
+        self.client = server.client(headers=_bearer(made["secret"]))
+
+    def limit(self, measure: str, amount: int, window: str | None = "day") -> None:
+        wanted = {
+            "subject": "key",
+            "target": self.key,
+            "measure": measure,
+            "amount": amount,
+            "window": window,
+        }
+        made = self.operator.post("/admin/v1/limits", json=wanted)
+        assert made.status_code == 201, made.text
+
+    def entry(self, request: str) -> dict[str, Any]:
+        """The only row of a request."""
+        asked = {"request_id": request}
+        found: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            found[:] = self.operator.get("/admin/v1/usage/entries", params=asked).json()["data"]
+            return bool(found)
+
+        wait_for(there, 10, "the row")
+        assert len(found) == 1
+        return found[0]
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    home = tmp_path / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+    with serving(env=env) as server:
+        made = Place(server, home)
+        yield made
+        made.operator.close()
+        made.client.close()
+
+
+def data(reply: httpx2.Response) -> list[Any]:
+    lines = [line[6:] for line in reply.text.split("\n") if line.startswith("data: ")]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def test_a_stream_that_runs_away_is_stopped_in_flight_with_its_engine(place: Place) -> None:
+    place.limit("output_tokens", ROOM)
+    reply = place.client.post("/v1/chat/completions", json=CHAT | {"stream": True})
+    *chunks, last = data(reply)
+    assert reply.status_code == 200 and last["error"]["code"] == "insufficient_quota"
+    assert f"{ROOM} output tokens per day" in last["error"]["message"]
+    assert chunks and not any(chunk["choices"][0]["finish_reason"] for chunk in chunks)
+    wait_for(lambda: place.server.load().running == 0, 2, "the engine's sequence ends")
+    entry = place.entry(reply.headers["x-request-id"])
+    assert entry["status"] == "insufficient_quota" and ROOM <= entry["output_tokens"] <= ROOM + 1
+    again = place.client.post("/v1/chat/completions", json=CHAT)
+    assert (again.status_code, again.headers["x-should-retry"]) == (429, "false")
+    assert 1 <= int(again.headers["retry-after"]) <= 86_400
+
+
+def test_what_is_used_and_what_is_left_are_told_and_written_alike(place: Place) -> None:
+    place.limit("requests", 3, "minute")
+    place.limit("tokens", 1_000, "minute")
+    left = 1_000
+    for number in range(3):
+        reply = place.client.post("/v1/completions", json=TEXT | {"max_tokens": 5})
+        left -= reply.json()["usage"]["prompt_tokens"] + 5
+        assert reply.headers["x-ratelimit-remaining-requests"] == str(2 - number)
+        assert int(reply.headers["x-ratelimit-remaining-tokens"]) == left
+        entry = place.entry(reply.headers["x-request-id"])
+        usage = reply.json()["usage"]
+        assert (entry["status"], entry["source"], entry["engine"]) == ("ok", "engine", "llama")
+        assert (entry["prompt_tokens"], entry["output_tokens"]) == (usage["prompt_tokens"], 5)
+        assert entry["queue_ms"] is not None and entry["ttft_ms"] <= entry["total_ms"]
+    refused = place.client.post("/v1/completions", json=TEXT)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    asked = {"request_id": refused.headers["x-request-id"]}
+    assert place.operator.get("/admin/v1/usage/entries", params=asked).json()["data"] == []
