@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.limits import Limited, body, kept, limited, overspent
 
-AFTER = 30
+AFTER = 20
 """Answers after which nobody says anything else any more."""
 COUNTED = pytest.mark.parametrize("redis", [False, True], ids=["keeper", "redis"])
 
@@ -27,7 +27,7 @@ def test_a_limit_of_a_minute_holds_over_several_processes(redis: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @COUNTED
 def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool) -> None:
     with limited(2, redis) as place:
@@ -37,8 +37,8 @@ def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool) -> None:
 
 
 def last(place: Limited, secret: str, status: int, within: float) -> float:
-    """When a request was answered so for the last time, in seconds from now; asked over new connections, so by
-    any of the processes, until nobody answers so any more."""
+    """When a request was answered so for the last time, in seconds from now; asked over new connections, so
+    by any of the processes, until nobody answers so any more."""
     began = seen = time.monotonic()
     others = 0
     while others < AFTER:
@@ -53,7 +53,7 @@ def last(place: Limited, secret: str, status: int, within: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_limit_that_changes_does_so_in_every_process_within_a_second() -> None:
     with limited(3, redis=False) as place:
         key, secret = place.key("requests", 10**6, "minute")
