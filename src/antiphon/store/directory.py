@@ -4,6 +4,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -120,8 +121,14 @@ def _membership(row: Row) -> Membership:
 def _kept(row: Row) -> KeptKey:
     values = dict(row)
     digest, kind = bytes(values.pop("digest")), KeyKind(values.pop("kind"))
-    grant = Grant(_patterns(values.pop("models")), _patterns(values.pop("endpoints")))
+    grant = _grant(values.pop("models"), values.pop("endpoints"))
     return KeptKey(Key(kind=kind, grant=grant, **values), digest)
+
+
+@lru_cache(1024)
+def _grant(models: str | None, endpoints: str | None) -> Grant:
+    """Keys that may the same share one: tens of thousands would hold up whoever collects garbage."""
+    return Grant(_patterns(models), _patterns(endpoints))
 
 
 def _patterns(text: str | None) -> tuple[str, ...] | None:
