@@ -62,7 +62,7 @@ class Asked:
             try:
                 while not over.is_set():
                     self.ask(server, over)
-            except Exception as problem:
+            except Exception as problem:  # noqa: BLE001 - who waits for the threads raises it
                 problems.append(problem)
 
         threads = [threading.Thread(target=asking) for _ in range(CLIENTS)]

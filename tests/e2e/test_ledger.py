@@ -68,13 +68,13 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_kills_under_load_lose_no_row_and_double_none(home: Asked) -> None:
     kill_under_load(home, VICTIMS)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_kills_among_several_processes_lose_no_row_and_double_none(home: Asked) -> None:
     kill_under_load(home, VICTIMS_OF_SEVERAL, *SEVERAL)
 
