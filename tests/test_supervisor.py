@@ -274,16 +274,16 @@ def test_an_http_process_that_keeps_dying_ends_the_server() -> None:
 
 def test_one_of_several_http_processes_that_keeps_dying_rests_while_the_others_serve() -> None:
     with serving(workers=2) as server:
-        family = server.family()
-        while (dead := server.kill_http()) and server.process.stderr is not None:
-            until(lambda: server.knows()["pid"] != dead, "another one")
-            line = json.loads(server.process.stderr.readline())
-            while line["event"] not in ("process_ended", "process_rests"):
-                line = json.loads(server.process.stderr.readline())
-            if line["event"] == "process_rests":
-                break
-        assert server.process.poll() is None and server.knows()["pid"]
-        assert family
+        other, victim = descendants(server.process.pid, HTTP)
+        for _ in range(2):
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: len(set(descendants(server.process.pid, HTTP)) - {victim}) == 2, "another one")  # noqa: B023
+            (victim,) = set(descendants(server.process.pid, HTTP)) - {other}
+        os.kill(victim, signal.SIGKILL)
+        assert server.process.stderr is not None
+        until(lambda: b"process_rests" in server.process.stderr.readline(), "the rest after the third")  # type: ignore[union-attr]
+        assert descendants(server.process.pid, HTTP) == [other]
+        assert server.knows()["pid"] == other
 
 
 # --- ends ---------------------------------------------------------------------------------------------------

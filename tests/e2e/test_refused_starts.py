@@ -153,3 +153,9 @@ def test_a_directory_of_adapters_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_refusals_do_not_hang_on_assertions(arguments: tuple[str, ...], words: str) -> None:
     assert words in refused(*arguments, python=("-O",))
+
+
+def test_a_spool_that_is_too_small_for_all_http_processes(tmp_path: Path) -> None:
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_WORKERS": "17"}
+    assert "17 workers need a spool of 71,303,168 bytes" in refused(env=env)
+    assert not (tmp_path / "home").exists()

@@ -17,6 +17,7 @@ from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, with_models
+from antiphon.settings_meta import MIB
 from antiphon.settings_model import USUAL, ModelSettings
 from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
@@ -26,6 +27,10 @@ from antiphon.weights.sizing import available_memory, fitting, text_length
 
 GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
 """Settings of a model that are about making tokens."""
+
+SPOOL_OF_ONE = 4 * MIB
+"""Bytes of the ledger's spool that one HTTP process needs: the files that it writes into and has ready, and
+one to go on with."""
 
 WEIGHTS_SHARE = 0.5
 """Part of the free memory that weights are copied into: KV caches and buffers come on top."""
@@ -55,7 +60,18 @@ def keyed(settings: Settings) -> Settings:
     """The settings with what keys need. The database's library is imported only here."""
     from antiphon.cli.keyed import opened
 
+    require_spool(settings)
     return opened(settings, os.environ, Path.home())
+
+
+def require_spool(settings: Settings) -> None:
+    """Raises SettingsError where the spool has no room for the files of every HTTP process."""
+    workers, most = settings.server.workers, settings.ledger.spool_bytes
+    if most < workers * SPOOL_OF_ONE:
+        raise SettingsError(
+            f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
+            f"(ANTIPHON_SPOOL_BYTES) says {most:,}: raise it, or serve with fewer workers"
+        )
 
 
 def placed(models: list[ModelSettings], free: int) -> list[ModelSettings]:
