@@ -4,8 +4,9 @@ goes away takes nothing along."""
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import httpx2
 import pytest
 
 from tests.e2e.server import serving, wait_for
@@ -78,6 +79,25 @@ def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
         pass
     other = environment(tmp_path / "two", postgresql) | {"ANTIPHON_PEPPER": "ab" * 32}
     assert "not the one that this database's keys were made with" in refused(env=other)
+
+
+def test_a_process_that_dies_while_the_database_is_away_waits_for_it(tmp_path):
+    with running() as cluster:
+        env = environment(tmp_path / "one", cluster.database())
+        with serving(env=env) as server, server.client() as client:
+            admin = bearer((tmp_path / "one" / "admin.key").read_text())
+            assert client.get(KEYS, headers=admin).status_code == 200
+            cluster.stop()
+            server.children("antiphon.assembly")[0].kill()
+            wait_for(lambda: server.records("store_away"), 30, "another process asks for the database")
+            cluster.start()
+
+            def answers():
+                with suppress(httpx2.TransportError):
+                    return client.get(KEYS, headers=admin).status_code == 200
+
+            wait_for(answers, 30, "the server answers again")
+            assert len(server.records("store_away")) == 1
 
 
 def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):

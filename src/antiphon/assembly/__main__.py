@@ -2,6 +2,7 @@
 standard input (`engines.host.control`)."""
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -19,6 +20,7 @@ from antiphon.assembly.accounts import keeping_account
 from antiphon.assembly.edge import edge_of
 from antiphon.assembly.keys import managing
 from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
+from antiphon.auth.tenants import Tenants
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -42,7 +44,7 @@ from antiphon.ipc.frames import from_line
 from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import Settings, decode
-from antiphon.telemetry.logs import configure
+from antiphon.telemetry.logs import configure, record
 from antiphon.telemetry.sheets import Sheets
 
 THREADS = 1
@@ -56,6 +58,9 @@ TURN = 0.001
 """Seconds that such a thread computes before the event loop gets its turn. Python's own 5 ms are added to a
 request several times, once for each of its system calls."""
 
+STORE_PAUSE = 0.5
+"""Seconds until a database that does not answer is asked again."""
+
 
 async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> None:
     """Serves until told to stop, by a signal or by the end of the supervisor."""
@@ -64,12 +69,17 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
     async with engines(config.sockets) as hosts, AsyncExitStack() as keeping:
+
+        def told(line: bytes) -> None:
+            loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))
+
+        lifeline.watch(told, lambda: _abandoned(config.runtime))
         models = models_over(hosts, clock, settings)
         managed = managing(settings, clock) if settings.keys.enabled else None
         account = None
         try:
             if managed is not None:
-                await managed.tenants.load()
+                await _loaded(managed.tenants)
                 account = await keeping.enter_async_context(
                     keeping_account(settings, managed, clock, config.keeper)
                 )
@@ -82,10 +92,6 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             deployments = deployments_over(adapters, edge, settings)
             edge = replace(edge, adapters=adapters, deployments=deployments)
 
-        def told(line: bytes) -> None:
-            loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))
-
-        lifeline.watch(told, lambda: _abandoned(config.runtime))
         with socket.socket(fileno=config.listen_fd) as listener:
             async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
                 leaving = (lambda: None) if account is None else account.leave
@@ -96,6 +102,20 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             edge.sheets.close()
         if managed is not None:
             managed.close()
+
+
+async def _loaded(tenants: Tenants) -> None:
+    """Waits for a database that is away. It answered when the server started: a process that comes in the
+    place of one that died would else end the server by giving up."""
+    away = False
+    while True:
+        try:
+            return await tenants.load()
+        except StoreUnavailable:
+            if not away:
+                record("store_away", logging.WARNING)
+            away = True
+            await asyncio.sleep(STORE_PAUSE)
 
 
 def shared(edge: Edge, config: HttpConfig) -> Edge:
