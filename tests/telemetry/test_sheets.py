@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from antiphon.domain.load import Histogram
 from antiphon.telemetry.exposition import Family, Kind, Series
 from antiphon.telemetry.sheets import Sheets
@@ -62,6 +64,22 @@ def test_all_are_added_up_and_the_dead_count_but_hold_nothing(tmp_path: Path) ->
     other.die()
     assert one.seen() == (7, 100, 3.5)
     assert one.sheets.living() == 1
+
+
+def test_numbers_that_cannot_be_written_are_said_once_and_shown_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = busy(tmp_path, 3, 100, 1.5)
+    tmp_path.rename(tmp_path.with_name("away"))
+    one.counted = {("m",): 4}
+    for _ in range(3):
+        one.write()
+    assert one.seen() == (4, 100, 1.5)
+    assert caplog.text.count("numbers_not_written") == 1
+    assert "Traceback" not in caplog.text
+    tmp_path.with_name("away").rename(tmp_path)
+    one.sheets.close()
+    assert busy(tmp_path, 1, 1, 1.0).seen() == (5, 1, 2.5)
 
 
 def test_what_the_dead_left_is_gathered_in_one_file_and_counts_once(tmp_path: Path) -> None:

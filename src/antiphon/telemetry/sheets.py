@@ -8,6 +8,7 @@ starts adds what the dead left to one file of them all.
 import asyncio
 import fcntl
 import json
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from antiphon.domain.load import Histogram
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
+from antiphon.telemetry.logs import record
 
 INTERVAL = 0.1
 """Seconds after a change until the others see it, at most; writing takes a fraction of a millisecond."""
@@ -52,7 +54,9 @@ class Sheets:
         self._lock = _locked(self._path(self._name, "lock"))
         """Held for as long as this process lives."""
         self._due: asyncio.TimerHandle | None = None
-        with self._merging():
+        self._problem = ""
+        """Why nothing can be written, for example on a full disk; requests are answered all the same."""
+        with self._merging(), self._noted():
             self._merge_dead()
         self._write_own()
 
@@ -90,7 +94,20 @@ class Sheets:
 
     def _write_own(self) -> None:
         self._due = None
-        self._write(self._name, {family.name: list(values.items()) for family, values in self._series()})
+        with self._noted():
+            self._write(self._name, {family.name: list(values.items()) for family, values in self._series()})
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Says once that nothing can be written, and tries again with the next change."""
+        problem = ""
+        try:
+            yield
+        except OSError as failure:
+            problem = os.strerror(failure.errno or 0)
+        if problem not in ("", self._problem):
+            record("numbers_not_written", logging.WARNING, problem=problem)
+        self._problem = problem
 
     def _write(self, name: str, counts: Counts, merged: Iterable[str] = ()) -> None:
         new = self._path(name, "new")
