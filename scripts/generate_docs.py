@@ -17,7 +17,8 @@ from antiphon.dialects.openai.fields import FIELDS, TABLES
 from antiphon.dialects.openai.places import Place
 from antiphon.dialects.pages import PAGES, UNSAID, Page, Row
 from antiphon.dialects.table import Field, Standing
-from antiphon.errors import AntiphonError, StartupError, classes_by_code
+from antiphon.error_reports import classes_by_code
+from antiphon.errors import AntiphonError, StartupError
 from antiphon.settings import SECTIONS, Settings, declared
 from antiphon.settings_aliases import AliasSettings
 from antiphon.settings_lora import AdapterSettings

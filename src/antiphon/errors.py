@@ -54,7 +54,6 @@ A dialect gives an error its wire shape; a process border carries it as `ErrorRe
 the other side.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -388,34 +387,3 @@ class AddressUnavailable(StartupError):
     """The address to listen on is taken or not of this machine."""
 
     code = "address_unavailable"
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorReport:
-    """An error as it crosses a process border: values only."""
-
-    code: str
-    message: str
-    param: str | None = None
-    retry_after: float | None = None
-
-    @staticmethod
-    def of(error: AntiphonError) -> "ErrorReport":
-        return ErrorReport(error.code, error.message, error.param, error.retry_after)
-
-    def exception(self) -> AntiphonError:
-        """The error this reports, of its own class; an unknown code becomes an InternalError."""
-        found = classes_by_code().get(self.code, InternalError)
-        return found(self.message, param=self.param, retry_after=self.retry_after)
-
-
-def classes_by_code() -> dict[str, type[AntiphonError]]:
-    """Every class of the tree under its code."""
-    found: dict[str, type[AntiphonError]] = {}
-    pending: list[type[AntiphonError]] = [AntiphonError]
-    while pending:
-        cls = pending.pop()
-        found[cls.code] = cls
-        pending.extend(cls.__subclasses__())
-    found["internal_error"] = InternalError
-    return found

@@ -17,7 +17,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from antiphon.errors import AntiphonError, ErrorReport
+from antiphon.error_reports import ErrorReport
+from antiphon.errors import AntiphonError
 
 if TYPE_CHECKING:
     from asyncio import StreamReader

@@ -10,6 +10,7 @@ from tests.architecture.source import Module, covers, expect_none, imports, modu
 LAYERS = {
     "antiphon": 0,
     "antiphon.errors": 0,
+    "antiphon.error_reports": 0,
     "antiphon.complaints": 0,
     "antiphon.domain": 1,
     "antiphon.settings": 1,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.constraint import Constraint
-from antiphon.errors import EngineBusy, EngineError, ErrorReport, InvalidValue, RequestError
+from antiphon.error_reports import ErrorReport
+from antiphon.errors import EngineBusy, EngineError, InvalidValue, RequestError
 from antiphon.sandbox import INTERPRETER_VARIABLES, kill
 
 HEADER = 4

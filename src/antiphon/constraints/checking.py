@@ -16,7 +16,8 @@ from typing import BinaryIO
 from antiphon.constraints.grammars import grammar_text, parts
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
 from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue
+from antiphon.error_reports import ErrorReport
+from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 HEADER = 4
 """Bytes of the length before each frame."""

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from antiphon.domain.limits import Standing
-from antiphon.errors import AntiphonError, BudgetExceeded, ErrorReport, LargerThanLimit, RateLimited
+from antiphon.error_reports import ErrorReport
+from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Hello
 from antiphon.ipc.sockets import bind_private, remove

@@ -3,7 +3,7 @@
 import msgspec
 
 from antiphon.domain.limits import Amounts, Limit, Standing
-from antiphon.errors import ErrorReport
+from antiphon.error_reports import ErrorReport
 from antiphon.ipc.frames import Hello, Message
 
 # --- to the keeper; `call` is a number that the worker gives, never twice on one connection -----------------

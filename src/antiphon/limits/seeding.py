@@ -106,10 +106,10 @@ def _found(rows: Iterable[Used], limits: Sequence[Limit]) -> Iterable[tuple[str,
     for limit in limits:
         by_target.setdefault((limit.subject, limit.target), []).append(limit)
     for row in rows:
-        for target in _targets(row):
-            for limit in by_target.get(target, ()):
-                if limit.models is None or matches((limit.models,), row.model):
-                    yield limit.id, row.at / SECOND, row.amounts.of(limit.measure)
+        concerned = (limit for target in _targets(row) for limit in by_target.get(target, ()))
+        for limit in concerned:
+            if limit.models is None or matches((limit.models,), row.model):
+                yield limit.id, row.at / SECOND, row.amounts.of(limit.measure)
 
 
 def _targets(row: Used) -> Iterable[tuple[Subject, str | None]]:

@@ -20,7 +20,7 @@ from antiphon.engines.base import (
     TokenSegment,
     Vocabulary,
 )
-from antiphon.errors import ErrorReport
+from antiphon.error_reports import ErrorReport
 from antiphon.ipc.frames import Hello, Message
 
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
