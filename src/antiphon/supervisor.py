@@ -94,6 +94,7 @@ def supervise(settings: Settings, serving: Callable[[Serving], None], programs: 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
     """
     _no_core_dumps()
+    signal.signal(RETIRE, signal.SIG_IGN)  # until there is something to replace
     if settings.engine.user is not None:
         other_user(settings.engine.user)  # refused before anything is started
     with bind(settings.server.host, settings.server.port) as listener, runtime_directory() as runtime:

@@ -144,6 +144,8 @@ def panel(settings: Settings, serving: Serving) -> str:
         lines.append(f"  model    {shown(model.name)}: {size}, {room_of(model)}{mode}")
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
+    if settings.server.workers > 1:
+        lines.append(f"  workers  {settings.server.workers} HTTP processes")
     info = serving.engines[first]
     lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
     path, body = example(first, info)

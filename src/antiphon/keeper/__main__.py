@@ -9,7 +9,8 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import AsyncExitStack, closing, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import uvloop
@@ -31,25 +32,32 @@ ORPHANED = 3
 
 async def run(settings: Settings, config: KeeperConfig) -> None:
     """Keeps until told to stop."""
-    from antiphon.store.database import Database
-    from antiphon.store.entries import SqlEntries
-
     status, stop = StatusPipe(config.status_fd), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     try:
-        with closing(Database(settings.keys.store or "", told=False)) as database:
-            async with AsyncExitStack() as stack:
-                entries, clock = SqlEntries(database), SystemClock()
-                drain = await stack.enter_async_context(draining(settings, entries))
-                if settings.limits.url is None:
-                    seeds = await stack.enter_async_context(seeding(entries, drain, clock))
-                    limiter = counting(settings, seeds, clock)
-                    await stack.enter_async_context(keeping(limiter, config.socket, clock.wall()))
-                status.ready()
-                await status.pulse(stop)
+        async with at_work(settings, config.socket):
+            status.ready()
+            await status.pulse(stop)
     except AntiphonError as error:
         status.failed(error)
         sys.exit(1)
+
+
+@asynccontextmanager
+async def at_work(settings: Settings, path: str) -> AsyncIterator[None]:
+    """Drains, and counts for whoever connects to the path, while the context lasts."""
+    from antiphon.store.database import Database
+    from antiphon.store.entries import SqlEntries
+
+    async with AsyncExitStack() as stack:
+        database = stack.enter_context(closing(Database(settings.keys.store or "", told=False)))
+        entries, clock = SqlEntries(database), SystemClock()
+        drain = await stack.enter_async_context(draining(settings, entries))
+        if settings.limits.url is None:
+            seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+            limiter = counting(settings, seeds, clock)
+            await stack.enter_async_context(keeping(limiter, path, clock.wall()))
+        yield
 
 
 def _abandon(config: KeeperConfig) -> None:

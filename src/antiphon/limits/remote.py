@@ -145,11 +145,7 @@ class RemoteLimiter:
         asked again: it took what it counted with it."""
         try:
             async with asyncio.timeout(self._patience):
-                while True:
-                    await self._there.wait()
-                    reply = await self._sent(asking)
-                    if reply is not None:
-                        break
+                reply = await self._answered(asking)
         except TimeoutError:
             raise LimitsUnavailable(
                 "the process that keeps the limits is away; try again", retry_after=RETRY_AFTER
@@ -157,6 +153,13 @@ class RemoteLimiter:
         if isinstance(reply, Refused):
             raise _error(reply)
         return reply.standings
+
+    async def _answered(self, asking: Callable[[int], Asking]) -> Reply:
+        """What a keeper that did not go away meanwhile says."""
+        while True:
+            await self._there.wait()
+            if (reply := await self._sent(asking)) is not None:
+                return reply
 
     async def _sent(self, asking: Callable[[int], Asking]) -> Reply | None:
         number = next(self._numbers)
