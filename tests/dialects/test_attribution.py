@@ -38,7 +38,7 @@ def test_the_end_user_has_two_names() -> None:
 
 def test_tags_are_at_most_sixteen_pairs_of_bounded_texts() -> None:
     assert chat(metadata=SIXTEEN).tags == SIXTEEN
-    for wrong in (
+    wrongs: tuple[Any, ...] = (
         {"k" * 65: "v"},
         {"": "v"},
         {"k": "v" * 513},
@@ -46,7 +46,8 @@ def test_tags_are_at_most_sixteen_pairs_of_bounded_texts() -> None:
         {"k": 5},
         {"k": None},
         [],
-    ):
+    )
+    for wrong in wrongs:
         assert refused(metadata=wrong).param == "metadata"
 
 
