@@ -7,7 +7,7 @@ day.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from urllib.parse import urlsplit
 
 import jwt
@@ -26,6 +26,7 @@ TIMEOUT = 5.0
 """Seconds for one answer of the issuer."""
 MOST_BYTES = 1 << 20
 """Of an answer of the issuer."""
+GOOD = 200
 DISCOVERY = "/.well-known/openid-configuration"
 
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -143,13 +144,17 @@ async def fetched(url: str) -> bytes:
             httpx2.AsyncClient(timeout=TIMEOUT) as client,
             client.stream("GET", url, headers={"accept": "application/json"}) as answer,
         ):
-            body = bytearray()
-            async for part in answer.aiter_bytes():
-                body += part
-                if len(body) > MOST_BYTES:
-                    raise IssuerUnavailable("the issuer's answer is too long")
+            if answer.status_code != GOOD:
+                raise IssuerUnavailable(f"the issuer answered {answer.status_code}")
+            return await _whole(answer.aiter_bytes())
     except (httpx2.HTTPError, OSError, TimeoutError) as problem:
         raise IssuerUnavailable(f"the issuer does not answer: {type(problem).__name__}") from None
-    if answer.status_code != 200:
-        raise IssuerUnavailable(f"the issuer answered {answer.status_code}")
+
+
+async def _whole(parts: AsyncIterator[bytes]) -> bytes:
+    body = bytearray()
+    async for part in parts:
+        body += part
+        if len(body) > MOST_BYTES:
+            raise IssuerUnavailable("the issuer's answer is too long")
     return bytes(body)

@@ -72,12 +72,11 @@ def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
     """What people call projects, users and keys, by the dimension and the id; of what the caller may not
     list nothing."""
     known: dict[tuple[str, str], str] = {}
-    for dimension, fields in NAMED.items():
-        if dimension in by:
-            with suppress(CallFailed):
-                for card in server.listed(f"{dimension}s"):
-                    said = " ".join(str(card[field]) for field in fields if card.get(field))
-                    known[dimension, str(card.get("id"))] = said
+    for dimension in (each for each in NAMED if each in by):
+        with suppress(CallFailed):
+            for card in server.listed(f"{dimension}s"):
+                said = " ".join(str(card[field]) for field in NAMED[dimension] if card.get(field))
+                known[dimension, str(card.get("id"))] = said
     return known
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from dataclasses import dataclass, field
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, ReasoningDelta, TextDelta, ToolCallBegun, ToolCallDelta
@@ -28,44 +28,64 @@ async def recorded(
             recorder.keep(account.id, context.actor.project, account.at, said, heard.answer())
 
 
+@dataclass(slots=True)
+class HeardCall:
+    """A tool call, as far as it was said."""
+
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class HeardChoice:
+    """What one choice has said so far."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, HeardCall] = field(default_factory=dict)
+    reason: str | None = None
+
+    def shown(self, index: int) -> dict[str, object]:
+        """As it is kept."""
+        shown: dict[str, object] = {
+            "index": index,
+            "text": "".join(self.text),
+            "finish_reason": self.reason,
+        }
+        if self.reasoning:
+            shown["reasoning"] = "".join(self.reasoning)
+        if self.calls:
+            shown["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
+                for call in self.calls.values()
+            ]
+        return shown
+
+
 class Heard:
     """What the choices of one answer have said so far."""
 
     def __init__(self) -> None:
-        self._choices: dict[int, dict[str, Any]] = {}
+        self._choices: dict[int, HeardChoice] = {}
 
     def add(self, event: Event) -> None:
         """Takes an event of the stream, whatever it is."""
         if isinstance(event, TextDelta):
-            self._of(event.choice)["text"].append(event.text)
+            self._of(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):
-            self._of(event.choice)["reasoning"].append(event.text)
+            self._of(event.choice).reasoning.append(event.text)
         elif isinstance(event, ToolCallBegun):
-            call: dict[str, Any] = {"id": event.id, "name": event.name, "arguments": []}
-            self._of(event.choice)["tool_calls"][event.index] = call
+            self._of(event.choice).calls[event.index] = HeardCall(event.id, event.name)
         elif isinstance(event, ToolCallDelta):
-            self._of(event.choice)["tool_calls"][event.index]["arguments"].append(event.arguments)
+            self._of(event.choice).calls[event.index].arguments.append(event.arguments)
         elif isinstance(event, Finished):
-            self._of(event.choice)["finish_reason"] = event.reason
+            self._of(event.choice).reason = event.reason
 
     def answer(self) -> str:
         """All choices as JSON; one that was cut has no finish reason."""
-        return json.dumps(
-            {"choices": [self._shown(index) for index in sorted(self._choices)]}, ensure_ascii=False
-        )
+        choices = [choice.shown(index) for index, choice in sorted(self._choices.items())]
+        return json.dumps({"choices": choices}, ensure_ascii=False)
 
-    def _of(self, choice: int) -> dict[str, Any]:
-        return self._choices.setdefault(
-            choice, {"text": [], "reasoning": [], "tool_calls": {}, "finish_reason": None}
-        )
-
-    def _shown(self, index: int) -> dict[str, Any]:
-        choice = self._choices[index]
-        shown = {"index": index, "text": "".join(choice["text"]), "finish_reason": choice["finish_reason"]}
-        if choice["reasoning"]:
-            shown["reasoning"] = "".join(choice["reasoning"])
-        if choice["tool_calls"]:
-            shown["tool_calls"] = [
-                {**call, "arguments": "".join(call["arguments"])} for call in choice["tool_calls"].values()
-            ]
-        return shown
+    def _of(self, choice: int) -> HeardChoice:
+        return self._choices.setdefault(choice, HeardChoice())

@@ -60,8 +60,8 @@ def _within(said: object, change: Callable[[str], str], depth: int) -> object:
 
 
 def _named(kind: Redaction) -> Callable[[re.Match[str]], str]:
-    mark, is_one = f"[{kind}]", CHECKS.get(kind, lambda _: True)
-    return lambda found: mark if is_one(found[0]) else found[0]
+    mark, is_one = f"[{kind}]", CHECKS.get(kind)
+    return lambda found: mark if is_one is None or is_one(found[0]) else found[0]
 
 
 def _is_address(text: str) -> bool:

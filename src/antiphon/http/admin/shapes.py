@@ -237,7 +237,7 @@ def project_card(project: Project) -> ProjectCard:
         created_at=project.created,
         archived_at=project.archived,
         note=project.note,
-        recording=kept and RecordingCard(days=kept.days, redact=list(kept.redact)),
+        recording=None if kept is None else RecordingCard(days=kept.days, redact=list(kept.redact)),
     )
 
 
