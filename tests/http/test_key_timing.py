@@ -17,6 +17,9 @@ from tests.http.test_admin import OPERATOR, keyed
 FEW, MANY = 250, 10_000
 NOISE = 5.0
 """Standard deviations of that chance that pass for chance itself."""
+ENDED = 0.03
+"""What is added for keys that have ended: who sends one has all of it, and a lookup that finds something may be
+tenths of a microsecond apart from one that does not."""
 LEAK_S = 150e-6
 """By how much longer the leaking server takes; a refusal takes about a third of a millisecond."""
 
@@ -89,7 +92,9 @@ async def compare(server, count):
     assert len(found) == 6
     told = {name: chance(seconds, wrong) - 0.5 for name, seconds in found.items()}
     sys.stdout.write(f"{count} each, bound {bound(count):.4f}: {told}\n")
-    assert max(map(abs, told.values())) < bound(count), told
+    near = {name: told.pop(name) for name in ("of a right name", "right but for the last character")}
+    assert max(map(abs, near.values())) < bound(count), near
+    assert max(map(abs, told.values())) < bound(count) + ENDED, told
 
 
 async def test_a_key_that_is_nearly_right_or_has_ended_takes_no_other_time(tmp_path):
