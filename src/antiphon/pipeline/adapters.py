@@ -10,6 +10,7 @@ back with the next.
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from antiphon.domain.deployment import Deployed
 from antiphon.engines.base import Adapting, Engine
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import (
+    EngineError,
     EngineUnavailable,
     InvalidValue,
     LoadError,
@@ -33,6 +35,9 @@ from antiphon.ipc.board import Board
 from antiphon.ipc.frames import from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
+
+UNKNOWN = -1
+"""Revision of no board."""
 
 MOST_ADAPTERS = 2048
 """Names at once: each is a line of /v1/models and a handful of series of /metrics."""
@@ -226,11 +231,14 @@ class Adapters:
                 yield
                 return
             async with self._board.changing():
+                if not self._board.revision:
+                    self._publish()  # those of the settings, so that a change can be taken back
                 self.sync()
                 yield
 
     def _publish(self) -> None:
-        """Tells the other processes."""
+        """Tells the other processes. Raises EngineError where they cannot be told: then nothing has
+        changed."""
         if self._board is None:
             return
         names = [
@@ -238,7 +246,12 @@ class Adapters:
             for model in self._models.adapters()
             if model.parent is not None and model.adapter is not None
         ]
-        self._board.write(to_line(names))
+        try:
+            self._board.write(to_line(names))
+        except OSError as problem:
+            self._revision = UNKNOWN  # what is on the board holds
+            said = os.strerror(problem.errno or 0)
+            raise EngineError(f"the adapters cannot be changed: the runtime directory: {said}") from None
         self._revision = self._board.revision
 
     def _put(

@@ -1,0 +1,105 @@
+"""Adapters of several HTTP processes: one board, and each process with its own models and its own stand-in of
+the engine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from antiphon.domain.adapter import Adapter
+from antiphon.domain.deployment import Deployed, Source
+from antiphon.domain.identity import LOCAL_ANONYMOUS
+from antiphon.engines.registry import Model, Models
+from antiphon.errors import EngineError, InvalidValue, ModelNotFound
+from antiphon.ipc.board import Board
+from antiphon.pipeline.adapters import Adapters, Home, Wanted
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+
+
+@dataclass
+class Process:
+    """What one HTTP process has of it."""
+
+    models: Models
+    adapters: Adapters
+    noted: dict[str, str] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        return [model.name for model in self.models.adapters()]
+
+
+async def keep(path: str, _: Path | None) -> Adapter:
+    return Adapter(path * 8, f"/kept/{path}", 4, 8.0, 100)
+
+
+def process(directory: Path, engine: ScriptedTokenEngine, *declared: str) -> Process:
+    models = Models((Model("base", ScriptedEngine(), 1),))
+    noted: dict[str, str] = {}
+
+    def note(paths: object) -> None:
+        noted.clear()
+        noted.update(paths)  # type: ignore[call-overload]
+
+    home = Home(engine, keep, lambda _: ScriptedEngine(), note)
+    adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), Board(directory, "names"))
+    for name in declared:
+        adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))
+    models.follow(adapters.sync)
+    return Process(models, adapters, noted)
+
+
+@pytest.fixture
+def engine() -> ScriptedTokenEngine:
+    return ScriptedTokenEngine()
+
+
+async def test_what_one_changes_the_others_have_at_the_next_look(tmp_path: Path, engine) -> None:
+    one, other = (process(tmp_path, engine, "own") for _ in range(2))
+    await one.adapters.load(Wanted("new", "aa"))
+    assert other.names() == one.names() == ["own", "new"]
+    assert other.noted["aa" * 8] == "/kept/aa", "its stand-in tells an engine that comes back"
+    assert other.models.get("new").adapter == one.models.get("new").adapter
+    await other.adapters.load(Wanted("new", "bb", in_place=True))
+    assert one.models.get("new").adapter == await keep("bb", None)
+    await one.adapters.unload("own")
+    assert "own" not in other.models
+    with pytest.raises(ModelNotFound):
+        await other.adapters.unload("own")
+    assert process(tmp_path, engine, "own").names() == ["new"], "one that starts later goes on from there"
+
+
+async def test_a_name_that_another_process_gave_is_not_given_again(tmp_path: Path, engine) -> None:
+    one, other = process(tmp_path, engine), process(tmp_path, engine)
+    await one.adapters.load(Wanted("new", "aa"))
+    with pytest.raises(InvalidValue, match="loaded already, with other content"):
+        await other.adapters.load(Wanted("new", "bb"))
+    assert one.models.get("new").adapter == await keep("aa", None)
+
+
+async def test_who_deployed_what_is_known_everywhere(tmp_path: Path, engine) -> None:
+    one, other = process(tmp_path, engine), process(tmp_path, engine)
+
+    def deployed(base: str) -> Deployed:
+        return Deployed("new", base, "ada/lora", Source.HUB, 7, "c0ffee", LOCAL_ANONYMOUS)
+
+    await one.adapters.load(Wanted("new", "aa", deployed=deployed))
+    assert other.models.get("new").deployed == deployed("base")
+    assert other.models.get("new").created == one.models.get("new").created
+
+
+@pytest.mark.parametrize("declared", [(), ("own",)])
+async def test_where_the_others_cannot_be_told_nothing_has_changed(
+    tmp_path: Path, engine, declared: tuple[str, ...]
+) -> None:
+    one, other = process(tmp_path, engine, *declared), process(tmp_path, engine, *declared)
+    await one.adapters.load(Wanted("new", "aa"))
+    blocking = tmp_path / "names.new"
+    blocking.mkdir()  # as a full disk would, it lets nothing be written
+    for change in (one.adapters.load(Wanted("more", "bb")), one.adapters.unload("new")):
+        with pytest.raises(EngineError, match="cannot be changed"):
+            await change
+        assert one.names() == other.names() == [*declared, "new"]
+    blocking.rmdir()
+    await other.adapters.load(Wanted("more", "bb"))
+    assert one.names() == [*declared, "new", "more"]
