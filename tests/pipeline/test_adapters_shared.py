@@ -103,3 +103,18 @@ async def test_where_the_others_cannot_be_told_nothing_has_changed(
     blocking.rmdir()
     await other.adapters.load(Wanted("more", "bb"))
     assert one.names() == [*declared, "new", "more"]
+
+
+async def test_where_the_others_could_never_be_told_anything_the_adapters_of_the_settings_stay(
+    tmp_path: Path, engine
+) -> None:
+    one = process(tmp_path, engine, "own")
+    blocking = tmp_path / "names.new"
+    blocking.mkdir()
+    for change in (one.adapters.load(Wanted("more", "bb")), one.adapters.unload("own")):
+        with pytest.raises(EngineError, match="cannot be changed"):
+            await change
+        assert one.names() == ["own"]
+    blocking.rmdir()
+    await one.adapters.load(Wanted("more", "bb"))
+    assert one.names() == ["own", "more"]

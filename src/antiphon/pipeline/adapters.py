@@ -198,7 +198,7 @@ class Adapters:
 
     def sync(self) -> None:
         """Learns what other processes changed. Costs a look into memory where they did not."""
-        if self._board is None or self._board.revision == self._revision:
+        if self._board is None or self._board.revision in (0, self._revision):
             return
         self._revision = self._board.revision
         there = {named.name: named for named in from_line(self._board.read(), tuple[Named, ...])}
