@@ -6,6 +6,9 @@ import time
 import pytest
 
 from benchmarks.limits import Limited, body, kept, limited, overspent
+from tests.e2e.server import Server, serving, wait_for
+from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.redis_server import Server as Redis
 
 AFTER = 20
 """Answers after which nobody says anything else any more."""
@@ -36,19 +39,24 @@ def test_fifty_at_once_overspend_a_budget_by_nothing(redis: bool) -> None:
     assert 8 <= passed <= 10  # the first token of who is not sized yet may take the room of the last
 
 
-def last(place: Limited, secret: str, status: int, within: float) -> float:
-    """When a request was answered so for the last time, in seconds from now; asked over new connections, so
-    by any of the processes, until nobody answers so any more."""
+def asked(server: Server, secret: str) -> int:
+    """The status of a request, over a connection of its own."""
+    with server.client() as client:
+        headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+        return client.post("/v1/completions", content=body(), headers=headers).status_code
+
+
+def turned(place: Limited, secret: str, before: int, after: int) -> float:
+    """Seconds from now until a request was answered by one status for the last time, and from then on by
+    another, whichever process answers."""
     began = seen = time.monotonic()
     others = 0
     while others < AFTER:
-        with place.server.client() as client:
-            answer = client.post(
-                "/v1/completions", content=body(), headers={"authorization": f"Bearer {secret}"}
-            )
-        others = 0 if answer.status_code == status else others + 1
-        seen = time.monotonic() if answer.status_code == status else seen
-        assert time.monotonic() - began < within
+        status = asked(place.server, secret)
+        assert status in (before, after)
+        others = 0 if status == before else others + 1
+        seen = time.monotonic() if status == before else seen
+        assert time.monotonic() - began < 60
     return seen - began
 
 
@@ -58,14 +66,15 @@ def test_a_limit_that_changes_does_so_in_every_process_within_a_second() -> None
     with limited(3, redis=False) as place:
         key, secret = place.key("requests", 10**6, "minute")
         (limit,) = listed(place, key)
+        assert asked(place.server, secret) == 200
         place.admin("PATCH", f"limits/{limit}", amount=0)
-        assert last(place, secret, 200, within=30) < 1
+        assert turned(place, secret, 200, 400) < 1
         place.admin("PATCH", f"limits/{limit}", amount=10**6)
-        assert last(place, secret, 400, within=30) < 1
+        assert turned(place, secret, 400, 200) < 1
         place.admin("PATCH", f"limits/{limit}", amount=0)
-        last(place, secret, 200, within=30)
+        assert turned(place, secret, 200, 400) < 1
         place.admin("DELETE", f"limits/{limit}")
-        assert last(place, secret, 400, within=30) < 1
+        assert turned(place, secret, 400, 200) < 1
 
 
 def listed(place: Limited, target: str) -> list[str]:
@@ -80,3 +89,43 @@ def listed(place: Limited, target: str) -> list[str]:
 def test_limits_hold_for_five_minutes_of_callers_who_never_stop(redis: bool) -> None:
     with limited(4, redis) as place:
         require_kept(place, clients=8, seconds=300, requests=600, tokens=20_000)
+
+
+def ready(server: Server) -> tuple[int, str | None]:
+    with server.client() as client:
+        answer = client.get("/health/ready")
+    return answer.status_code, answer.json().get("limits")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) -> None:
+    own_redis.stop()
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_URL": own_redis.url}
+    with serving(env=env, cwd=tmp_path) as server:
+        place = Limited(server, tmp_path)
+        _, secret = place.key("requests", 10**6, "minute")
+        free = str(place.admin("POST", "keys", kind="service", project="default")["secret"])
+        for away in (True, False, True):
+            if not away:
+                own_redis.start()
+            wait_for(lambda away=away: ready(server)[1] == ("unavailable" if away else None), 20, "health")
+            assert ready(server)[0] == (503 if away else 200)
+            assert (asked(server, secret), asked(server, free)) == (503 if away else 200, 200)
+            own_redis.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_two_servers_share_what_redis_counts(redis_server: Redis, tmp_path) -> None:
+    shared = {
+        "ANTIPHON_KEYS": "true",
+        "ANTIPHON_HOME": str(tmp_path),
+        "ANTIPHON_LIMITS_URL": redis_server.url,
+    }
+    with serving(env=shared, cwd=tmp_path) as one:
+        own_spool = {"ANTIPHON_SPOOL": str(tmp_path / "other")}
+        with serving(env=shared | own_spool, cwd=tmp_path) as other:
+            _, secret = Limited(one, tmp_path).key("requests", 5, "day")
+            answers = [asked(server, secret) for _ in range(4) for server in (one, other)]
+    assert answers == [200] * 5 + [429] * 3
