@@ -14,7 +14,20 @@ from antiphon.errors import EngineError, InvalidValue, ModelNotFound
 from antiphon.ipc.board import Board
 from antiphon.pipeline.adapters import Adapters, Home, Wanted
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+from antiphon.testing import FakeClock, ScriptedEngine
+
+
+@dataclass
+class Host:
+    """The one engine of all processes, as far as adapters are concerned."""
+
+    paths: dict[str, str] = field(default_factory=dict)
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        self.paths[digest] = path
+
+    async def remove_adapter(self, digest: str) -> None:
+        self.paths.pop(digest, None)
 
 
 @dataclass
@@ -33,7 +46,7 @@ async def keep(path: str, _: Path | None) -> Adapter:
     return Adapter(path * 8, f"/kept/{path}", 4, 8.0, 100)
 
 
-def process(directory: Path, engine: ScriptedTokenEngine, *declared: str) -> Process:
+def process(directory: Path, engine: Host, *declared: str) -> Process:
     models = Models((Model("base", ScriptedEngine(), 1),))
     noted: dict[str, str] = {}
 
@@ -50,8 +63,8 @@ def process(directory: Path, engine: ScriptedTokenEngine, *declared: str) -> Pro
 
 
 @pytest.fixture
-def engine() -> ScriptedTokenEngine:
-    return ScriptedTokenEngine()
+def engine() -> Host:
+    return Host()
 
 
 async def test_what_one_changes_the_others_have_at_the_next_look(tmp_path: Path, engine) -> None:
