@@ -102,6 +102,27 @@ async def test_what_is_sent_twice_is_done_once(node):
     assert [each.remaining for each in await node.standing(limits)] == [9, 55, 5]
 
 
+async def test_a_caller_who_leaves_while_redis_is_asked_takes_nothing(node, clock):
+    limits = [limit(10), limit(5, Measure.CONCURRENT, id_="two")]
+    await node.standing(limits)
+    answered, asked = asyncio.Event(), node._asked
+
+    async def silent(script, arguments):
+        await asked(script, arguments)
+        answered.set()
+        await asyncio.Event().wait()
+
+    node._asked = silent
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(node.reserve("a", limits, ONE))
+        await answered.wait()
+        asking.cancel()
+    node._asked = asked
+    assert [each.remaining for each in await node.standing(limits)] == [9, 4]
+    await node._tell()
+    assert [each.remaining for each in await node.standing(limits)] == [10, 5]
+
+
 async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clock):
     """Redis' Lua has no calendar: ours is compared with Python's, over leap years and the ends of years."""
     day = datetime(1999, 12, 25, 23, 59, 59, tzinfo=UTC)

@@ -114,9 +114,11 @@ class RedisLimiter:
         self._learn(limits)
         try:
             standings = await self._taken(claim, held, [asked_of(limit, amounts) for limit in limits])
+        except asyncio.CancelledError:
+            self._doubt(claim)
+            raise
         except LimitsUnavailable:
-            if len(self._ended) < DOUBTFUL:
-                self._ended.append((claim, Amounts()))  # Redis may have heard of it all the same
+            self._doubt(claim)
             if self._alone is None:
                 raise
             return await self._alone.reserve(claim, limits, amounts)
@@ -169,6 +171,12 @@ class RedisLimiter:
             await self._pause()
 
     # --- how it is done ---
+
+    def _doubt(self, claim: str) -> None:
+        """Ends a claim of which nobody knows whether Redis has heard."""
+        if len(self._ended) < DOUBTFUL:
+            self._ended.append((claim, Amounts()))
+            self._told.set()
 
     def _learn(self, limits: Sequence[Limit]) -> None:
         for limit in limits:
