@@ -42,6 +42,20 @@ READS = ("audit", "usage", "usage?by=model", "usage/entries", "usage/entries?for
          "requests?project=default")  # fmt: skip
 
 
+STATEMENTS = (
+    "a%00b",
+    "'%20OR%20(SELECT%20pg_sleep(30))%20IS%20NOT%20NULL%20--",
+    "%ff%fe",
+    "'%3B%20DROP%20TABLE%20keys%20--",
+)
+"""Ids and filters that PostgreSQL must not get as anything but text; it takes no NUL at all."""
+ASKED_BY_ID = (
+    *("keys/", "users/", "projects/", "limits/", "prices/", "requests/", "audit?target=", "usage?project="),
+    *("usage/entries?model=", "usage/entries?tag:a=", "usage/entries?after=1.", "limits?target="),
+    "requests?project=default&after=",
+)
+
+
 class Failures:
     """Answers of a server; those of failures are kept."""
 
@@ -65,6 +79,18 @@ class Failures:
     def until(self, code, *asked):
         """Asks until it fails so."""
         wait_for(lambda: self.ask(*asked) == code, PATIENCE, code)
+
+    def statements(self):
+        """Nothing that is asked for makes a statement of its own, or fails."""
+        began = time.monotonic()
+        for text in STATEMENTS:
+            for path in ASKED_BY_ID:
+                assert self.ask("GET", f"{ROOT}/{path}{text}") == "", (path, text)
+            assert self.ask("PUT", f"{ROOT}/projects/default/members/{text}", {"role": "owner"}) == ""
+        for path, body in CHANGES.items():
+            assert self.ask("POST", f"{ROOT}/{path}", body | {"note": "a\0b"}) == "", path
+        assert time.monotonic() - began < PATIENCE
+        assert self._client.get(f"{ROOT}/keys", headers=self._admin).status_code == 200
 
     def store(self):
         """Whatever needs the database."""
@@ -100,6 +126,7 @@ def test_no_failure_tells_anything_of_the_machine(tmp_path, redis):
             failures = Failures(client, (home / "admin.key").read_text().strip())
             assert failures.ask("POST", f"{ROOT}/limits", LIMIT) == ""
             wait_for(lambda: failures.ask("POST", "/v1/chat/completions", CHAT) == "", PATIENCE, "an answer")
+            failures.statements()
             token = Issuer(address="http://127.0.0.1:9").token(time.time())
             failures.until("issuer_unavailable", "GET", "/v1/models", None, {"x-api-key": token})
             redis.stop()

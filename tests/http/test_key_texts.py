@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from antiphon.auth.secrets import Pepper, new_key, prefix_of
+from antiphon.auth.secrets import CHECKED, Pepper, new_key, prefix_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.store.base import By, KeptKey
 from tests.http.harness import CHAT, HELLO, KEY
@@ -43,6 +43,7 @@ HOSTILE = {
     "a deep token": "eyJ" + "A" * 4000 + "." + "A" * 3000 + ".A",
     "as long as it may be": "ak_" + "a" * 8189,
     "longer": "ak_" + "a" * 20_000,
+    "what the pepper's mark is made of": CHECKED.decode(),
     "null": "null",
     "undefined": "undefined",
     "a list": "ak_a,ak_b",
@@ -216,4 +217,5 @@ async def test_the_database_holds_digests_and_nothing_of_a_key(server, tmp_path)
         assert secret[16:] not in dump and secret[16:24] not in dump and secret[-8:] not in dump
         assert Pepper(b"p" * 32).digest(secret) in digests
     assert all(len(digest) == 32 for digest in digests)
+    assert bytes.fromhex(Pepper(b"p" * 32).mark) not in digests
     assert ("70" * 16) not in dump and "p" * 32 not in dump

@@ -18,8 +18,8 @@ FEW, MANY = 250, 10_000
 NOISE = 5.0
 """Standard deviations of that chance that pass for chance itself."""
 ENDED = 0.03
-"""What is added for keys that have ended: who sends one has all of it, and a lookup that finds something may be
-tenths of a microsecond apart from one that does not."""
+"""What is added for keys that have ended: who sends one has all of it, and a lookup that finds something may
+be tenths of a microsecond apart from one that does not."""
 LEAK_S = 150e-6
 """By how much longer the leaking server takes; a refusal takes about a third of a millisecond."""
 
