@@ -19,7 +19,7 @@ TELLING = re.compile(
     r"Traceback|File \"|\.py\b|line \d+|0x[0-9a-f]{5}"
     r"|\b(SELECT|INSERT|UPDATE|DELETE|BEGIN|COMMIT)\b|relation |sqlalchemy|psycopg|sqlite|postgres"
     r"|Errno|Error:|Exception|redis://|unix:|https?://|127\.0\.0\.1|localhost"
-    r"|/tmp|/home|/run|/var|\.sock|\.seg|\.db|antiphon-",
+    r"|/(?:tmp|home|run|var)/|\.sock|\.seg|\.db|antiphon-",
     re.IGNORECASE,
 )
 """What no answer of a failure may hold."""
