@@ -236,3 +236,71 @@ async def test_nothing_prints_the_password(own_redis, caplog):
         await limiter.reserve("a", [limit(1)], ONE)
     assert "canary" not in f"{refused.value}{caplog.text}{limiter!r}"
     await limiter.aclose()
+
+
+class OnTheWay:
+    """Holds back what a limiter sends, until it is let through; nobody hears the answer."""
+
+    def __init__(self, limiter: TimedRedis) -> None:
+        self._limiter = limiter
+        self._really = limiter._asked
+        self._sent: asyncio.Future = asyncio.get_running_loop().create_future()
+        limiter._asked = self._asked
+
+    async def _asked(self, script, arguments):
+        self._sent.set_result((script, arguments))
+        await asyncio.Event().wait()
+
+    async def left(self, call) -> None:
+        """The caller goes while its call is on the way."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(call)
+            await self._sent
+            task.cancel()
+        assert task.cancelled()
+        self._limiter._asked = self._really
+
+    async def arrives(self) -> None:
+        await self._really(*self._sent.result())
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after its end"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_caller_that_leaves_while_redis_is_asked_leaves_nothing_counted(node, late, times):
+    limits = [limit(10), limit(1000, OUTPUT, Window.MONTH, "two"), limit(5, Measure.CONCURRENT, id_="three")]
+    await node.standing(limits)
+    await node.reserve("stays", limits, Amounts(1, 0, 30))
+    way = OnTheWay(node)
+    await way.left(node.reserve("leaves", limits, Amounts(1, 0, 400)))
+    if not late:
+        await way.arrives()
+    await asyncio.gather(*(node._asked(node._settle, ["leaves", 0, 0, 0, 0]) for _ in range(times - 1)))
+    await node._tell()
+    if late:
+        await way.arrives()
+    assert [each.remaining for each in await node.standing(limits)] == [9, 970, 4]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after its end"])
+async def test_a_caller_that_leaves_while_more_is_taken_leaves_what_was_used(node, late):
+    budget = limit(1000, OUTPUT, Window.MONTH)
+    await node.reserve("a", [budget], tokens(100))
+    way = OnTheWay(node)
+    await way.left(node.extend("a", tokens(400)))
+    if not late:
+        await way.arrives()
+    await ended(node, "a", tokens(120))
+    if late:
+        await way.arrives()
+    assert (await node.standing([budget]))[0].remaining == 880
+
+
+async def test_all_that_is_settled_is_told_where_two_tell_at_once(node, monkeypatch):
+    """As at the end: `aclose` tells beside `keep_connected`."""
+    monkeypatch.setattr("antiphon.limits.redis.BATCH", 1)
+    budget = limit(100, OUTPUT, Window.DAY)
+    for claim in "abc":
+        await node.reserve(claim, [budget], tokens(20))
+        node.settle(claim, tokens(1))
+    await asyncio.gather(node._tell(), node._tell())
+    assert (await node.standing([budget]))[0].remaining == 97

@@ -98,5 +98,5 @@ async def _shared(
         try:
             yield limiter
         finally:
-            await limiter.aclose()
             keeping.cancel()
+            await limiter.aclose()

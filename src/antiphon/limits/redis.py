@@ -53,6 +53,8 @@ class Held:
     limits: tuple[Limit, ...]
     step: int = 0
     """How often it took more, or may have."""
+    doubtful: bool = False
+    """Whether nobody knows if it took more: Redis may still get to hear of it, even after its end."""
 
 
 class RedisLimiter:
@@ -101,6 +103,8 @@ class RedisLimiter:
         self._ended: deque[tuple[str, Amounts]] = deque()
         """Claims that Redis is to be told of, with what was used."""
         self._told = asyncio.Event()
+        self._telling = asyncio.Lock()
+        """Held while Redis is told: what it was told of is taken off by whoever told it."""
         self._failed: float | None = None
         """When Redis did not answer; None, where it did."""
 
@@ -133,15 +137,21 @@ class RedisLimiter:
         held.step += 1  # also where no answer comes: what Redis may have taken is not taken for the next
         try:
             return await self._taken(claim, held, [amounts.of(limit.measure) for limit in held.limits])
+        except asyncio.CancelledError:
+            held.doubtful = True
+            raise
         except LimitsUnavailable:
+            held.doubtful = True
             if self._alone is None:
                 raise
             return ()
 
     def settle(self, claim: str, amounts: Amounts) -> None:
-        if self._held.pop(claim, None) is not None:
+        if (held := self._held.pop(claim, None)) is not None:
             self._ended.append((claim, amounts))
             self._told.set()
+            if held.doubtful:
+                self._doubt(claim)
         elif self._alone is not None:
             self._alone.settle(claim, amounts)
 
@@ -173,7 +183,7 @@ class RedisLimiter:
     # --- how it is done ---
 
     def _doubt(self, claim: str) -> None:
-        """Ends a claim of which nobody knows whether Redis has heard."""
+        """Ends a claim of which nobody knows whether Redis has heard, or will hear yet."""
         if len(self._ended) < DOUBTFUL:
             self._ended.append((claim, Amounts()))
             self._told.set()
@@ -197,11 +207,12 @@ class RedisLimiter:
 
     async def _tell(self) -> None:
         self._told.clear()
-        while self._ended:
-            batch = list(islice(self._ended, BATCH))
-            await self._asked(self._settle, [each for ended in batch for each in used_said(*ended)])
-            for _ in batch:
-                self._ended.popleft()
+        async with self._telling:
+            while self._ended:
+                batch = list(islice(self._ended, BATCH))
+                await self._asked(self._settle, [each for ended in batch for each in used_said(*ended)])
+                for _ in batch:
+                    self._ended.popleft()
 
     async def _renewed(self) -> None:
         claims = [

@@ -22,6 +22,8 @@ MICROSECOND = 1_000
 DAY_S = 24 * 3600
 """Seconds after which a key that nobody uses expires, but those of periods after 40 times as many; the ledger
 knows what they counted."""
+LATE_S = 60
+"""Seconds after which nobody hears any more of a claim whose caller left."""
 TIME = "redis.call('TIME')"
 """Where the time comes from, as seconds and microseconds."""
 
@@ -29,6 +31,7 @@ SHARED = """
 local BUCKET, BUCKETS, AGAIN = %BUCKET%, %BUCKETS%, 1000000
 local KEPT = {minute = %DAY%, period = 40 * %DAY%}
 local CLAIM, RUNNING = %DAY%, %DAY%
+local OVER, LATE = 2 ^ 53, %LATE%
 local prefix = KEYS[1]
 local time = %TIME%
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -275,11 +278,16 @@ for at = 1, #ARGV, 5 do
       end
     end
   end
-  redis.call('DEL', key('k', id))
+  if claim and claim.step < OVER then
+    redis.call('DEL', key('k', id))
+  else
+    redis.call('SET', key('k', id), cmsgpack.pack({step = OVER, held = {}}), 'EX', LATE)
+  end
 end
 return 'settled'
 """
-"""Arguments: claims, each with what was used: requests, input tokens, output tokens, cost."""
+"""Arguments: claims, each with what was used: requests, input tokens, output tokens, cost. A claim that is
+not there takes nothing any more: its taking may be on its way on another connection."""
 
 RENEW = """
 for at = 2, #ARGV do
@@ -332,7 +340,7 @@ class Scripts:
 
 def scripts(time: str = TIME) -> Scripts:
     """The scripts by a clock, said in Lua."""
-    said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "TIME": time}
+    said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "LATE": LATE_S, "TIME": time}
     shared = SHARED
     for name, value in said.items():
         shared = shared.replace(f"%{name}%", str(value))
