@@ -38,15 +38,17 @@ async def test_a_limit_is_set_shown_changed_and_removed(server):
 
 
 async def test_lists_come_by_pages_and_by_what_they_are_of(server):
-    for number in range(3):
-        await server.asked(server.admin, LIMITS, {**LIMIT, "subject": "model", "target": f"m{number}"})
+    measures = ["tokens", "requests", "cost"]
+    for measure in measures:
+        said = {**LIMIT, "subject": "model", "target": "m", "measure": measure}
+        await server.asked(server.admin, LIMITS, said)
     await server.asked(server.admin, LIMITS, LIMIT)
     found, after = [], ""
     while after is not None:
         page = (await server.asked(server.admin, f"{LIMITS}?subject=model&limit=2{after}")).json()
-        found += [each["target"] for each in page["data"]]
+        found += [each["measure"] for each in page["data"]]
         after = page["next"] and f"&after={page['next']}"
-    assert found == ["m0", "m1", "m2"]
+    assert found == measures
     page = (await server.asked(server.admin, f"{LIMITS}?target=default")).json()
     assert [each["subject"] for each in page["data"]] == ["project"]
 
@@ -111,3 +113,15 @@ async def test_a_key_that_is_rotated_stays_limited(server):
     new = (await server.asked(server.admin, f"{ROOT}/keys/{key}/rotate", {})).json()["id"]
     found = (await server.asked(server.admin, f"{LIMITS}?target={new}")).json()["data"]
     assert [(each["measure"], each["amount"]) for each in found] == [("tokens", 1_000)]
+
+
+async def test_a_limit_under_a_name_that_counts_nothing_is_refused(server):
+    said = {"subject": "model", "measure": "tokens", "window": "day", "amount": 10}
+    for target, words in (
+        ("accounts/fireworks/models/m", "another name of m"),
+        ("nothing", "does not exist"),
+    ):
+        answer = await server.asked(server.admin, f"{ROOT}/limits", said | {"target": target})
+        assert (answer.status, answer.error["param"]) == (400, "target")
+        assert words in answer.error["message"]
+    assert (await server.asked(server.admin, f"{ROOT}/limits", said | {"target": "m"})).status == 201

@@ -103,6 +103,18 @@ async def test_prompt_most_output_and_their_cost_are_taken_before_anything_is_ma
     assert await at.books.used() == [1, 0, 0, 0, 0]
 
 
+async def test_a_budget_of_money_has_room_for_the_dearest_a_prompt_can_be():
+    price = replace(PRICE, cached=9_000_000)
+    assert price.most(5, 10) == price.cost(5, 5, 10) == 5 * 9 + 10 * 10
+    assert PRICE.most(5, 10) == PRICE.cost(5, 0, 10)
+    for amount, passes in ((5 * 9 + 10 * 10, True), (5 * 9 + 10 * 10 - 1, False)):
+        at = Bench(Books(limit(Measure.COST, amount, Window.DAY), prices=(price,)))
+        if passes:
+            await at.run()
+        else:
+            await at.refused(LargerThanLimit)
+
+
 async def test_a_request_that_says_no_most_takes_a_step_and_goes_on_in_steps():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS)), Answer(texts=("a",) * 20))
     await at.run(Output())

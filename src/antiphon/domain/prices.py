@@ -29,6 +29,10 @@ class Price:
     created: int = 0
     note: str = ""
 
+    def most(self, prompt_tokens: int, output_tokens: int) -> int:
+        """Nano-units that a request costs at most, however many of its prompt tokens are cached."""
+        return max(self.cost(prompt_tokens, cached, output_tokens) for cached in (0, prompt_tokens))
+
     def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
         """Nano-units of one request, each half rounded up."""
         cached = self.input if self.cached is None else self.cached

@@ -107,7 +107,7 @@ def _managed(edge: Edge) -> Iterator[Route]:
     gate = [Middleware(Gate, edge)]
     tables = [
         *([] if edge.tenants is None else Admin(edge.tenants).table()),
-        *([] if edge.limiting is None else AdminLimits(edge.limiting).table()),
+        *([] if edge.limiting is None else AdminLimits(edge.limiting, edge.models).table()),
         *([] if edge.pricing is None else PriceRoutes(edge.pricing).table()),
         *([] if edge.recordings is None else RecordingRoutes(edge.recordings).table()),
         *([] if edge.reading is None else UsageRoutes(edge.reading, edge.clock).table()),

@@ -160,7 +160,7 @@ class Reservation:
         """Takes what is missing until so much output is granted."""
         taken, cost = self._taken, 0
         if self._price is not None:
-            cost = self._price.cost(self._prompt, 0, output)
+            cost = self._price.most(self._prompt, output)
         await self._take(Amounts(1, max(self._prompt, taken.input_tokens), output, max(cost, taken.cost)))
         self.granted = output
 

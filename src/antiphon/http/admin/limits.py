@@ -7,7 +7,8 @@ from starlette.responses import Response
 
 from antiphon.auth.limiting import Limiting
 from antiphon.domain.limits import Subject
-from antiphon.errors import InvalidValue
+from antiphon.engines.registry import Models
+from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin import shapes
 from antiphon.http.admin.pages import ROOT, Handler, actor_of, answer, body_of, page, query_of
 from antiphon.http.admin.shapes_limits import LimitChange, LimitPage, NewLimit, limit_card, standing_card
@@ -18,8 +19,9 @@ FILTERS = ("subject", "target")
 class AdminLimits:
     """The handlers over the limits of one server."""
 
-    def __init__(self, limiting: Limiting) -> None:
+    def __init__(self, limiting: Limiting, models: Models) -> None:
         self._limiting = limiting
+        self._models = models
 
     def table(self) -> Iterator[tuple[str, str, Handler]]:
         """Method, path and handler of each."""
@@ -47,6 +49,8 @@ class AdminLimits:
     async def add(self, request: Request) -> Response:
         """Sets a limit."""
         wanted = shapes.decoded(body_of(request), NewLimit).wanted()
+        if wanted.subject is Subject.MODEL:
+            self._require_model(wanted.target)
         return answer(limit_card(await self._limiting.add(actor_of(request), wanted)), 201)
 
     async def change(self, request: Request) -> Response:
@@ -61,3 +65,14 @@ class AdminLimits:
         """Ends a limit."""
         await self._limiting.remove(actor_of(request), request.path_params["limit"])
         return Response(status_code=204)
+
+    def _require_model(self, name: str) -> None:
+        """Raises InvalidValue for a name under which nothing is counted: what is counted is the model that
+        serves, whatever name it was asked by."""
+        if name in self._models:
+            return
+        try:
+            meant = self._models.get(name).name
+        except ModelNotFound as unknown:
+            raise InvalidValue(f"nothing would be counted: {unknown.message}", param="target") from None
+        raise InvalidValue(f"{name} is another name of {meant}; limit that", param="target")
