@@ -75,7 +75,7 @@ async def fill(server, made):
         await new("/keys", {"kind": "access_token", "user": user, "project": project, "note": MARK}),
         await new("/keys", {"kind": "admin", "note": MARK}),
     ]
-    targets = (("key", keys[0]), ("user", user), ("project", project), ("model", MARK))
+    targets = (("key", keys[0]), ("user", user), ("project", project), ("model", "m"))
     limit = {"measure": "tokens", "amount": 77, "window": "day", "note": MARK}
     limits = [await new("/limits", limit | {"subject": noun, "target": id_}) for noun, id_ in targets]
     price = {"models": MARK, "currency": "USD", "input": "1", "output": "2", "note": MARK}
