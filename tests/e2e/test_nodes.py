@@ -73,6 +73,21 @@ def test_what_one_server_changes_holds_on_the_other(store, tmp_path):
         heard("made on the machine itself", lambda: status(here, out.read_text()) == 200)
 
 
+def test_a_second_server_of_one_home_holds_requests_to_their_limits_too(tmp_path):
+    """Only one of them brings the ledger into the database; each counts for itself."""
+    env = environment(tmp_path / "home", f"sqlite:///{tmp_path}/shared.db")
+    with serving(env=env), serving(env=env) as second, second.client() as there:
+        admin = bearer((tmp_path / "home" / "admin.key").read_text())
+        made = there.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
+        asked = {"subject": "key", "target": made["id"], "measure": "requests", "amount": 2, "window": "day"}
+        assert there.post("/admin/v1/limits", json=asked, headers=admin).status_code == 201
+        key = bearer(made["secret"])
+        statuses = [there.post("/v1/chat/completions", json=CHAT, headers=key).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert there.get("/health/ready").status_code == 200
+        assert len(second.records("ledger_drained_elsewhere")) == 1
+
+
 def test_a_node_with_another_pepper_does_not_start(postgresql, tmp_path):
     env = environment(tmp_path / "one", postgresql)
     with serving(env=env):

@@ -178,6 +178,24 @@ def test_two_drains_take_turns(spools, drains):
     assert list(other.rows) == list(kept.rows)
 
 
+def test_a_drain_beside_another_says_so_once_and_waits_for_it_no_longer_than_a_moment(spools, drains, caplog):
+    spools()
+    first = drains(Kept())
+    wait_for(lambda: first.standing.drains)
+    with caplog.at_level(logging.INFO, "antiphon"):
+        second = drains(Kept())
+        began = time.monotonic()
+        assert not second.drain_now(20 * SOON)
+        assert not second.drain_now(20 * SOON)
+        assert time.monotonic() - began < SOON
+        assert second.standing.elsewhere
+        assert events(caplog) == ["ledger_drained_elsewhere"]
+        first.stop(SOON)
+        assert second.drain_now(SOON)
+        assert not second.standing.elsewhere
+        assert events(caplog) == ["ledger_drained_elsewhere", "ledger_drained_here"]
+
+
 def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, caplog):
     spool, kept = spools(), Kept()
     kept.away = True

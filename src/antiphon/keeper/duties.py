@@ -33,10 +33,11 @@ async def draining(settings: Settings, entries: Entries) -> AsyncIterator[Drain]
 @asynccontextmanager
 async def seeding(entries: Entries, drain: Drain | None, clock: Clock) -> AsyncIterator[LedgerSeeds]:
     """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
-    it, where it runs in this process."""
+    it, where it runs in this process. Where another process drains, as with two servers of one directory,
+    that one has had a moment for it, and the ledger is taken as it is."""
 
     def drained() -> None:
-        if drain is not None and not drain.drain_now():
+        if drain is not None and not drain.drain_now() and not drain.standing.elsewhere:
             raise StoreUnavailable("what was written down is not in the database yet")
 
     seeds = LedgerSeeds(entries, clock.wall, drained)

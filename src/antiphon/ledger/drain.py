@@ -37,6 +37,10 @@ MOST_PAUSE_S = 5.0
 DRAIN_S = 5.0
 """Seconds for which the database is waited for where nobody says how long."""
 
+ELSEWHERE_S = 1.0
+"""Seconds for which another process that drains is given time to bring in what ended by now. It tells nobody,
+and needs a pause and a transaction."""
+
 BATCH = 500
 """Entries of one transaction."""
 
@@ -54,6 +58,8 @@ class DrainStanding:
     """Why the database takes nothing now; empty where it does."""
     waiting: int = 0
     """Entries that were read and are not in the database; more may lie in the spool."""
+    elsewhere: bool = False
+    """Whether another process was seen to be the node's drain."""
 
 
 class Drain:
@@ -66,6 +72,7 @@ class Drain:
         self._unreadable: set[Path] = set()
         self._found: list[Entry] = []
         self._drains = False
+        self._elsewhere = False
         self._away = ""
         self._pause = PAUSE_S
         self._stopping = False
@@ -79,7 +86,7 @@ class Drain:
     @property
     def standing(self) -> DrainStanding:
         """As of now; may be asked from any thread."""
-        return DrainStanding(self._drains, self._away, len(self._found))
+        return DrainStanding(self._drains, self._away, len(self._found), self._elsewhere)
 
     def start(self) -> None:
         """Begins; returns at once. Raises StartupError where files cannot be locked there."""
@@ -89,11 +96,16 @@ class Drain:
 
     def drain_now(self, within: float = DRAIN_S) -> bool:
         """Blocks until everything that ended by now is in the database; false where it is not in so many
-        seconds."""
+        seconds. Where another process drains, nobody knows; it is given `ELSEWHERE_S`, and the answer is
+        false unless it left meanwhile."""
         with self._progress:
             wanted = self._wanted = self._rounds + 1
             self._awake.set()
-            return self._progress.wait_for(lambda: self._clean >= wanted, within)
+            if self._progress.wait_for(lambda: self._clean >= wanted, min(within, ELSEWHERE_S)):
+                return True
+            if self._elsewhere:
+                return False
+            return self._progress.wait_for(lambda: self._clean >= wanted, within - ELSEWHERE_S)
 
     def stop(self, within: float) -> bool:
         """Inserts what is there, and ends; blocks. False where it is not done in so many seconds: the spool
@@ -109,15 +121,24 @@ class Drain:
         lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             while not take_lock(lock):
+                self._waits()
                 self._rest()
                 if self._stopping:
                     return
-            self._drains = True
+            if self._elsewhere:
+                record("ledger_drained_here", logging.INFO)
+            self._drains, self._elsewhere = True, False
             self._signal(away=False)
             self._drain()
         finally:
             self._drains = False
             os.close(lock)
+
+    def _waits(self) -> None:
+        """Says once that another process is the node's drain."""
+        if not self._elsewhere:
+            record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
+        self._elsewhere = True
 
     def _drain(self) -> None:
         """Until it is told to stop, and what had ended by then is in the database, or cannot get there."""
