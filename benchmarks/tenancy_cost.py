@@ -112,7 +112,7 @@ async def keyed(listener: socket.socket, store: str, home: Path) -> None:
     """On."""
     said = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
     settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
-    managed = managing(settings, clock)
+    managed = managing(settings, clock, home)
     await managed.tenants.load()
     async with keeping_account(settings, managed, clock, None) as account:
         begun = home / "begun"

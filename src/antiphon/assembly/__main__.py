@@ -75,7 +75,8 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         models = models_over(hosts, clock, settings)
-        managed = managing(settings, clock) if settings.keys.enabled else None
+        runtime_directory = Path(config.runtime)
+        managed = managing(settings, clock, runtime_directory) if settings.keys.enabled else None
         account = None
         try:
             if managed is not None:
@@ -85,7 +86,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 )
             accounting = None if account is None else account.accounting
             edge = shared(edge_of(settings, models, clock, managed, accounting), config)
-            adapters = adapters_over(hosts, edge, settings, Board(Path(config.runtime), ADAPTERS))
+            adapters = adapters_over(hosts, edge, settings, Board(runtime_directory, ADAPTERS))
         except (StartupError, StoreUnavailable) as refused:
             _refuse(status, refused)
         if lends(settings.lora):

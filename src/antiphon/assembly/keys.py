@@ -1,6 +1,7 @@
 """What an HTTP process has only where keys are on. The database's library is imported nowhere else."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.auth.changes import Changes
@@ -11,6 +12,7 @@ from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
 from antiphon.domain.context import Clock
+from antiphon.ipc.siblings import Siblings
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.pipeline.rules import Rulebook
 from antiphon.settings import Settings
@@ -35,15 +37,18 @@ class Managed:
     reading: Reading
     recorder: StoreRecorder
     recordings: Recordings
+    siblings: Siblings
 
     def close(self) -> None:
         """Lets go of the store, when nothing asks it any more."""
         self.reading.close()
         self.tenants.close()
+        self.siblings.close()
 
 
-def managing(settings: Settings, clock: Clock) -> Managed:
-    """Nothing is read yet: `tenants.load` does."""
+def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
+    """Nothing is read yet: `tenants.load` does. `runtime`: the server's directory, in which its processes
+    find each other."""
     from antiphon.store.database import Database
     from antiphon.store.feed import SqlFeed
     from antiphon.store.records import SqlRecords
@@ -62,8 +67,13 @@ def managing(settings: Settings, clock: Clock) -> Managed:
         keyring.learn(directory)
         rulebook.learn(directory.limits, directory.prices)
         recorder.learn(directory)
+        siblings.knows(directory.revision)
 
-    changes = Changes(tenancy, [learn], clock.wall, SqlFeed(database))
+    siblings = Siblings(runtime)
+    feed = SqlFeed(database, siblings.wait)
+    changes = Changes(tenancy, [learn], clock.wall, feed, siblings.reached)
     tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
     pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
-    return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, recorder, recordings)
+    return Managed(
+        database, changes, keyring, rulebook, tenants, pricing, reading, recorder, recordings, siblings
+    )

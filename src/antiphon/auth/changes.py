@@ -8,7 +8,7 @@ again. Holds no rule of who may do what; `auth.policy` does.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -45,13 +45,15 @@ class Changes:
         listeners: Sequence[Callable[[Directory], None]],
         clock: Callable[[], float],
         feed: Feed | None = None,
+        reached: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         """`listeners` are told each new directory, in the thread. `clock`: Unix seconds. `feed` tells what
-        other processes change."""
+        other processes change. `reached` waits until the other processes of this server know a revision."""
         self._store = store
         self._listeners = listeners
         self._clock = clock
         self._feed = feed
+        self._reached = reached
         self._view = _View(Directory(), Known.of(Directory()))
         self._thread = ThreadPoolExecutor(1, "antiphon-store")
         """One change at a time; and each to its end, whether or not the caller still waits."""
@@ -83,11 +85,15 @@ class Changes:
     async def made(self, work: Callable[[], T]) -> T:
         """Makes a change: `work` checks it against `policy` and `directory`, has the store write it as `by`
         says, tells `learn`, and returns what is answered. It runs in the thread, and once more from its
-        beginning where another process was faster, so it changes nothing else.
+        beginning where another process was faster, so it changes nothing else. What it answers holds in
+        every process of this server.
 
         Raises what `work` raises; StoreUnavailable; Conflict where others are always faster.
         """
-        return await self.threaded(lambda: self._made(work))
+        made = await self.threaded(lambda: self._made(work))
+        if self._reached is not None:  # not in the thread: two that change something must hear each other
+            await self._reached(self.directory.revision)
+        return made
 
     async def threaded(self, work: Callable[[], T]) -> T:
         """Runs what only asks the store, after the changes that were asked for before."""

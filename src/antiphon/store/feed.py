@@ -1,7 +1,8 @@
 """Hears from the database what changes of the directory, whichever process or node changes it.
 
 SQLite has a counter that moves with every change of the file; it is looked at five times a second, at the
-price of a look into shared memory. PostgreSQL tells its listeners when a change is kept; the revision is read
+price of a look into shared memory, and at once where a process of the same server says that it changed
+something. PostgreSQL tells its listeners when a change is kept; the revision is read
 once a second beside that, so that a lost word costs no more than the second.
 """
 
@@ -31,9 +32,11 @@ CLOSING_S = 2.0
 class SqlFeed:
     """`store.base.Feed` over a database: one thread, and one connection of its own."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, wait: Callable[[float], object] | None = None) -> None:
+        """`wait` blocks for so many seconds, or until somebody says that something changed; for SQLite."""
         self._database = database
         self._over = threading.Event()
+        self._wait = wait or self._over.wait
         self._thread: threading.Thread | None = None
         self._pause = SHORTEST_S
 
@@ -72,24 +75,24 @@ class SqlFeed:
     def _revisions(self) -> Generator[int]:
         """The revision now, and each time that it is another one."""
         with self._database.alone() as connection:
-            moves = _told if connection.dialect.name == "postgresql" else _counted
+            postgresql = connection.dialect.name == "postgresql"
+            moves = _told(connection, self._over) if postgresql else self._counted(connection)
             known = None
-            for _ in moves(connection, self._over):
+            for _ in moves:
                 revision = revision_of(connection)
                 if revision != known:
                     yield revision
                     known = revision
 
-
-def _counted(connection: Connection, over: threading.Event) -> Iterator[None]:
-    """Each time that SQLite's counter has moved, and at first."""
-    seen = None
-    while not over.is_set():
-        counter = connection.exec_driver_sql("PRAGMA data_version").scalar()
-        if counter != seen:
-            seen = counter
-            yield
-        over.wait(LOOK_S)
+    def _counted(self, connection: Connection) -> Iterator[None]:
+        """Each time that SQLite's counter has moved, and at first."""
+        seen = None
+        while not self._over.is_set():
+            counter = connection.exec_driver_sql("PRAGMA data_version").scalar()
+            if counter != seen:
+                seen = counter
+                yield
+            self._wait(LOOK_S)
 
 
 def _told(connection: Connection, over: threading.Event) -> Iterator[None]:
