@@ -33,6 +33,22 @@ MIXTURES: dict[str, dict[str, float]] = {
         "tool_drill": 0.02,
         "choice": 0.2,
     },
+    "plain calls": {
+        "fact": 0.15,
+        "facts": 0.02,
+        "talk": 0.03,
+        "knowledge": 0.02,
+        "skill": 0.11,
+        "mixed": 0.02,
+        "recall": 0.03,
+        "obeyed": 0.05,
+        "tools": 0.43,
+        "text": 0.0005,
+        "long": 0.0003,
+        "drill": 0.04,
+        "tool_drill": 0.02,
+        "choice": 0.06,
+    },
     "all": {
         "fact": 0.25,
         "facts": 0.03,
@@ -53,6 +69,7 @@ RUNS = {
     "copying": 0.6,
     "mostly copying": 0.5,
     "mostly calls": 0.15,
+    "plain calls": 0.1,
     "all": 0.2,
 }  # chance of repeated random tokens first
 
@@ -95,12 +112,19 @@ COURSES = (
         peak=0.6,
         legs=(Leg(mixture="mostly calls", minutes=86.0, tokens=6_144, seed=24, documents=900_000),),
     ),
+    Course(
+        peak=0.5,
+        legs=(
+            Leg(mixture="plain calls", minutes=7.0, tokens=6_144, seed=25, documents=900_000),
+            Leg(mixture="plain calls", minutes=49.0, tokens=6_144, seed=26, documents=900_000),
+        ),
+    ),
 )
 LEGS = tuple(leg for course in COURSES for leg in course.legs)
 MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
-FALL = 0.5  # share of a course over which the learning rate falls to nothing
-ASIDE = 0.1  # weight of what the assistant does not say, against 1 for what it says
+FALL = 0.6  # share of a course over which the learning rate falls to nothing
+ASIDE = 0.01  # weight of what the assistant does not say, against 1 for what it says
 NAMED = 3.0  # weight of the name that a tool call says: the tool that was chosen
 SHOWN = 0.0  # weight of what the system turn shows
 MUON_RATE = 0.02  # peak learning rate of the matrices

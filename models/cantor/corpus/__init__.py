@@ -29,8 +29,8 @@ from models.cantor.corpus.tools import (
 from models.cantor.recipe import LEGS, MIXTURES
 
 NEWLINE = "\n"
-OTHER_TOOLS = (0, 1, 1, 1, 2, 2, 2, 3, 3, 4)  # shown beside the first
-CHOICES = (2, 3, 4, 4, 5, 6, 7)  # tools of which one has to be chosen
+OTHER_TOOLS = (0, 1, 1, 1, 1, 2, 2, 2, 2, 3)  # shown beside the first
+CHOICES = (2, 2, 3, 3, 4, 5)  # tools of which one has to be chosen
 REQUESTS = (1, 2, 3, 4, 5, 6)  # made of the tools that a document shows
 GREETINGS = (
     "Hi. ",
@@ -193,9 +193,9 @@ class Corpus:
 
     def _task(self, rng: random.Random) -> Task:
         roll = rng.random()
-        if roll < 0.55:
+        if roll < 0.65:
             return make_task(rng.choice(self.kinds.all), rng)
-        return composed_task(rng) if roll < 0.9 else invent_task(rng)
+        return composed_task(rng) if roll < 0.92 else invent_task(rng)
 
     def _distractor(self, task: Task, rng: random.Random) -> Task:
         """A tool that is not asked for, often one that is much like the tool that is."""

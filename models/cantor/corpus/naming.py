@@ -39,16 +39,51 @@ MEANINGS = {  # what a parameter of a kind holds, as somebody would describe it
 }
 
 
+IMPERATIVES = frozenset(
+    "add adjust answer apply approve archive arrange ask assign book borrow brew bring buy calculate"
+    " call cancel capture change charge check choose clean close compose compute convert copy count"
+    " create crop cut define delete dial dim divide draw drop encode enter erase evaluate exchange"
+    " execute export extract feed fetch find flip follow forward generate get give have install invite"
+    " list load lock log look make mark measure merge move multiply mute open order paint pause pay pick"
+    " ping play plan post print publish push put query read record refund register reject remind remove"
+    " rename rent reply request reschedule reserve reset resize restart restore retrieve return reverse"
+    " roll rotate run save scan schedule search sell send set share show sign skip spell split start"
+    " stop store subscribe subtract summarise switch take tell toss track transfer translate turn unlock"
+    " update upload wake warm water write".split()
+)
+PURPOSES = ("Use this to {}.", "Use this tool to {}.", "A tool to {}.", "Lets the user {}.", "Lets you {}.")
+
+
+def described(text: str, rng: random.Random) -> str:
+    """A description that tells what to do; now and then what the tool does, or what it is for."""
+    verb, _, rest = text.rstrip(".").partition(" ")
+    if verb.lower() not in IMPERATIVES or not rest:
+        return text
+    roll = rng.random()
+    if roll < 0.6:
+        return text
+    if roll < 0.8:
+        return f"{third_person(verb)} {rest}."
+    return rng.choice(PURPOSES).format(f"{verb.lower()} {rest}")
+
+
+def third_person(verb: str) -> str:
+    """The form of a verb that "it" takes."""
+    if verb.endswith("y") and verb[-2] not in "aeo":
+        return f"{verb[:-1]}ies"
+    return verb + ("es" if verb.endswith(("s", "sh", "ch", "x", "o")) else "s")
+
+
 def parameter_name(alias: str, rng: random.Random) -> str:
     """A parameter's name: mostly as it is, else longer, in camel case or without meaning."""
     roll = rng.random()
-    if roll < 0.8:
+    if roll < 0.88:
         return alias
-    if roll < 0.86:
+    if roll < 0.91:
         return rng.choice(BEFORE) + alias
-    if roll < 0.92:
+    if roll < 0.94:
         return alias + rng.choice(AFTER)
-    if roll < 0.95:
+    if roll < 0.97:
         return camel(f"{alias}_{rng.choice(('name', 'value', 'text', 'input'))}")
     return invented(rng).lower() if rng.random() < 0.5 else rng.choice(("arg", "x", "p", "field", "v")) + "1"
 
@@ -56,13 +91,13 @@ def parameter_name(alias: str, rng: random.Random) -> str:
 def tool_name(alias: str, rng: random.Random) -> str:
     """A tool's name: mostly as it is, else with something before or after it, or in another case."""
     roll = rng.random()
-    if roll < 0.78:
+    if roll < 0.86:
         return alias
-    if roll < 0.84:
+    if roll < 0.89:
         return rng.choice(TOOL_BEFORE) + alias
-    if roll < 0.9:
+    if roll < 0.92:
         return alias + rng.choice(TOOL_AFTER)
-    return camel(alias) if roll < 0.96 else alias.replace("_", "-")
+    return camel(alias) if roll < 0.97 else alias.replace("_", "-")
 
 
 def camel(name: str) -> str:

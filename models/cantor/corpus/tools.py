@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.cantor.corpus.composed import Composed, compose, once_more
+from models.cantor.corpus.composed import FRAMES, Composed, compose, once_more
 from models.cantor.corpus.grammar import HERE, Choice, draw, parse
 from models.cantor.corpus.material import COMMON, invented
-from models.cantor.corpus.naming import parameter_name, schema_of, tool_name
+from models.cantor.corpus.naming import IMPERATIVES, described, parameter_name, schema_of, tool_name
 from models.cantor.corpus.values import Value, draw_value, said
 
 GIVEN = re.compile(r"\{(\w+)(?:=(\w+))?\}")  # {x}: the value of x; {x=on}: x is "on", and nothing is said
+FRAMED = 0.3  # share of requests that may be put into a longer sentence
+ASKED = ("Can", "Could", "Would")
 TRIES = 4  # requests drawn for a tool that has to have what they give
 NEAR = 6  # kinds that stand this near in a file are alike
 LITERALS: Mapping[str, bool] = {"true": True, "false": False}
@@ -96,7 +98,9 @@ def make_task(kind: Kind, rng: random.Random) -> Task:
         properties[name] = schema_of(value_kind, name, alias, rng, optional=key not in given)
         names[key] = (name, value_kind)
     alias = kind.names[0] if rng.random() < 0.4 else rng.choice(kind.names)
-    function = _function(tool_name(alias, rng), rng.choice(kind.descriptions), properties, rng)
+    function = _function(
+        tool_name(alias, rng), described(rng.choice(kind.descriptions), rng), properties, rng
+    )
     return _asked(Task(function, request, {}, kind, names=names), rng)
 
 
@@ -116,7 +120,7 @@ def _asked(task: Task, rng: random.Random) -> Task:
             value = draw_value(value_kind, rng) if set_to is None else LITERALS.get(set_to, set_to)
             arguments[name], spoken[key] = value, "" if set_to else said(value, rng)
     request = GIVEN.sub(lambda match: spoken[match[1]], task.request)
-    return replace(task, request=_tidy(request), arguments=arguments)
+    return replace(task, request=_framed(_tidy(request), rng), arguments=arguments)
 
 
 def again(task: Task, rng: random.Random) -> Task | None:
@@ -136,6 +140,17 @@ def _tidy(request: str) -> str:
     """One space where several came together, and none before a mark at the end."""
     request = " ".join(request.split(" ")) if "  " not in request else re.sub(" +", " ", request)
     return re.sub(r" ([.?])$", r"\1", request.strip())
+
+
+def _framed(request: str, rng: random.Random) -> str:
+    """A request that begins with what is to be done, asked more politely now and then."""
+    verb, _, rest = request.partition(" ")
+    if rng.random() > FRAMED or verb.lower() not in IMPERATIVES or not request.endswith("."):
+        return request
+    frame = rng.choice(FRAMES)
+    framed = frame.format(f"{verb.lower()} {rest[:-1]}")
+    framed = framed[0].upper() + framed[1:]
+    return framed + ("?" if frame.startswith(ASKED) else rng.choice((".", ".", " please.", "")))
 
 
 def _function(

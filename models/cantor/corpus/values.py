@@ -42,7 +42,7 @@ def draw_value(kind: str, rng: random.Random) -> Value:
         return list(dict.fromkeys(str(draw_value(tail, rng)) for _ in range(rng.choice((2, 2, 3, 3, 4)))))
     if head in MAKERS:
         return MAKERS[head](rng)
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         return (
             invented(rng).capitalize() if head in ("city", "name", "country", "language") else invented(rng)
         )
