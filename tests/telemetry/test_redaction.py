@@ -1,12 +1,13 @@
 """What is found in texts and taken out, what is left alone, and that no text takes long."""
 
 import json
+import threading
 import time
 
 import pytest
 
 from antiphon.domain.recording import Redaction
-from antiphon.telemetry.redaction import PATTERNS, redacted, redacted_json
+from antiphon.telemetry.redaction import CUT, PATTERNS, PIECE, redacted, redacted_json
 
 ALL = frozenset(Redaction)
 
@@ -77,3 +78,60 @@ def test_no_text_takes_long(kind, piece):
     began = time.perf_counter()
     PATTERNS[kind].sub("", text)
     assert time.perf_counter() - began < 5.0
+
+
+SLOW = {
+    "addresses that are none": ("a" * 64 + "@") * 20_000,
+    "letters": "abcdefgh" * 200_000,
+    "tokens that are none": ("eyJ" + "a" * 9 + "-") * 100_000,
+    "digits": "1 " * 600_000,
+    "colons": "1:" * 600_000,
+    "numbers": "+49(" * 300_000,
+}
+
+
+@pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
+def test_other_threads_get_their_turn_whatever_is_looked_through(text):
+    """The longest that the interpreter was held: seconds, where a pattern looks through a whole text."""
+    over, longest = threading.Event(), [0.0]
+
+    def turn() -> None:
+        last = time.monotonic()
+        while not over.is_set():
+            over.wait(0.001)
+            longest[0], last = max(longest[0], time.monotonic() - last), time.monotonic()
+
+    thread = threading.Thread(target=turn)
+    thread.start()
+    said = redacted_json(json.dumps({"prompt": text}), ALL, 300_000)
+    over.set()
+    thread.join()
+    assert len(said) <= 300_000 + len(CUT)
+    assert longest[0] < 0.5
+
+
+@pytest.mark.parametrize("before", range(PIECE - 30, PIECE + 2, 3))
+@pytest.mark.parametrize(
+    "secret",
+    ["ann@example.com", "4111 1111 1111 1111", "+49 170 123 4567", "sk-" + "a1" * 12, "192.168.10.20"],
+)
+def test_what_lies_across_pieces_is_found(before, secret):
+    words = f"{'word ' * (before // 5)}{'x' * (before % 5)}, {secret}, more"
+    for text in (words, f"{'x, ' * (before // 3)}{secret} more"):
+        said = redacted(text * 2, ALL)
+        assert secret not in said
+        assert secret[-6:] not in said
+
+
+def test_what_is_cut_is_said_and_cut_into_nothing():
+    text = "ann@example.com, " * 5_000
+    assert "ann" not in redacted_json(json.dumps([text]), ALL, 40_000)
+    said = redacted_json(json.dumps({"a": "x, " * 20_000, "b": [1, 2, "ann@example.com"]}), ALL, 1_000)
+    assert said.endswith(CUT)
+    assert len(said) == 1_000 + len(CUT)
+    assert redacted_json("no json " * 1_000, ALL, 100).endswith(CUT)
+    assert redacted_json("[1, 2]", ALL, 6) == "[1, 2]"
+
+
+def test_a_local_part_of_any_length_goes_whole():
+    assert redacted("to " + "a" * 100 + "@example.com", ALL) == "to [email]"

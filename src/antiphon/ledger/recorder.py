@@ -21,7 +21,6 @@ MOST_BYTES = 32 << 20
 """Of texts that wait to be kept."""
 LONGEST = 256 << 10
 """Characters of each text that are kept."""
-CUT = " [cut]"
 BATCH = 50
 PAUSE_S = 0.5
 """Seconds between two looks."""
@@ -118,13 +117,9 @@ def size(record: Record) -> int:
 
 
 def _cleaned(record: Record, recording: Recording) -> Record:
-    """As it is kept: redacted first, so that nothing is cut into what is no longer found."""
+    """As it is kept: cut where nothing is cut into that is no longer found then."""
     return replace(
         record,
-        request=_cut(redacted_json(record.request, recording.redact)),
-        answer=_cut(redacted_json(record.answer, recording.redact)),
+        request=redacted_json(record.request, recording.redact, LONGEST),
+        answer=redacted_json(record.answer, recording.redact, LONGEST),
     )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST] + CUT
