@@ -270,6 +270,16 @@ async def test_keys_may_be_named_and_a_key_that_is_not_for_signing_is_none(world
     assert world.issuer.asked == [ADDRESS + "/keys"]
 
 
+async def test_a_key_without_a_usable_id_is_left_out_and_others_are_taken(world):
+    await world.add()
+    odd = SigningKey("odd")
+    odd.public["kid"] = ["x"]
+    world.issuer.keys.append(odd)
+    assert await world.verify(world.token())
+    world.ahead += FRESH + 1
+    assert await world.verify(world.token(sub="again"))
+
+
 async def test_users_are_added_only_where_that_is_set(world):
     assert await world.refused(world.token())
     world.sign_on("staff=default:viewer", add_users=True)

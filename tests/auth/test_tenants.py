@@ -178,6 +178,31 @@ async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
         await world.tenants.rotate_key(ann, wide.key.id, 0)
 
 
+async def test_a_confined_key_changes_no_members_who_would_be_confined_to_nothing(world):
+    for grant in (Grant(("m",)), Grant(None, ("/admin/*",))):
+        ann = await world.actor(world.ann, grant=grant)
+        with pytest.raises(PermissionDenied, match="confined"):
+            await world.tenants.put_member(ann, world.one, world.dan, Role.OWNER)
+        with pytest.raises(PermissionDenied, match="confined"):
+            await world.tenants.remove_member(ann, world.one, world.ben)
+    ann = await world.actor(world.ann)
+    assert (await world.tenants.put_member(ann, world.one, world.dan, Role.VIEWER)).role is Role.VIEWER
+
+
+async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch):
+    monkeypatch.setattr("antiphon.auth.policy.MOST_KEYS", 3)
+    ann = await world.actor(world.ann)
+    token = WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann)
+    service = WantedKey(KeyKind.SERVICE, project=world.one)
+    for wanted, room in ((token, 2), (service, 3)):
+        made = [(await world.tenants.add_key(ann, wanted)).key.id for _ in range(room)]
+        with pytest.raises(Conflict, match="revoke some first"):
+            await world.tenants.add_key(ann, wanted)
+        await world.tenants.revoke_key(ann, made[0])
+        assert (await world.tenants.add_key(ann, wanted)).secret
+        assert (await world.tenants.add_key(ADMIN, wanted)).secret
+
+
 async def test_a_token_for_one_project_makes_none_for_others(world):
     await world.tenants.put_member(ADMIN, world.two, world.ann, Role.OWNER)
     wide = await world.token(world.ann)

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -242,10 +243,10 @@ class OnTheWay:
     """Holds back what a limiter sends, until it is let through; nobody hears the answer."""
 
     def __init__(self, limiter: TimedRedis) -> None:
-        self._limiter = limiter
+        self._limiter: Any = limiter
         self._really = limiter._asked
-        self._sent: asyncio.Future = asyncio.get_running_loop().create_future()
-        limiter._asked = self._asked
+        self._sent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._limiter._asked = self._asked
 
     async def _asked(self, script, arguments):
         self._sent.set_result((script, arguments))

@@ -7,8 +7,13 @@ from typing import Protocol, TypeVar
 from antiphon.auth.keyring import Known
 from antiphon.domain.identity import Actor, ActorKind, within
 from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
-from antiphon.errors import InvalidValue, MissingParameter, NotFound, PermissionDenied
+from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.store.base import Directory
+
+MOST_KEYS = 1_000
+"""Living access tokens of one user, and service keys of one project, unless the operator makes more."""
+LAST = 2**62
+"""Unix seconds that nothing lasts beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,10 @@ class Policy:
         found(self.projects(actor), project, "project")
         if not (actor.admin or self.owns(actor, project)):
             raise PermissionDenied("only an owner of the project may change its members")
+        if not actor.admin and actor.grant != EVERYTHING:
+            raise PermissionDenied(
+                "this key is confined to models or paths, and members are not: use one that is not confined"
+            )
 
     def owns(self, actor: Actor, project: str | None) -> bool:
         """Whether a user is an owner of the project in which the token speaks."""
@@ -128,6 +137,21 @@ class Policy:
             self._require_token_mintable(actor, wanted)
         if wanted.expires is not None and wanted.expires <= self._now:
             raise InvalidValue("the key would end before it begins", param="expires_at")
+        if not actor.admin:
+            self._require_few(wanted)
+
+    def _require_few(self, wanted: WantedKey) -> None:
+        """Every key is in the memory of every process. Raises Conflict."""
+        alike = (
+            kept.key
+            for kept in self._directory.keys
+            if (kept.key.kind, kept.key.user) == (wanted.kind, wanted.user)
+            and (wanted.kind is KeyKind.ACCESS_TOKEN or kept.key.project == wanted.project)
+        )
+        living = (each for each in alike if each.revoked is None and (each.expires or LAST) > self._now)
+        if sum(1 for _ in living) >= MOST_KEYS:
+            whose = wanted.user or wanted.project
+            raise Conflict(f"{whose} has {MOST_KEYS} keys of this kind already: revoke some first")
 
     def _require_token_mintable(self, actor: Actor, wanted: WantedKey) -> None:
         user = _required(wanted.user, "user")

@@ -109,10 +109,15 @@ class SigningKeys:
             usable = jwt.PyJWKSet.from_dict(dict(said)).keys
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
             raise IssuerUnavailable(f"the issuer's keys cannot be read: {type(problem).__name__}") from None
-        keys = {key.key_id: key for key in usable if key.public_key_use in (None, "sig")}
+        keys = {key.key_id: key for key in usable if _signs(key)}
         if {kid: key.key for kid, key in keys.items()} != {kid: key.key for kid, key in self._keys.items()}:
             self.generation += 1
         self._keys, self._fetched = keys, self._monotonic()
+
+
+def _signs(key: jwt.PyJWK) -> bool:
+    """Whether a key is for signatures, and found by its id. What is fetched may be anything."""
+    return key.public_key_use in (None, "sig") and isinstance(key.key_id, str | None)
 
 
 def is_private(url: str) -> bool:

@@ -63,6 +63,13 @@ def set_limit(
     """Set a limit, or another amount where there is such a limit; prints its id."""
     from antiphon.cli import admin
 
+    if (window is None) != (measure is Measure.CONCURRENT):
+        raise typer.BadParameter(
+            f"{measure} {'is counted at once' if window else 'is counted in a time'}: "
+            + ("leave it out" if window else f"say {', '.join(Window)}"),
+            param_hint="--per",
+        )
+
     def work(server: "Admin") -> None:
         wanted = {"measure": measure, "window": window, "models": models}
         known = server.listed("limits", subject=subject, target=target)
