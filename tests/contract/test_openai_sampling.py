@@ -1,6 +1,5 @@
 """Every field of sampling that the client sends changes what cantor says, in the way its name promises."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,11 +50,13 @@ def test_allowed_tokens_are_the_only_ones(fox: openai.OpenAI) -> None:
 @pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
 def test_penalties_make_words_rarer(fox: openai.OpenAI, penalty: str) -> None:
     allowed = [token for text, token in words(fox, "the fox and hen saw cat by day").items() if text != " "]
-    asked = {"allowed_token_ids": allowed, "temperature": 2, "max_tokens": 100}
-    free, punished = said(fox, **asked), said(fox, **asked, **{penalty: 2})
-    courted = said(fox, **asked, **{penalty: -2})
-    most = [Counter(choice.logprobs.tokens).most_common(1)[0][1] for choice in (punished, free, courted)]
-    assert most[0] < min(most[1:])
+    asked = {"allowed_token_ids": allowed, "temperature": 2, "max_tokens": 8}
+
+    def said_again(value: float) -> int:
+        drawn = [said(fox, **asked, **{penalty: value, "seed": seed}).logprobs.tokens for seed in range(8)]
+        return sum(len(tokens) - len(set(tokens)) for tokens in drawn)
+
+    assert said_again(2) < said_again(0) < said_again(-2)
 
 
 def test_repetition_counts_the_prompt_too(fox: openai.OpenAI) -> None:
