@@ -242,8 +242,8 @@ async def test_nothing_prints_the_password(own_redis, caplog):
 class OnTheWay:
     """Holds back what a limiter sends, until it is let through; nobody hears the answer."""
 
-    def __init__(self, limiter: TimedRedis) -> None:
-        self._limiter: Any = limiter
+    def __init__(self, limiter: Any) -> None:
+        self._limiter = limiter
         self._really = limiter._asked
         self._sent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._limiter._asked = self._asked
