@@ -229,3 +229,20 @@ def test_a_copy_of_what_is_no_file_is_refused(postgresql, tmp_path):
         database.ready()
         with pytest.raises(StoreRefused, match="pg_dump"):
             database.upgrade(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_path, replaced):
+    """What is written into a file without a name is lost with the process."""
+    path, aside = tmp_path / "a.db", tmp_path / "aside.db"
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.ready()
+        path.rename(aside)
+        if replaced:
+            path.write_bytes(aside.read_bytes())
+        for connected in (database.reading, database.writing, database.alone):
+            with pytest.raises(StoreUnavailable, match="removed or replaced"), connected():
+                pass
+        assert path.exists() == replaced
+        aside.rename(path)
+        assert database.standing().found is not None

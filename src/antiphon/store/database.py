@@ -96,6 +96,8 @@ class Database:
         self.shown = _shown(self._url, url)
         """The address without name and password."""
         engine = _engine(self._url, self.shown)
+        self._opened: tuple[int, int] | None = None
+        """Device and inode of SQLite's file, as it was met first."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
         # All reads of a transaction are of one moment; SQLite's are anyway.
@@ -167,9 +169,21 @@ class Database:
             command.upgrade(config, "head")
 
     def _make_private(self) -> None:
-        """A new file is its owner's alone; what SQLite puts beside it gets the same rights."""
-        if self.file is not None and self.file.parent.is_dir() and not self.file.exists():
+        """A new file is its owner's alone; what SQLite puts beside it gets the same rights. Raises
+        StoreUnavailable for one that took the place of the file that is open, or where that was removed: what
+        is written into it nobody would find again."""
+        if self.file is None or not self.file.parent.is_dir():
+            return
+        if self._opened is None and not self.file.exists():
             self.file.touch(mode=0o600)
+        found = _identity(self.file)
+        if self._opened not in (None, found):
+            record("store_moved", logging.ERROR, database=self.shown)
+            raise StoreUnavailable(
+                "the file of the database was removed or replaced while it was in use; put it back, or start "
+                f"the server again: {UNCHANGED}"
+            )
+        self._opened = found
 
     def _copied(self, backup: Path | None, revision: str | None) -> Path:
         source = self.file
@@ -241,6 +255,14 @@ class Database:
     def close(self) -> None:
         """Closes every connection."""
         self._engine.dispose()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _engine(url: sa.URL, shown: str) -> Engine:
