@@ -1,6 +1,8 @@
 """The ledger's rows: each once, whatever it says, and their sums."""
 
+import gc
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import fields, replace
@@ -129,3 +131,14 @@ def test_sums_are_those_of_the_rows_by_time_key_user_project_and_model(entries):
 def test_no_number_keeps_an_entry_out(entries, database):
     entries.add([replace(ENTRY, cost=2**70), replace(ENTRY, id="e2", cost=0)])
     assert [row["cost"] for row in rows(database)] == [2**63 - 1, 0]
+
+
+def test_sums_that_nobody_reads_to_their_end_leave_nothing_open(entries):
+    entries.add([replace(ENTRY, id=f"e{number}", at=ENTRY.at + number) for number in range(3)])
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always")
+        with closing(entries.used(0, 1)) as found:
+            assert next(found).at == ENTRY.at
+        assert next(iter(entries.used(0, 1))).at == ENTRY.at
+        gc.collect()
+    assert [str(each.message) for each in left_open] == []

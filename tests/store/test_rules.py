@@ -1,7 +1,9 @@
 """Limits and prices: what is put in comes out, every change counts the revision up, and one that was checked
 against what is no longer there is not made."""
 
+import gc
 import json
+import warnings
 from contextlib import closing
 from dataclasses import replace
 
@@ -102,5 +104,9 @@ def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, dat
     rules.add_limit(MINUTE, BY)
     with database.writing() as connection:
         connection.execute(sa.text("UPDATE limits SET measure = 'joules'"))
-    with pytest.raises(StoreUnavailable, match="does not know"):
-        tenancy.directory()
+    with warnings.catch_warnings(record=True) as left_open:
+        warnings.simplefilter("always")
+        with pytest.raises(StoreUnavailable, match="does not know"):
+            tenancy.directory()
+        gc.collect()
+    assert [str(each.message) for each in left_open] == []

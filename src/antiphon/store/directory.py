@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
@@ -29,12 +29,12 @@ T = TypeVar("T")
 def read(connection: Connection) -> Directory:
     """All of it. Raises ValueError for rows of a later version."""
     return Directory(
-        tuple(map(_project, _rows(connection, schema.projects))),
-        tuple(map(_user, _rows(connection, schema.users))),
-        tuple(map(_membership, _rows(connection, schema.memberships, "project"))),
-        tuple(map(_kept, _rows(connection, schema.keys))),
-        tuple(map(_limit, _rows(connection, schema.limits))),
-        tuple(map(_price, _rows(connection, schema.prices))),
+        _all(connection, schema.projects, _project),
+        _all(connection, schema.users, _user),
+        _all(connection, schema.memberships, _membership, "project"),
+        _all(connection, schema.keys, _kept),
+        _all(connection, schema.limits, _limit),
+        _all(connection, schema.prices, _price),
         revision_of(connection),
     )
 
@@ -53,10 +53,9 @@ def read_since(connection: Connection, known: Directory) -> Directory:
     def put(
         things: tuple[T, ...], table: sa.Table, noun: str, of: Callable[[Row], T], id_: Callable[[T], str]
     ) -> tuple[T, ...]:
-        rows = _rows(connection, table, only=ids[noun])
-        return _merged(things, ids[noun], map(of, rows), id_)
+        return _merged(things, ids[noun], _all(connection, table, of, only=ids[noun]), id_)
 
-    joined = map(_membership, _rows(connection, schema.memberships, "project", ids["membership"]))
+    joined = _all(connection, schema.memberships, _membership, "project", ids["membership"])
     return replace(
         known,
         projects=put(known.projects, schema.projects, "project", _project, lambda each: each.id),
@@ -92,16 +91,22 @@ def _merged(
     return (*(each for each in kept if each is not None), *new.values())
 
 
-def _rows(
-    connection: Connection, table: sa.Table, column: str = "id", only: Collection[str] | None = None
-) -> Iterator[Row]:
-    """The rows of a table, the oldest first; `only` those of which a column is one of these."""
+def _all(
+    connection: Connection,
+    table: sa.Table,
+    of: Callable[[Row], T],
+    column: str = "id",
+    only: Collection[str] | None = None,
+) -> tuple[T, ...]:
+    """The rows of a table as `of` makes things of them, the oldest first; `only` those of which a column is
+    one of these."""
     if only is not None and not only:
-        return iter(())
+        return ()
     found = sa.select(table).order_by(table.c.created, table.c[column])
     if only is not None:
         found = found.where(table.c[column].in_(only))
-    return iter(connection.execute(found.execution_options(yield_per=PAGE)).mappings())
+    with connection.execute(found.execution_options(yield_per=PAGE)) as rows:  # also where `of` raises
+        return tuple(map(of, rows.mappings()))
 
 
 def _project(row: Row) -> Project:

@@ -66,8 +66,8 @@ class SqlEntries:
             .order_by(group[0])
             .execution_options(yield_per=PAGE)
         )
-        with self._database.reading() as connection:
-            for at, key, user, project, model, *amounts in connection.execute(summed):
+        with self._database.reading() as connection, connection.execute(summed) as rows:
+            for at, key, user, project, model, *amounts in rows:
                 yield Used(at, key, user, project, model, Amounts(*map(int, amounts)))
 
 
