@@ -16,6 +16,8 @@ from antiphon.ledger.records import HEADER, MOST, Kind, Record, decoded, next_re
 from antiphon.ledger.segments import take_lock
 from antiphon.telemetry.logs import record
 
+INTENT = int(Kind.INTENT)
+
 CHUNK = 4 * (HEADER + MOST)
 """Bytes that are read at once: several of the largest records."""
 
@@ -61,21 +63,21 @@ class SegmentReader:
         at = 0
         while (read := record_at(data, at)) is not None:
             at += read.size
-            found.extend(self._paired(read))
+            if read.kind == INTENT:
+                self._waiting[read.number] = read.payload
+            elif (entry := self._completed(read)) is not None:
+                found.append(entry)
         self._at += at
         return at > 0
 
-    def _paired(self, read: Record) -> list[Entry]:
-        """The entry that a record completes, if it does."""
-        if read.kind == Kind.INTENT:
-            self._waiting[read.number] = read.payload
-            return []
+    def _completed(self, read: Record) -> Entry | None:
+        """The entry of a generation's end; None where it cannot be read."""
         entry = decoded(read.payload)
         if entry is None:
             self._damaged("a record is of another version", read.size)
-            return []
-        self._waiting.pop(read.number, None)
-        return [entry]
+        else:
+            self._waiting.pop(read.number, None)
+        return entry
 
     def _aborted(self) -> list[Entry]:
         """What is left of a writer that is gone: what it had begun."""

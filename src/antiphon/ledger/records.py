@@ -10,9 +10,9 @@ does no input or output.
 
 import json
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -41,8 +41,7 @@ class Kind(IntEnum):
     """It ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record as it was read."""
 
     kind: int

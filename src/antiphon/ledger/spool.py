@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from antiphon.domain.ledger import Entry
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
@@ -39,8 +40,7 @@ RETRY_S = 1.0
 """When a request that found no room may try again: the drain is faster, unless the database is away."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(NamedTuple):
     """An intent without completion."""
 
     intent: Entry

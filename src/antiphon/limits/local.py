@@ -174,11 +174,13 @@ class LocalLimiter:
         """Looks at one counter, each time at another, and drops what nobody asked for in a long time."""
         if not self._counted:
             return
-        id_, counted = self._counted.popitem(last=False)
-        counts = counted.claims or (self._keeps and counted.counter.used(now))
-        if counts or counted.touched > now.monotonic - KEPT:
-            counted.counter.used(now)
-            self._counted[id_] = counted
+        id_ = next(iter(self._counted))
+        counted = self._counted[id_]
+        used = counted.counter.used(now)
+        if counted.claims or (self._keeps and used) or counted.touched > now.monotonic - KEPT:
+            self._counted.move_to_end(id_)
+        else:
+            del self._counted[id_]
 
     async def _known(self, limits: Sequence[Limit]) -> None:
         """Makes the counters that are not there yet. Raises LimitsUnavailable."""

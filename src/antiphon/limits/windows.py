@@ -22,9 +22,9 @@ AGAIN = 1.0
 """Seconds after which to ask again for what frees itself when another request ends."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moment:
-    """Now, on both clocks."""
+    """Now, on both clocks. Never changed; made several times for each request, so it is not frozen."""
 
     monotonic: int
     """Nanoseconds."""
@@ -64,11 +64,16 @@ class Sliding:
         self._buckets: OrderedDict[int, int] = OrderedDict()
         """Amounts by the number of the bucket, the oldest first."""
         self._total = 0
+        self._looked = 0
+        """Number of the bucket in which what had passed was last taken out."""
 
     def used(self, now: Moment) -> int:
-        buckets, oldest = self._buckets, now.monotonic // BUCKET - BUCKETS
-        while buckets and (bucket := next(iter(buckets))) < oldest:
-            self._total -= buckets.pop(bucket)
+        current = now.monotonic // BUCKET
+        if current != self._looked:
+            self._looked = current
+            buckets, oldest = self._buckets, current - BUCKETS
+            while buckets and (bucket := next(iter(buckets))) < oldest:
+                self._total -= buckets.pop(bucket)
         return self._total
 
     def take(self, now: Moment, amount: int) -> int:
@@ -93,6 +98,7 @@ class Sliding:
         known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
         self._buckets = OrderedDict(sorted(known.items()))
         self._total += amount
+        self._looked = 0  # it may have passed already
 
     def wait(self, now: Moment, excess: int) -> float:
         freed = 0
