@@ -2,8 +2,8 @@
 The fixtures are imported by each conftest.py whose tests need them.
 
 A machine without `redis-server` or `valkey-server` skips what asks for it, by name; see tests/no_skips.py.
-Debian's package redis-tools suffices, which starts no service: its redis-check-rdb is the server under another
-name.
+Debian's package redis-tools suffices, which starts no service: its redis-check-rdb is the server under
+another name.
 """
 
 import shutil
