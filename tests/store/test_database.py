@@ -1,5 +1,6 @@
 """A database: made, brought up to date with every row kept, or refused in a clear sentence."""
 
+import logging
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -232,8 +233,9 @@ def test_a_copy_of_what_is_no_file_is_refused(postgresql, tmp_path):
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_path, replaced):
+def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_path, replaced, caplog):
     """What is written into a file without a name is lost with the process."""
+    caplog.set_level(logging.INFO)
     path, aside = tmp_path / "a.db", tmp_path / "aside.db"
     with closing(Database(f"sqlite:///{path}")) as database:
         database.ready()
@@ -245,4 +247,36 @@ def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_
                 pass
         assert path.exists() == replaced
         aside.rename(path)
-        assert database.standing().found is not None
+        for _ in range(2):
+            assert database.standing().found is not None
+    said = [each.getMessage() for each in caplog.records if each.getMessage().startswith("store_")]
+    assert said == ["store_moved", "store_back"]
+
+
+def test_what_was_begun_before_the_file_was_removed_is_not_said_to_be_kept(tmp_path):
+    path = tmp_path / "home" / "a.db"
+    path.parent.mkdir()
+
+    def cut() -> None:
+        with database.writing() as connection:
+            connection.execute(sa.text("UPDATE projects SET note = 'lost'"))
+            path.parent.rename(tmp_path / "aside")
+
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.ready()
+        for attempt in (cut, lambda: noted(database)):
+            with pytest.raises(StoreUnavailable, match="removed or replaced"):
+                attempt()
+        (tmp_path / "aside").rename(path.parent)
+        assert noted(database) == ""
+
+
+def test_a_process_that_only_serves_makes_no_file(tmp_path):
+    path = tmp_path / "a.db"
+    with closing(Database(f"sqlite:///{path}", told=False)) as serving:
+        with pytest.raises(StoreUnavailable):
+            noted(serving)
+        assert not path.exists()
+        with closing(Database(f"sqlite:///{path}")) as starting:
+            starting.ready()
+        assert noted(serving) == ""

@@ -98,6 +98,10 @@ class Database:
         engine = _engine(self._url, self.shown)
         self._opened: tuple[int, int] | None = None
         """Device and inode of SQLite's file, as it was met first."""
+        self._makes = told
+        """Whether a file that is not there may be made: not by a process that only serves."""
+        self._moved = False
+        """Whether the log has it that the file is not there now."""
         self._driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
         self._writer = engine.execution_options(**{WRITES: True})
         # All reads of a transaction are of one moment; SQLite's are anyway.
@@ -116,6 +120,7 @@ class Database:
 
     def ready(self) -> None:
         """Makes the tables of an empty database; refuses one of another version. Raises StoreRefused."""
+        self._makes = True
         standing = self.standing()
         if standing.newer:
             raise StoreRefused(
@@ -172,17 +177,24 @@ class Database:
         """A new file is its owner's alone; what SQLite puts beside it gets the same rights. Raises
         StoreUnavailable for one that took the place of the file that is open, or where that was removed: what
         is written into it nobody would find again."""
-        if self.file is None or not self.file.parent.is_dir():
+        if self.file is None:
             return
-        if self._opened is None and not self.file.exists():
-            self.file.touch(mode=0o600)
         found = _identity(self.file)
-        if self._opened not in (None, found):
-            record("store_moved", logging.ERROR, database=self.shown)
+        if found is None and self._opened is None and self._makes:
+            if self.file.parent.is_dir():  # else SQLite says what is wrong
+                self.file.touch(mode=0o600)
+            found = _identity(self.file)
+        elif found is None or self._opened not in (None, found):
+            if not self._moved:
+                record("store_moved", logging.ERROR, database=self.shown)
+            self._moved = True
             raise StoreUnavailable(
                 "the file of the database was removed or replaced while it was in use; put it back, or start "
                 f"the server again: {UNCHANGED}"
             )
+        elif self._moved:
+            record("store_back", logging.INFO, database=self.shown)
+            self._moved = False
         self._opened = found
 
     def _copied(self, backup: Path | None, revision: str | None) -> Path:
