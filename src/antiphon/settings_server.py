@@ -21,8 +21,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         said(
             "ANTIPHON_WORKERS",
-            "HTTP processes, which share the port, the engines and all limits (workers.md); each takes a core "
-            "under load.",
+            "HTTP processes, which share the port, the engines and all limits (workers.md); each takes a "
+            "core under load.",
         ),
         Meta(ge=1, le=64),
     ] = 1
