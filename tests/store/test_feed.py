@@ -14,6 +14,7 @@ from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.store.feed import LOOK_S, READ_S, SqlFeed
 from antiphon.store.tenancy import SqlTenancy
+from tests.e2e.server import wait_for
 from tests.postgresql import running
 from tests.store.test_entries import ENTRY
 
@@ -109,5 +110,21 @@ def test_what_changed_while_the_database_was_away_is_told_when_it_is_back():
                     tenancy.revision()
                 cluster.start()
                 made = tenancy.add_project(project(name), BY)
-                assert revisions.get(timeout=LATEST_S) == made == first + 1
+                while (heard := revisions.get(timeout=LATEST_S)) == first:
+                    pass  # it was back before the change was made
+                assert heard == made == first + 1
                 first = made
+
+
+def test_a_file_that_is_removed_is_noticed_and_put_back_is_heard_of_again(tmp_path, caplog):
+    path, aside = tmp_path / "a.db", tmp_path / "aside.db"
+    with closing(Database(f"sqlite:///{path}")) as database:
+        database.ready()
+        tenancy = SqlTenancy(database)
+        with told(f"sqlite:///{path}") as revisions:
+            first = revisions.get(timeout=LATEST_S)
+            path.rename(aside)
+            wait_for(lambda: "feed_lost" in caplog.messages, LATEST_S, "the feed's loss")
+            aside.rename(path)
+            assert revisions.get(timeout=LATEST_S) == first
+            assert tenancy.add_project(project("One"), BY) == revisions.get(timeout=LATEST_S)

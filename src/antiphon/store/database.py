@@ -173,10 +173,10 @@ class Database:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
-    def _make_private(self) -> None:
+    def require_file(self) -> None:
         """A new file is its owner's alone; what SQLite puts beside it gets the same rights. Raises
         StoreUnavailable for one that took the place of the file that is open, or where that was removed: what
-        is written into it nobody would find again."""
+        is written into it nobody would find again. Says so once in the log, and when it is back."""
         if self.file is None:
             return
         found = _identity(self.file)
@@ -248,7 +248,7 @@ class Database:
     def _spoken(self, consequence: str = UNCHANGED) -> Iterator[None]:
         """The driver's failures in one sentence, without what was sent."""
         try:
-            self._make_private()
+            self.require_file()
             yield
         except sa.exc.IntegrityError:
             raise

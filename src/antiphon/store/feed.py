@@ -85,9 +85,11 @@ class SqlFeed:
                     known = revision
 
     def _counted(self, connection: Connection) -> Iterator[None]:
-        """Each time that SQLite's counter has moved, and at first."""
+        """Each time that SQLite's counter has moved, and at first. Raises StoreUnavailable once the file is
+        not there."""
         seen = None
         while not self._over.is_set():
+            self._database.require_file()
             counter = connection.exec_driver_sql("PRAGMA data_version").scalar()
             if counter != seen:
                 seen = counter
