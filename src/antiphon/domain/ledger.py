@@ -17,10 +17,9 @@ ABORTED = "aborted"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One generation. As an intent it is what stands in the ledger if nothing more is heard of it. Never
-    changed; not frozen, as that makes its making several times as long, twice for each request."""
+    """One generation. As an intent it is what stands in the ledger if nothing more is heard of it."""
 
     id: str
     """Nobody else has it; the server's own, while callers may choose `request_id`."""
