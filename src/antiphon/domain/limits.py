@@ -65,6 +65,11 @@ class Limit:
         return self.window not in (None, Window.MINUTE)
 
 
+_REQUESTS, _TOKENS, _COST = Measure.REQUESTS, Measure.TOKENS, Measure.COST
+_INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
+"""Looking a member up in its class takes longer than comparing it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Amounts:
     """What a request takes, or may take, of every measure but of the requests at once."""
@@ -77,15 +82,15 @@ class Amounts:
 
     def of(self, measure: Measure) -> int:
         """How much of one measure; of what is counted at once nothing."""
-        if measure is Measure.REQUESTS:
+        if measure is _REQUESTS:
             return self.requests
-        if measure is Measure.TOKENS:
+        if measure is _TOKENS:
             return self.input_tokens + self.output_tokens
-        if measure is Measure.COST:
+        if measure is _COST:
             return self.cost
-        if measure is Measure.INPUT_TOKENS:
+        if measure is _INPUT:
             return self.input_tokens
-        return self.output_tokens if measure is Measure.OUTPUT_TOKENS else 0
+        return self.output_tokens if measure is _OUTPUT else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,27 @@ NAMES = tuple(
 """Every header there may be."""
 
 SIXTY, THOUSAND = 60, 1000
+MINUTE = Window.MINUTE
 
 
 def limit_headers(standings: Iterable[Standing]) -> list[tuple[bytes, bytes]]:
     """None where nothing of that kind is limited by the minute."""
     headers: list[tuple[bytes, bytes]] = []
-    sliding = [each for each in standings if each.limit.window is Window.MINUTE]
-    for kind, measures in COUNTED:
+    sliding = [each for each in standings if each.limit.window is MINUTE]
+    for kind, measures in COUNTED if sliding else ():
         found = [each for each in sliding if each.limit.measure in measures]
         if found:
-            tightest = min(found, key=lambda each: (each.remaining, each.limit.amount))
+            tightest = found[0] if len(found) == 1 else min(found, key=_room)
             headers += (
                 (b"x-ratelimit-limit-" + kind, b"%d" % tightest.limit.amount),
                 (b"x-ratelimit-remaining-" + kind, b"%d" % tightest.remaining),
                 (b"x-ratelimit-reset-" + kind, duration(tightest.reset).encode()),
             )
     return headers
+
+
+def _room(standing: Standing) -> tuple[int, int]:
+    return standing.remaining, standing.limit.amount
 
 
 def duration(seconds: float) -> str:
