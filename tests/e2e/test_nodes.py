@@ -140,3 +140,33 @@ def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):
         wait_for(lambda: first.records("feed_resumed"), LATEST_S, "the log says it")
         sys.stdout.write(f"all works again after {time.monotonic() - began:.2f} s\n")
         assert PASSWORD not in "\n".join(first.lines)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_or_replaced_while_it_serves_loses_nothing(tmp_path, replaced):
+    path, aside = tmp_path / "kept.db", tmp_path / "aside.db"
+    env = environment(tmp_path / "one", f"sqlite:///{path}")
+    with serving(env=env) as server, server.client() as client:
+        admin = bearer((tmp_path / "one" / "admin.key").read_text())
+        new = {"kind": "service", "project": "default"}
+        key = bearer(client.post(KEYS, json=new, headers=admin).json()["secret"])
+        path.rename(aside)
+        if replaced:
+            path.write_bytes(b"")
+        failed = client.post(KEYS, json=new, headers=admin)
+        assert (failed.status_code, failed.json()["error"]["code"]) == (503, "store_unavailable")
+        assert client.post("/v1/chat/completions", json=CHAT, headers=key).status_code == 200
+
+        def ledger(state):
+            return lambda: client.get("/health/ready").json().get("ledger") == state
+
+        wait_for(ledger("waiting"), LATEST_S, "the ledger waits")
+        wait_for(lambda: server.records("feed_lost"), LATEST_S, "the feed is lost")
+        assert path.exists() == replaced
+        assert not path.exists() or path.stat().st_size == 0
+        aside.rename(path)
+        wait_for(lambda: server.records("store_back"), LATEST_S, "the file is back")
+        wait_for(lambda: not ledger("waiting")(), LATEST_S, "the ledger takes rows")
+        assert client.post(KEYS, json=new, headers=admin).status_code == 201
+        assert client.get("/admin/v1/usage", headers=admin).json()["total"]["requests"] == 1
+        assert len(server.records("store_moved")) == 1
