@@ -16,7 +16,8 @@ LONG_PROMPT = [100] * 3500
 def posted(server: Server, **fields: object) -> socket.socket:
     """A connection on which the request was sent and nothing was read."""
     host, port = server.url.removeprefix("http://").split(":")
-    body = json.dumps({"model": "noise", "prompt": "x", "max_tokens": 3000} | fields).encode()
+    said = {"model": "noise", "prompt": "x", "max_tokens": 3000, "ignore_eos": True}
+    body = json.dumps(said | fields).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
