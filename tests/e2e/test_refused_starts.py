@@ -159,3 +159,15 @@ def test_a_spool_that_is_too_small_for_all_http_processes(tmp_path: Path) -> Non
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_WORKERS": "17"}
     assert "17 workers need a spool of 71,303,168 bytes" in refused(env=env)
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "section"),
+    [
+        ("ANTIPHON_LIMITS_URL", "redis://127.0.0.1:1/0", "limits"),
+        ("ANTIPHON_LIMITS_RESERVE_TOKENS", "8", "limits"),
+        ("ANTIPHON_SPOOL_BYTES", "16777216", "ledger"),
+    ],
+)
+def test_settings_that_act_on_nothing_without_keys(name, value, section):
+    assert f"the settings of {section} act on nothing without keys" in refused(env={name: value})

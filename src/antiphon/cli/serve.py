@@ -17,6 +17,8 @@ from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, with_models
+from antiphon.settings_ledger import LedgerSettings
+from antiphon.settings_limits import LimitsSettings
 from antiphon.settings_meta import MIB
 from antiphon.settings_model import USUAL, ModelSettings
 from antiphon.supervisor import Serving, supervise
@@ -51,6 +53,7 @@ def settled(asked: Asked) -> Settings:
     """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
     StartupError."""
     settings = asked.settings()
+    require_keys(settings)
     models = placed([sized(fetched(model, settings.hub)) for model in settings.models], available_memory())
     settled = kept(with_models(settings, models))
     return keyed(settled) if settings.keys.enabled else settled
@@ -62,6 +65,17 @@ def keyed(settings: Settings) -> Settings:
 
     require_spool(settings)
     return opened(settings, os.environ, Path.home())
+
+
+def require_keys(settings: Settings) -> None:
+    """Raises SettingsError for what acts on nothing where keys are off."""
+    usual = {"limits": LimitsSettings(), "ledger": LedgerSettings()}
+    for section, idle in usual.items():
+        if not settings.keys.enabled and getattr(settings, section) != idle:
+            raise SettingsError(
+                f"the settings of {section} act on nothing without keys: set keys.enabled "
+                "(ANTIPHON_KEYS=true), or leave them out"
+            )
 
 
 def require_spool(settings: Settings) -> None:
