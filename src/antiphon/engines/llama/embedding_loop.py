@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbedRequest, Vectors
+from antiphon.domain.lines import Lines
 from antiphon.domain.load import Load
 from antiphon.engines.base import SequenceStarted
 from antiphon.engines.llama.defects import guarded
 from antiphon.engines.llama.inbox import Abortable, Inbox
 from antiphon.engines.llama.libllama_context import Decoded
-from antiphon.engines.llama.lines import Lines
 from antiphon.engines.llama.meters import Timer
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.streams import Ended, Mailbox

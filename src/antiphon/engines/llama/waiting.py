@@ -7,7 +7,7 @@ order to try.
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from antiphon.engines.llama.lines import Lines
+from antiphon.domain.lines import Lines
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import AntiphonError

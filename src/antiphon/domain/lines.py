@@ -3,7 +3,6 @@
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-from antiphon.engines.llama.policy import Policy
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 ENDINGS = 32
@@ -19,13 +18,28 @@ class Asked(Protocol):
     def actor(self) -> str: ...
 
 
+class Bounds(Protocol):
+    """How many may wait."""
+
+    @property
+    def queue(self) -> int:
+        """Altogether."""
+
+    @property
+    def queue_per_actor(self) -> int:
+        """Of one actor."""
+
+
 Q = TypeVar("Q", bound=Asked)
 
 
 class Lines(Generic[Q]):
     """A line for each actor."""
 
-    def __init__(self, policy: Policy) -> None:
+    WAITING = "requests"
+    """What waits here, as errors call it."""
+
+    def __init__(self, policy: Bounds) -> None:
         self.refused = 0
         """How many were refused so far."""
         self._policy = policy
@@ -49,13 +63,13 @@ class Lines(Generic[Q]):
         if self._count >= self._policy.queue + free:
             self.refused += 1
             return EngineBusy(
-                f"{self._count} requests wait already, as many as may; try again later",
+                f"{self._count} {self.WAITING} wait already, as many as may; try again later",
                 retry_after=self._retry_after(self._count, now),
             )
         if mine >= self._policy.queue_per_actor + free:
             self.refused += 1
             return Overloaded(
-                f"{mine} requests of yours wait already, as many as may; wait for some of them to end",
+                f"{mine} {self.WAITING} of yours wait already, as many as may; wait for some of them to end",
                 retry_after=self._retry_after(mine * len(self._lines), now),
             )
         return None
