@@ -13,15 +13,16 @@ class ErrorReport:
     message: str
     param: str | None = None
     retry_after: float | None = None
+    cause: str | None = None
 
     @staticmethod
     def of(error: AntiphonError) -> "ErrorReport":
-        return ErrorReport(error.code, error.message, error.param, error.retry_after)
+        return ErrorReport(error.code, error.message, error.param, error.retry_after, error.cause)
 
     def exception(self) -> AntiphonError:
         """The error this reports, of its own class; an unknown code becomes an InternalError."""
         found = classes_by_code().get(self.code, InternalError)
-        return found(self.message, param=self.param, retry_after=self.retry_after)
+        return found(self.message, param=self.param, retry_after=self.retry_after, cause=self.cause)
 
 
 def classes_by_code() -> dict[str, type[AntiphonError]]:

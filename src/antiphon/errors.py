@@ -65,13 +65,22 @@ class AntiphonError(Exception):
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        cause: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         """The request field that is at fault, as the caller spelt it: `messages[0].content`."""
         self.retry_after = retry_after
         """Seconds after which the caller may try again."""
+        self.cause = cause
+        """For the log alone, where `message` is not all; it holds no words of a request or an answer."""
 
 
 class RequestError(AntiphonError):
@@ -290,7 +299,8 @@ class DeadlineExceeded(EngineError):
 
 
 class ServerBusy(AntiphonError):
-    """The server holds as many bytes of requests as it may; nothing of this one was begun."""
+    """The server holds as many bytes of requests as it may, or its machine is too loaded for a helper's
+    work; nothing of this one was begun."""
 
     status = 503
     code = "server_busy"

@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from antiphon.constraints.checker import Checker, CheckLimits
 from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.errors import EngineBusy, EngineError, InvalidValue
+from antiphon.errors import EngineBusy, EngineUnavailable, InvalidValue
+from antiphon.telemetry.logs import FIELDS, LOGGER
 from tests.constraints import hostile
 from tests.constraints.hostile import HOSTILE
 from tests.constraints.support import TOKENS
@@ -69,21 +72,74 @@ async def test_a_grammar_that_passes_the_cap_ends_the_process_which_is_replaced(
         assert checker.pid not in (None, first)
 
 
-async def test_a_process_that_dies_or_stands_still_refuses_and_never_passes():
+async def test_a_process_that_stands_still_is_not_the_constraints_fault():
+    """Working, it would have been ended by its cap of CPU."""
     async with checking(CheckLimits(patience=0.5)) as checker:
         await checker.grammar(SOUND)
-        assert checker.pid
-        os.kill(checker.pid, signal.SIGSTOP)
-        with pytest.raises(InvalidValue):
-            await checker.grammar(Constraint(KIND.REGEX, "a"))
-        await checker.grammar(Constraint(KIND.REGEX, "b"))
-        assert checker.pid
-        os.kill(checker.pid, signal.SIGKILL)
-        with suppress(InvalidValue):  # unless its end was seen first, and another asked
-            assert "/c/" in await checker.grammar(Constraint(KIND.REGEX, "c"))
-    with pytest.raises(EngineError):
-        async with checking(CheckLimits(start=0.01)) as slow:
+        os.kill(pid_of(checker), signal.SIGSTOP)
+        constraint = Constraint(KIND.REGEX, "a")
+        with pytest.raises(EngineBusy, match="too busy") as refusal:
+            await checker.grammar(constraint)
+        assert refusal.value.retry_after and "0.5 s" in (refusal.value.cause or "")
+        assert "/a/" in await checker.grammar(constraint), "the refusal was remembered"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_process_that_somebody_kills_is_replaced_and_asked_again(number: signal.Signals):
+    async with checking() as checker:
+        await checker.grammar(SOUND)
+        before = pid_of(checker)
+        os.kill(before, signal.SIGSTOP)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(checker.grammar(Constraint(KIND.REGEX, "c")))
+            await asyncio.sleep(0)
+            os.kill(before, number)
+            os.kill(before, signal.SIGCONT)
+        assert "/c/" in asked.result() and pid_of(checker) != before
+
+
+async def test_a_process_that_does_not_start_is_tried_again_and_the_log_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """As where the package is being replaced just then: half of it is of another release."""
+    package = tmp_path / "antiphon"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('no such name in it')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    caplog.set_level(logging.ERROR, LOGGER.name)
+    async with checking() as checker:
+        with pytest.raises(EngineUnavailable) as refusal:
+            await checker.grammar(SOUND)
+        assert "no such name in it" in (refusal.value.cause or "")
+        assert "no such name" not in refusal.value.message and refusal.value.retry_after
+        with pytest.raises(EngineUnavailable):
+            await checker.grammar(SOUND)
+        (logged,) = [getattr(each, FIELDS) for each in caplog.records]
+        assert "no such name in it" in logged["problem"], "and it rests before it is started again"
+        monkeypatch.undo()
+        assert await patiently(checker, SOUND)
+
+
+async def test_a_process_that_starts_too_slowly_is_said_to():
+    async with checking(CheckLimits(start=0.01)) as slow:
+        with pytest.raises(EngineUnavailable) as refusal:
             await slow.grammar(SOUND)
+        assert "0.01 s" in (refusal.value.cause or "") and slow.pid is None
+
+
+def pid_of(checker: Checker) -> int:
+    assert checker.pid
+    return checker.pid
+
+
+async def patiently(checker: Checker, constraint: Constraint) -> str:
+    """The grammar, when the process is there."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await checker.grammar(constraint)
+            except EngineUnavailable as absent:
+                await asyncio.sleep(absent.retry_after or 0)
 
 
 async def test_what_is_remembered_stays_within_its_bytes():

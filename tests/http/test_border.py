@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from antiphon.domain.events import Started
-from antiphon.errors import InternalError
+from antiphon.domain.events import Started, TextDelta
+from antiphon.errors import EngineBusy, EngineDied, EngineError, InternalError
 from antiphon.telemetry.logs import FIELDS
 from tests.http.harness import CHAT, HELLO, KEY, LooseEngine, serving
 
@@ -126,6 +126,34 @@ async def test_refusals_are_logged_with_their_request_id(served, caplog):
         "invalid_value",
         "n",
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (EngineError("it says canary-5", cause="the matcher stopped"), "the matcher stopped"),
+        (EngineDied("the engine ended", cause="signal SIGSEGV"), "signal SIGSEGV"),
+        (EngineBusy("no room for more"), "no room for more"),
+    ],
+)
+async def test_an_engines_failure_is_logged_with_its_cause_and_no_words_of_an_answer(
+    caplog, error, cause, stream
+):
+    """At the level of warnings, as an operator may have chosen no lower one."""
+    caplog.set_level(logging.WARNING, logger="antiphon")
+
+    async def broken():
+        yield Started(1)
+        yield TextDelta(0, "a")
+        raise error
+
+    async with serving(LooseEngine(broken)) as server:
+        await server.ask(CHAT, HELLO | {"stream": stream}, headers={"x-request-id": "trace-12"})
+    told = ("refused", "stream_failed")
+    (logged,) = [getattr(each, FIELDS) for each in caplog.records if each.message in told]
+    assert (logged["request_id"], logged["code"], logged["cause"]) == ("trace-12", error.code, cause)
+    assert "canary" not in caplog.text + str(logged)
 
 
 async def test_neither_key_nor_prompt_reaches_a_log_or_an_error(caplog):

@@ -1,26 +1,50 @@
 """Whether a constraint can be kept, asked of a process that can be killed; answers are remembered.
 
 The process is started when first needed, checks one constraint at a time, and is replaced when it ends over
-one. Nothing here compiles anything, and a constraint without an answer is refused.
+one. Nothing here compiles anything, and a constraint without an answer is refused. What the machine or
+somebody else did to the process is not said of the constraint: the caller is asked to try again.
 """
 
 import asyncio
 import json
+import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import Process
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.constraint import Constraint
 from antiphon.error_reports import ErrorReport
-from antiphon.errors import EngineBusy, EngineError, InvalidValue, RequestError
+from antiphon.errors import EngineBusy, EngineError, EngineUnavailable, InvalidValue, RequestError
 from antiphon.sandbox import INTERPRETER_VARIABLES, kill
+from antiphon.telemetry.logs import record
 
 HEADER = 4
 """Bytes of the length before each frame."""
+
+TRIALS = 2
+"""Processes that one constraint is given when somebody else ends them."""
+
+FOREIGN = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
+"""How a process ends that others end: an operator, or a kernel that is out of memory. No constraint does."""
+
+FAREWELL = 5.0
+"""Seconds that a process gets to be gone after it closed its output."""
+
+FIRST_REST, LONGEST_REST = 0.5, 30.0
+"""Seconds before a process is started again that did not come up: a package that is just being replaced is
+whole soon, one that is broken stays so."""
+
+RETRY_AFTER = 2.0
+"""Seconds that callers are told to wait when the machine is too busy."""
+
+MOST_WORDS = 300
+"""Characters of a process' last words that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +94,14 @@ class Checker:
         self._answers: OrderedDict[Constraint, Answer] = OrderedDict()
         self._held = 0
         """Bytes of what is remembered."""
+        self._rest = self._rests_until = 0.0
+        """Seconds of the rest after the last start that failed, and when it ends, in the loop's time."""
+        self._fault: str | None = None
+        """Why that start failed."""
 
     async def grammar(self, constraint: Constraint) -> str:
         """The compiler's text of a constraint that can be kept. Raises the RequestError that refuses it, or
-        EngineBusy or EngineError when it could not be asked."""
+        EngineBusy or EngineUnavailable when it could not be asked."""
         self._require_small(constraint)
         answer = self._recalled(constraint) or await self._asked(constraint)
         if isinstance(answer, str):
@@ -134,8 +162,8 @@ class Checker:
             self._waiting -= 1
 
     async def _answer(self, constraint: Constraint) -> Answer:
-        """What the process says; a process that ends over it has answered too."""
-        process = await self._started()
+        """What the process says; one that ends over its caps has answered too. Raises EngineBusy where the
+        machine, and not the constraint, kept it from answering."""
         job = {
             "kind": constraint.kind,
             "source": constraint.source,
@@ -143,48 +171,82 @@ class Checker:
             "prelude": constraint.prelude,
             "field": constraint.field,
         }
-        try:
-            said = await self._exchange(process, job, self._limits.patience)
-        except (EOFError, OSError, TimeoutError, ValueError):
-            await self._end()
-            return ErrorReport(
-                InvalidValue.code,
-                f"{constraint.field} takes too much time or memory to compile; make it simpler",
-                constraint.field,
-            )
-        except BaseException:
-            await self._end()
-            raise
-        return _read(said)
+        for _ in range(TRIALS):
+            process = await self._started()
+            try:
+                said = await self._exchange(process, job, self._limits.patience)
+            except TimeoutError:  # it is ended long before where it works, so it did not
+                await self._end()
+                raise self._busy(f"it had no answer within {self._limits.patience:g} s") from None
+            except ValueError:
+                await self._end()
+                return _too_much(constraint)
+            except (EOFError, OSError):
+                if await self._farewell(process) not in FOREIGN:
+                    return _too_much(constraint)
+            except BaseException:
+                await self._end()
+                raise
+            else:
+                return _read(said)
+        raise self._busy("it was killed from outside")
 
     async def _started(self) -> Process:
-        """The process that answers, ready. Raises EngineError when it does not start."""
+        """The process that answers, ready. Raises EngineUnavailable when it does not start; it is tried again
+        after a while, each time a longer one."""
         if self._process is not None and self._process.returncode is None:
             return self._process
-        limits = self._limits
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "antiphon.constraints.checking"),
-            *(str(limits.seconds), str(limits.memory)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
+        clock = asyncio.get_running_loop().time
+        if clock() >= self._rests_until:
+            self._fault = await self._start()
+            if self._fault is None and self._process is not None:
+                self._rest = 0.0
+                return self._process
+            self._rest = min(max(2 * self._rest, FIRST_REST), LONGEST_REST)
+            self._rests_until = clock() + self._rest
+            record("checker_not_started", logging.ERROR, problem=self._fault, rests=self._rest)
+        raise EngineUnavailable(
+            "the process that checks constraints did not start; try again",
+            retry_after=max(self._rests_until - clock(), FIRST_REST),
+            cause=f"the process that checks constraints did not start: {self._fault}",
         )
+
+    async def _start(self) -> str | None:
+        """Starts the process; what was wrong, if it did not come up."""
+        limits = self._limits
         words = {
             "pieces": [piece.decode("latin-1") for piece in self._words.pieces],
             "ends": self._words.ends,
         }
+        await self._end()
         try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "antiphon.constraints.checking"),
+                *(str(limits.seconds), str(limits.memory)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES},
+            )
             await self._exchange(process, words, limits.start)
-        except (EOFError, OSError, TimeoutError, ValueError):
+        except TimeoutError:
             await self._end()
-            raise EngineError(
-                "the process that checks constraints did not start; leave the constraint out"
-            ) from None
+            return f"it was not ready within {limits.start:g} s"
+        except (EOFError, OSError, ValueError) as problem:
+            return await self._last_words(problem)
         except BaseException:
             await self._end()
             raise
-        return process
+        return None
+
+    async def _last_words(self, problem: Exception) -> str:
+        """What a process that did not come up said last; nothing of a caller was told to it."""
+        process = self._process
+        if process is None or process.stderr is None:
+            return f"{type(problem).__name__}: {problem}"
+        status = await self._farewell(process)
+        lines = (await process.stderr.read()).decode(errors="replace").split("\n")
+        return f"status {status}: {next(filter(None, reversed(lines)), 'it said nothing')[:MOST_WORDS]}"
 
     async def _exchange(self, process: Process, value: object, seconds: float) -> dict[str, object]:
         """One frame there and one back. Raises EOFError, OSError, TimeoutError or ValueError."""
@@ -199,6 +261,20 @@ class Checker:
                 raise ValueError("the answer is too large")
             said: dict[str, object] = json.loads(await process.stdout.readexactly(size))
         return said
+
+    async def _farewell(self, process: Process) -> int | None:
+        """The exit status of a process that ends by itself, or was ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await process.wait()
+        await self._end()
+        return process.returncode
+
+    def _busy(self, cause: str) -> EngineBusy:
+        message = "the machine is too busy to compile constraints; try again"
+        return EngineBusy(
+            message, retry_after=RETRY_AFTER, cause=f"the process that checks constraints: {cause}"
+        )
 
     async def _end(self) -> None:
         process, self._process = self._process, None
@@ -220,6 +296,14 @@ def _read(said: Mapping[str, object]) -> Answer:
             return report
         raise report.exception()
     raise EngineError("the process that checks constraints said nothing that is known")
+
+
+def _too_much(constraint: Constraint) -> ErrorReport:
+    return ErrorReport(
+        InvalidValue.code,
+        f"{constraint.field} takes too much time or memory to compile; make it simpler",
+        constraint.field,
+    )
 
 
 def _size(constraint: Constraint, answer: Answer) -> int:

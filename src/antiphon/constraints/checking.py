@@ -7,6 +7,7 @@ answer.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -91,6 +92,7 @@ def main() -> None:
     if first is None:
         return
     vocabulary = Vocabulary(_tokens(first))
+    _say_no_more()
     write(target, {"ready": True})
     while (job := read(source)) is not None:
         _alarm(seconds)
@@ -115,6 +117,13 @@ def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, obje
         return {"grammar": checked(constraint, vocabulary)}
     except AntiphonError as error:
         return {"error": asdict(ErrorReport.of(error))}
+
+
+def _say_no_more() -> None:
+    """Closes standard error: from here on it might hold what callers wrote, and nobody reads it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)
 
 
 def _confine(memory: int) -> None:

@@ -1,11 +1,12 @@
 """Errors as HTTP responses: status and headers from the error, the body from the dialect."""
 
+import logging
 import math
 
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import Dialect
-from antiphon.errors import AntiphonError, BudgetExceeded, InternalError
+from antiphon.errors import AntiphonError, BudgetExceeded, InternalError, RequestError
 
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""
@@ -20,6 +21,17 @@ UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 def internal(request_id: str) -> InternalError:
     """What a caller hears of a defect: the request id and nothing else."""
     return InternalError(f"something went wrong inside the server; the request id is {request_id}")
+
+
+def level_of(error: AntiphonError) -> int:
+    """How loud the log says it: what a caller did is no news to an operator."""
+    return logging.INFO if isinstance(error, RequestError) else logging.WARNING
+
+
+def cause_of(error: AntiphonError) -> str | None:
+    """What the log says of why, without words of a caller: the sentence of a refusal may hold some, that of a
+    failure has none, or has a cause of its own."""
+    return error.cause if isinstance(error, RequestError | InternalError) else error.cause or error.message
 
 
 def error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]]:

@@ -13,7 +13,7 @@ from antiphon.domain.collect import collect
 from antiphon.domain.context import Context, Origin, Progress
 from antiphon.errors import AntiphonError, UnsupportedParameter
 from antiphon.http.edge import Edge, Exchange, exchange_of
-from antiphon.http.errors import send_json
+from antiphon.http.errors import cause_of, level_of, send_json
 from antiphon.http.middleware import ABORT, translated
 from antiphon.http.sse import Outbox, Pace, Sender
 from antiphon.http.standings import limit_headers
@@ -79,7 +79,13 @@ class Generate:
         except AntiphonError as error:
             if not outbox.begun:
                 raise
-            record("stream_failed", request_id=context.request_id, code=error.code)
+            record(
+                "stream_failed",
+                level_of(error),
+                request_id=context.request_id,
+                code=error.code,
+                cause=cause_of(error),
+            )
             outbox.close(chunks.error(error))
 
     async def _fill(self, outbox: Outbox, call: Call, context: Context, chunks: Chunks) -> None:

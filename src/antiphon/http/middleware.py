@@ -24,7 +24,7 @@ from antiphon.errors import (
 )
 from antiphon.http.bodies import Account
 from antiphon.http.edge import EXCHANGE, Edge, Exchange, exchange_of, gathered
-from antiphon.http.errors import internal, send_error
+from antiphon.http.errors import cause_of, internal, level_of, send_error
 from antiphon.http.standings import limit_headers
 from antiphon.http.work import ClientLeft
 from antiphon.settings import is_loopback
@@ -129,13 +129,13 @@ class Border:
     def _note(self, error: AntiphonError, status: int, exchange: Exchange, scope: Scope) -> None:
         if isinstance(error, InternalError):
             return
-        level = logging.INFO if isinstance(error, RequestError) else logging.WARNING
         record(
             "refused",
-            level,
+            level_of(error),
             request_id=exchange.request_id,
             status=status,
             code=error.code,
+            cause=cause_of(error),
             param=error.param,
             method=scope["method"],
         )

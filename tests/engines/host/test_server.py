@@ -13,6 +13,7 @@ from antiphon.engines.host.frames import TO_GATEWAY, Cancel, Generate, Stepped
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
 from antiphon.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
+from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.peer import HELLO, connect, messages
@@ -131,12 +132,14 @@ async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(
             assert "0x7f" not in raised.value.message
             events = link.client.generate(asking())
             await anext(events)
-            with pytest.raises(EngineError, match="log says why"):
+            with pytest.raises(EngineError, match="log says why") as raised:
                 await anext(events)
+            assert "ZeroDivisionError at" in (raised.value.cause or ""), "the gateway's log says it too"
         with pytest.raises(EngineError, match="too large"):
             await link.client.vocabulary()
         await link.client.info()
-    assert "ZeroDivisionError" in caplog.text
+    logged = [str(getattr(each, FIELDS)) for each in caplog.records if each.message == "engine_call_failed"]
+    assert "ZeroDivisionError at" in str(logged) and "0x7f" not in caplog.text + str(logged)
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ class HostTokenEngine:
         level = logging.WARNING if self._given_up is None else logging.DEBUG
         record("engine_lost", level, model=self._name, reason=reason, calls=len(calls))
         for call in calls.values():
-            call.push(self._death() if call.started else self._loss())
+            call.push(self._death(reason) if call.started else self._loss(reason))
 
     def _absence(self) -> EngineUnavailable:
         if self._given_up is not None:
@@ -216,19 +216,21 @@ class HostTokenEngine:
             f"the engine of {self._name} {begins}; try again shortly", retry_after=RETRY_AFTER
         )
 
-    def _loss(self) -> EngineUnavailable:
+    def _loss(self, reason: str) -> EngineUnavailable:
         """What a call ends with that was sent and had not begun."""
         if self._given_up is not None:
             return self._absence()
         return EngineLost(
             f"the engine of {self._name} ended while this request waited for it; try again",
             retry_after=RETRY_AFTER,
+            cause=reason,
         )
 
-    def _death(self) -> EngineDied:
+    def _death(self, reason: str) -> EngineDied:
         return EngineDied(
             f"the engine of {self._name} ended while it was generating this answer; try again",
             retry_after=RETRY_AFTER,
+            cause=reason,
         )
 
     # --- calls ----------------------------------------------------------------------------------------------

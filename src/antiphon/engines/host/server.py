@@ -43,7 +43,8 @@ from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Hello
 from antiphon.ipc.sockets import bind_private, remove
 from antiphon.ipc.tasks import task_group
-from antiphon.telemetry.logs import LOGGER, record
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.places import frames
 
 BACKLOG = 64
 """Connections that may wait to be accepted; a gateway opens one."""
@@ -105,9 +106,10 @@ class Session:
             self._say(Failed(asking.call, ErrorReport.of(error)))
         except FrameError as problem:
             self._fail(asking.call, f"the engine's answer is too large: {problem}")
-        except Exception:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
-            LOGGER.exception("engine_call_failed")
-            self._fail(asking.call, "the engine failed at this request; the server's log says why")
+        except Exception as defect:  # noqa: BLE001 - the border around an engine: one call fails, the host goes on
+            place = frames(defect)
+            record("engine_call_failed", logging.ERROR, call=type(asking).__name__, problem=place)
+            self._fail(asking.call, "the engine failed at this request; the server's log says why", place)
 
     def _say(self, reply: Reply) -> None:
         """Answers, unless the gateway reads no more: then its memory is not ours to fill."""
@@ -116,8 +118,8 @@ class Session:
         else:
             self.channel.put(reply)
 
-    def _fail(self, call: int, message: str) -> None:
-        self._say(Failed(call, ErrorReport.of(EngineError(message))))
+    def _fail(self, call: int, message: str, cause: str | None = None) -> None:
+        self._say(Failed(call, ErrorReport.of(EngineError(message, cause=cause))))
 
     async def _generate(self, asking: Generate) -> None:
         async with aclosing(self._host.engine.generate(asking.request)) as events:

@@ -5,7 +5,6 @@ Other threads talk to it through its inbox, `submit`, `close` and `stop` only; i
 call of `post` for each step. Nothing here chooses who runs; that is the scheduler's.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from antiphon.engines.base import (
     TokenEvent,
 )
 from antiphon.engines.llama.computing import Computing, Drawer, Logits, change, empty, fill
-from antiphon.engines.llama.defects import guarded
+from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
 from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.inbox import Inbox
 from antiphon.engines.llama.lending import NO_NUMBERS, Lending
@@ -35,8 +34,6 @@ from antiphon.engines.llama.scheduler import Call, Plan, Scheduler, Span
 from antiphon.engines.llama.sequence import Phase, Sequence
 from antiphon.engines.llama.streams import Ended, Stream
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
-
-log = logging.getLogger(__name__)
 
 Delivery = tuple[Stream, TokenEvent | Ended]
 
@@ -118,8 +115,8 @@ class DecodeLoop:
                 self._obey()
                 if not self._stopping:
                     self._step()
-        except Exception:  # the engine adapter's border
-            log.exception("the decode thread failed")
+        except Exception as defect:  # noqa: BLE001 - the engine adapter's border
+            end_of_thread("the decode thread", defect)
         self.inbox.shut()
         for command in self.inbox.all():
             command()
@@ -266,9 +263,8 @@ class DecodeLoop:
         empty(self._context, call)
         if status == Decoded.ABORTED:
             return
-        log.error("llama_decode failed with %d", status)
+        failure = failed_batch(status)
         for sequence in call.sequences():
-            failure = EngineError("the engine's library failed at this batch; the server's log says how")
             self._release(sequence, Ended(failure), keep=False)
 
     # --- what comes of a call

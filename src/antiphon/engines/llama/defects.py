@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from antiphon.errors import AntiphonError, InternalError
+from antiphon.errors import AntiphonError, EngineError, InternalError
 from antiphon.telemetry.places import frames
 
 log = logging.getLogger(__name__)
@@ -29,3 +29,15 @@ def guarded(
         place = frames(defect)
         log.error("a sequence is ended by a defect: %s", place)  # noqa: TRY400 - without the message
         return InternalError(place)
+
+
+def failed_batch(status: int) -> EngineError:
+    """What ends those in whose batch the library failed, with the status that it returned; logged."""
+    log.error("llama_decode failed with %d", status)
+    message = "the engine's library failed at this batch; the server's log says how"
+    return EngineError(message, cause=f"llama_decode failed with {status}")
+
+
+def end_of_thread(what: str, defect: Exception) -> None:
+    """Logs what ended a thread that works for everybody: type and place, as above."""
+    log.error("%s failed: %s", what, frames(defect))

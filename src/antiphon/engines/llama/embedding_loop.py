@@ -7,7 +7,6 @@ among those of one actor with one of each request, so neither many texts nor lon
 more than a step.
 """
 
-import logging
 import time
 from array import array
 from collections.abc import Callable
@@ -21,15 +20,13 @@ from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.domain.lines import Lines
 from antiphon.domain.load import Load
 from antiphon.engines.base import SequenceStarted
-from antiphon.engines.llama.defects import guarded
+from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
 from antiphon.engines.llama.inbox import Abortable, Inbox
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.meters import Timer
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.streams import Ended, Mailbox
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable
-
-log = logging.getLogger(__name__)
 
 Event = SequenceStarted | Vectors
 Rows = NDArray[np.float32]
@@ -128,8 +125,8 @@ class EmbeddingLoop:
                 self._obey()
                 if not self._stopping:
                     self._step()
-        except Exception:  # the engine adapter's border
-            log.exception("the embedding thread failed")
+        except Exception as defect:  # noqa: BLE001 - the engine adapter's border
+            end_of_thread("the embedding thread", defect)
         self._inbox.shut()
         for command in self._inbox.all():
             command()
@@ -197,8 +194,7 @@ class EmbeddingLoop:
         elif found[0] == Decoded.ABORTED:
             return
         else:
-            log.error("llama_decode failed with %d", found[0])
-            failure = EngineError("the engine's library failed at this batch; the server's log says how")
+            failure = failed_batch(found[0])
         for answer in {answer for answer, _ in batch}:
             self._end(answer, Ended(failure))
 
