@@ -36,9 +36,10 @@ from antiphon.assembly.__main__ import TURN
 from antiphon.assembly.accounts import keeping_account
 from antiphon.assembly.edge import edge_of
 from antiphon.assembly.keys import Managed, managing
-from antiphon.auth.limiting import Limiting, WantedLimit
+from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import WantedPrice
+from antiphon.auth.wanted import WantedLimit
 from antiphon.cli.keyed import opened
 from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind

@@ -16,6 +16,7 @@ from antiphon.auth.keyring import Keyring
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper
 from antiphon.auth.tenants import Tenants
+from antiphon.auth.wanted import WantedLimit
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
@@ -95,7 +96,7 @@ async def test_a_key_made_changed_and_revoked_on_one_server_is_so_on_the_other(p
     one, two = pair
     made = await one.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project="default"))
     await heard("made", lambda: two.accepts(made.secret))
-    await one.tenants.change_key(ADMIN, made.key.id, "new note", lambda grant: grant, None)
+    await one.tenants.change_key(ADMIN, made.key.id, lambda key: replace(key, note="new note"))
 
     async def changed():
         return two.tenants.key(ADMIN, made.key.id).note == "new note"
@@ -177,6 +178,18 @@ async def test_what_is_learnt_is_what_the_store_holds(deaf):
     await one.tenants.rotate_key(ADMIN, key.id, 60)
     await one.tenants.revoke_key(ADMIN, key.id)
     await one.tenants.change_user(ADMIN, user.id, "Anna", None, True)
+    assert one.changes.directory == one.tenancy.directory()
+
+
+async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
+    one, two = pair
+    limit = WantedLimit(Subject.KEY, "", Measure.REQUESTS, 5, Window.MINUTE)
+    wanted = WantedKey(KeyKind.SERVICE, project="default", limits=(limit,))
+    made = await one.tenants.add_key(ADMIN, wanted)
+    await heard("made", lambda: two.accepts(made.secret))
+    of = Actor(ActorKind.SERVICE_KEY, made.key.id, "default")
+    for node_ in (one, two):
+        assert node_.book.rules.limits_of(of, "m") == made.limits != ()
     assert one.changes.directory == one.tenancy.directory()
 
 

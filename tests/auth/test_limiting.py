@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.auth.limiting import MOST, Limiting, WantedLimit
+from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
+from antiphon.auth.wanted import MOST, WantedLimit
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind

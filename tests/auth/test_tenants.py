@@ -2,6 +2,7 @@
 once."""
 
 import threading
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -121,7 +122,7 @@ async def test_what_others_may_not_see_is_not_there(world):
         for change in (
             world.tenants.revoke_key(actor, key),
             world.tenants.rotate_key(actor, key, 0),
-            world.tenants.change_key(actor, key, "mine", lambda grant: grant, None),
+            world.tenants.change_key(actor, key, lambda key: replace(key, note="mine")),
         ):
             with pytest.raises(NotFound):
                 await change
@@ -172,7 +173,7 @@ async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
     less = Grant(("cantor-1",), ("/v1/chat/*",))
     made = await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, grant=less))
     with pytest.raises(PermissionDenied, match="cannot give"):
-        await world.tenants.change_key(ann, made.key.id, None, lambda _: Grant(), None)
+        await world.tenants.change_key(ann, made.key.id, lambda key: replace(key, grant=Grant()))
     wide = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
     with pytest.raises(PermissionDenied, match="cannot give"):
         await world.tenants.rotate_key(ann, wide.key.id, 0)
@@ -230,7 +231,7 @@ async def test_a_key_that_ends_makes_none_that_lasts_longer(world):
         with pytest.raises(PermissionDenied, match="ends at 2000"):
             await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, expires=expires))
     with pytest.raises(PermissionDenied, match="ends at 2000"):
-        await world.tenants.change_key(ann, mine.id, None, lambda grant: grant, 2**53)
+        await world.tenants.change_key(ann, mine.id, lambda key: replace(key, expires=2**53))
     made = await world.tenants.add_key(ann, WantedKey(KeyKind.SERVICE, project=world.one, expires=1_999))
     assert made.key.expires == 1_999
 
@@ -245,7 +246,7 @@ async def test_a_key_that_has_ended_stays_so(world, end):
     else:
         world.now = 1_010.0
     with pytest.raises(InvalidValue, match="has ended"):
-        await world.tenants.change_key(ADMIN, made.key.id, "back", lambda grant: grant, 9_999)
+        await world.tenants.change_key(ADMIN, made.key.id, lambda key: replace(key, expires=9_999))
     with pytest.raises(AuthenticationFailed):
         await world.ring.verify(made.secret, Chosen())
 
@@ -265,7 +266,9 @@ async def test_a_written_revocation_holds_though_the_database_is_gone_afterwards
 async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
     made = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
     await world.tenants.rotate_key(ADMIN, made.key.id, overlap=5)
-    await world.tenants.change_key(ADMIN, made.key.id, "old", lambda _: Grant(("a",)), None)
+    await world.tenants.change_key(
+        ADMIN, made.key.id, lambda key: replace(key, note="old", grant=Grant(("a",)))
+    )
     await world.tenants.change_project(ADMIN, world.two, "Too", None, True)
     await world.tenants.change_user(ADMIN, world.dan, "Daniel", None, True)
     await world.tenants.put_member(ADMIN, world.one, world.ben, Role.VIEWER)
@@ -285,8 +288,8 @@ async def test_the_last_key_that_may_everything_cannot_be_ended(world):
     await world.tenants.add_key(ADMIN, WantedKey(KeyKind.ADMIN, expires=5_000))
     for change in (
         world.tenants.revoke_key(ADMIN, first.id),
-        world.tenants.change_key(ADMIN, first.id, None, lambda _: Grant((), None), None),
-        world.tenants.change_key(ADMIN, first.id, None, lambda grant: grant, 9_999),
+        world.tenants.change_key(ADMIN, first.id, lambda key: replace(key, grant=Grant((), None))),
+        world.tenants.change_key(ADMIN, first.id, lambda key: replace(key, expires=9_999)),
     ):
         with pytest.raises(InvalidValue, match="the last operator's key"):
             await change

@@ -54,6 +54,60 @@ def test_a_new_key_is_alone_on_standard_output(antiphon: Run, server: Scripted) 
     assert server.asked == [("POST", "/admin/v1/keys", sent, None)]
 
 
+def test_a_new_key_with_limits_is_one_request(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(201, {"id": "key_1", "kind": "service", "secret": SECRET})]
+    limits = ("requests=600/minute", "cost=12.50/month", "concurrent=4")
+    words = [word for limit in limits for word in ("--limit", limit)]
+    ended = antiphon("keys", "create", "service", "--project", "default", *words, "--url", server.url)
+    assert ended.stdout == f"{SECRET}\n"
+    ((_, _, sent, _),) = server.asked
+    assert isinstance(sent, dict) and sent["limits"] == [
+        {"measure": "requests", "amount": 600, "window": "minute"},
+        {"measure": "cost", "amount": 12_500_000_000, "window": "month"},
+        {"measure": "concurrent", "amount": 4},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("words=5/minute", "counted are requests, input_tokens"),
+        ("requests", "as requests=600/minute"),
+        ("requests=5", "say requests=5/minute, day, week or month"),
+        ("requests=5/hour", "minute, day, week or month"),
+        ("concurrent=4/day", "leave concurrent=4/day out"),
+        ("requests=1.5/day", "must be an integer"),
+        ("cost=much/day", "must be a decimal"),
+    ],
+)
+def test_what_is_no_limit_of_a_key_is_told_before_anything_is_sent(
+    antiphon: Run, server: Scripted, limit: str, said: str
+) -> None:
+    ended = antiphon("keys", "create", "service", "--limit", limit, "--url", server.url)
+    assert (ended.returncode, server.asked) == (1, []) and said in ended.stderr
+
+
+def test_a_key_is_shown_with_its_limits_in_words(antiphon: Run, server: Scripted) -> None:
+    limits = [
+        {"measure": "tokens", "amount": 5, "window": "day", "models": "m*"},
+        {"measure": "concurrent", "amount": 2, "window": None, "models": None},
+    ]
+    server.answers = [(200, {"id": "key_1", "limits": limits}), (200, {"id": "key_1", "limits": []})]
+    lines = antiphon("keys", "show", "key_1", "--url", server.url).stdout.splitlines()
+    assert lines[1] == "limits  5 tokens per day to m*, 2 requests at once"
+    assert antiphon("keys", "show", "key_1", "--url", server.url).stdout.splitlines()[1] == "limits  -"
+
+
+def test_what_a_key_may_be_without_is_taken_off(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(200, {"id": "key_1", "limits": []})]
+    words = ("--never-expires", "--all-models", "--all-endpoints", "--note", "")
+    assert antiphon("keys", "update", "key_1", *words, "--url", server.url).returncode == 0
+    sent = {"note": "", "models": None, "endpoints": None, "expires_at": None}
+    assert server.asked == [("PATCH", "/admin/v1/keys/key_1", sent, None)]
+    ended = antiphon("keys", "update", "k", "--never-expires", "--expires", "1h", "--url", server.url)
+    assert ended.returncode == 1 and "not both" in ended.stderr
+
+
 def test_what_a_rotation_asks_for(antiphon: Run, server: Scripted) -> None:
     server.answers = [(201, {"id": "key_2", "kind": "service", "secret": SECRET})]
     ended = antiphon("keys", "rotate", "key_1", "--overlap", "1h", "--url", server.url)

@@ -71,6 +71,16 @@ def test_a_rotated_key_and_its_successor_change_together(peopled):
     assert directory.limits == (LIMIT,)
 
 
+def test_a_new_key_and_its_limits_are_kept_together(peopled):
+    with pytest.raises(Conflict):
+        peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT, LIMIT))
+    assert (peopled.directory().keys, peopled.directory().limits) == ((), ())
+    peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT, replace(LIMIT, id="limit-2")))
+    assert [limit.id for limit in peopled.directory().limits] == [LIMIT.id, "limit-2"]
+    (entry,) = peopled.audit(1)
+    assert [each["amount"] for each in json.loads(entry.detail)["limits"]] == [LIMIT.amount] * 2
+
+
 def test_names_and_addresses_are_taken_once(peopled):
     with pytest.raises(Conflict, match="named 'One' already"):
         peopled.add_project(Project("project-2", "One", 5), BY)

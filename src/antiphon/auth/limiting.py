@@ -6,33 +6,17 @@ a limit of the project or of the user. Every caller sees the limits of what is t
 see is not there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import found, require_admin
+from antiphon.auth.policy import LIMITING, found, require_admin
+from antiphon.auth.wanted import WantedLimit, require_new, require_sound
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.domain.limits import Limit, Measure, Standing, Subject, Window
+from antiphon.domain.limits import Limit, Standing, Subject
 from antiphon.domain.tenancy import Key
-from antiphon.errors import Conflict, InvalidValue, MissingParameter, PermissionDenied
+from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
 from antiphon.store.base import Rules
-
-MOST = 50
-"""Limits of one subject: each is looked at for every request."""
-
-
-@dataclass(frozen=True, slots=True)
-class WantedLimit:
-    """A limit that somebody asks for: as `domain.limits.Limit`."""
-
-    subject: Subject
-    target: str
-    measure: Measure
-    amount: int
-    window: Window | None = None
-    models: str | None = None
-    note: str = ""
 
 
 class Limiting:
@@ -64,12 +48,12 @@ class Limiting:
 
     async def add(self, actor: Actor, wanted: WantedLimit) -> Limit:
         """From then on requests that begin must fit it, too."""
-        _require_sound(wanted)
+        require_sound(wanted)
 
         def added() -> Limit:
             self._require_target(actor, wanted)
-            limit = self._made(wanted)
-            self._require_new(limit)
+            limit = wanted.made(self._changes.id("limit"), wanted.target, self._changes.now())
+            require_new(limit, self._alike(limit))
             return self._kept(actor, limit)
 
         return await self._changes.made(added)
@@ -134,7 +118,7 @@ class Limiting:
                 key = self._key(actor, wanted.target)
                 found([] if key is None else [key], wanted.target, "key")
                 if not actor.admin and not (key is not None and policy.owns(actor, key.project)):
-                    raise PermissionDenied("only an owner of a project may limit keys, those that are for it")
+                    raise PermissionDenied(LIMITING)
                 return
             case Subject.PROJECT:
                 found(policy.projects(actor), wanted.target, "project")
@@ -152,47 +136,15 @@ class Limiting:
 
     # --- how it is done ---
 
-    def _made(self, wanted: WantedLimit) -> Limit:
-        return Limit(
-            id=self._changes.id("limit"),
-            subject=wanted.subject,
-            target=wanted.target,
-            measure=wanted.measure,
-            amount=wanted.amount,
-            created=self._changes.now(),
-            window=wanted.window,
-            models=wanted.models,
-            note=wanted.note,
-        )
-
-    def _require_new(self, limit: Limit) -> None:
-        same: Sequence[Limit] = [
+    def _alike(self, limit: Limit) -> list[Limit]:
+        """Those of the same subject."""
+        return [
             each
             for each in self._changes.directory.limits
             if (each.subject, each.target) == (limit.subject, limit.target)
         ]
-        for each in same:
-            if _what(each) == _what(limit):
-                raise Conflict(f"there is such a limit already: change the amount of {each.id}")
-        if len(same) >= MOST:
-            raise Conflict(f"the {limit.subject} has {MOST} limits, which is the most: remove one first")
 
     def _kept(self, actor: Actor, limit: Limit) -> Limit:
         revision = self._rules.add_limit(limit, self._changes.by(actor))
         self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
         return limit
-
-
-def _what(limit: Limit) -> tuple[object, ...]:
-    """What is limited, without how much."""
-    return limit.subject, limit.target, limit.measure, limit.window, limit.models
-
-
-def _require_sound(wanted: WantedLimit) -> None:
-    """Raises a RequestError for a limit that means nothing."""
-    if wanted.measure is Measure.CONCURRENT and wanted.window is not None:
-        raise InvalidValue("concurrent requests are counted at once: leave window out", param="window")
-    if wanted.measure is not Measure.CONCURRENT and wanted.window is None:
-        raise MissingParameter("window is missing", param="window")
-    if wanted.subject is Subject.MODEL and wanted.models is not None:
-        raise InvalidValue("a limit of a model is of that one: leave models out", param="models")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from antiphon.auth.keyring import Known
+from antiphon.auth.wanted import WantedLimit, require_sound_all
 from antiphon.domain.identity import Actor, ActorKind, within
 from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
@@ -12,6 +13,7 @@ from antiphon.store.base import Directory
 
 MOST_KEYS = 1_000
 """Living access tokens of one user, and service keys of one project, unless the operator makes more."""
+LIMITING = "only an owner of a project may limit keys, those that are for it"
 LAST = 2**62
 """Unix seconds that nothing lasts beyond."""
 
@@ -26,6 +28,8 @@ class WantedKey:
     grant: Grant = EVERYTHING
     expires: int | None = None
     note: str = ""
+    limits: tuple[WantedLimit, ...] = ()
+    """Of the key, whose id nobody knows yet."""
 
 
 class Policy:
@@ -139,6 +143,9 @@ class Policy:
             raise InvalidValue("the key would end before it begins", param="expires_at")
         if not actor.admin:
             self._require_few(wanted)
+        if wanted.limits and not (actor.admin or self.owns(actor, wanted.project)):
+            raise PermissionDenied(LIMITING, param="limits")
+        require_sound_all(wanted.limits)
 
     def _require_few(self, wanted: WantedKey) -> None:
         """Every key is in the memory of every process. Raises Conflict."""

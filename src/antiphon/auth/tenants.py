@@ -6,7 +6,7 @@ user makes and ends access tokens of their own. Nobody makes a key that may more
 What an actor may not see is not there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.auth.changes import Changes, put
@@ -14,7 +14,7 @@ from antiphon.auth.policy import WantedKey, found, require_admin
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.tenancy import AuditEntry, Grant, Key, Membership, Project, Role, User
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
 from antiphon.errors import InvalidValue
 from antiphon.store.base import KeptKey, Tenancy
 
@@ -25,6 +25,7 @@ class MadeKey:
 
     key: Key
     secret: str
+    limits: tuple[Limit, ...] = ()
 
 
 class Tenants:
@@ -161,6 +162,14 @@ class Tenants:
         """Raises NotFound, also for one that the actor may not see."""
         return self._changes.policy.key(actor, id_)
 
+    def limits_of(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
+        """The limits of keys, by their ids, the oldest first."""
+        limits: dict[str, list[Limit]] = {key.id: [] for key in keys}
+        for limit in self._changes.directory.limits:
+            if limit.subject is Subject.KEY and limit.target in limits:
+                limits[limit.target].append(limit)
+        return limits
+
     async def add_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
         def made() -> MadeKey:
             self._changes.policy.require_mintable(actor, wanted)
@@ -172,20 +181,13 @@ class Tenants:
         self,
         actor: Actor,
         id_: str,
-        note: str | None,
-        grant: Callable[[Grant], Grant],
-        expires: int | None,
+        change: Callable[[Key], Key],
     ) -> Key:
-        """`grant`: from what the key may to what it may from then on. A key that has ended stays so."""
+        """`change`: from what the key is to what it is from then on. A key that has ended stays so."""
 
         def changed() -> Key:
             key = self._changes.policy.living(actor, id_)
-            new = replace(
-                key,
-                note=key.note if note is None else note,
-                grant=grant(key.grant),
-                expires=key.expires if expires is None else expires,
-            )
+            new = change(key)
             self._changes.policy.require_reached(actor, new)
             self._changes.policy.require_operator_without(key, new)
             self._learn_key(self._tenancy.change_key(new, self._changes.by(actor)), new)
@@ -226,7 +228,7 @@ class Tenants:
             kept, limits = KeptKey(key, self._pepper.digest(secret)), self._limits_for(old, key)
             revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.by(actor))
             self._learn_key(revision, ending, made=(kept,), limits=limits)
-            return MadeKey(key, secret)
+            return MadeKey(key, secret, limits)
 
         return await self._changes.made(changed)
 
@@ -253,9 +255,13 @@ class Tenants:
             expires=wanted.expires,
             note=wanted.note,
         )
+        limits = tuple(
+            limit.made(self._changes.id("limit"), key.id, self._changes.now()) for limit in wanted.limits
+        )
         kept = KeptKey(key, self._pepper.digest(secret))
-        self._learn_key(self._tenancy.add_key(kept, self._changes.by(actor)), made=(kept,))
-        return MadeKey(key, secret)
+        revision = self._tenancy.add_key(kept, self._changes.by(actor), limits)
+        self._learn_key(revision, made=(kept,), limits=limits)
+        return MadeKey(key, secret, limits)
 
     def _limits_for(self, old: Key, new: Key) -> tuple[Limit, ...]:
         """The limits of a key, for its successor; counted anew."""

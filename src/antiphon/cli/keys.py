@@ -53,6 +53,13 @@ def create(
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Paths that it is for, * for any run; repeated. [all]"),
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MEASURE=AMOUNT/WINDOW",
+            help="What it may use up, as requests=600/minute, cost=12.50/month, concurrent=4. [all]",
+        ),
+    ] = None,
     expires: Annotated[
         str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [never]")
     ] = None,
@@ -61,7 +68,7 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
-    from antiphon.cli import admin, moments
+    from antiphon.cli import admin, limited, moments
 
     def work(server: "Admin") -> None:
         card = server.made(
@@ -71,6 +78,7 @@ def create(
             user=user,
             models=model or None,
             endpoints=endpoint or None,
+            limits=[limited.asked(text) for text in limit or ()] or None,
             expires_at=None if expires is None else moments.until(expires),
             note=note,
         )
@@ -86,7 +94,7 @@ def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False)
 
     def work(server: "Admin") -> None:
         card = server.shown("keys", key)
-        print(admin.as_json(card) if as_json else admin.details(card))
+        print(admin.as_json(card) if as_json else _details(card))
 
     admin.run(work, url)
 
@@ -110,6 +118,9 @@ def update(
     expires: Annotated[
         str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [as it is]")
     ] = None,
+    never_expires: Annotated[
+        bool, typer.Option("--never-expires", help="It does not end by itself.")
+    ] = False,
     url: options.ServerUrl = None,
     as_json: options.Json = False,
 ) -> None:
@@ -120,15 +131,18 @@ def update(
     def work(server: "Admin") -> None:
         if (model and all_models) or (endpoint and all_endpoints):
             raise SettingsError("a key is for some or for all, not both")
+        if expires is not None and never_expires:
+            raise SettingsError("a key ends at a time or never, not both")
         said: dict[str, object] = {}
         said |= {} if note is None else {"note": note}
         said |= {"models": model or None} if model or all_models else {}
         said |= {"endpoints": endpoint or None} if endpoint or all_endpoints else {}
         said |= {} if expires is None else {"expires_at": moments.until(expires)}
+        said |= {"expires_at": None} if never_expires else {}
         if not said:
             raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
         card = server.patched("keys", key, said)
-        print(admin.as_json(card) if as_json else admin.details(card))
+        print(admin.as_json(card) if as_json else _details(card))
 
     admin.run(work, url)
 
@@ -193,6 +207,13 @@ def _detail(card: "Card") -> dict[str, str]:
     detail = card.get("detail")
     said = detail.items() if isinstance(detail, dict) else ()
     return {"detail": " ".join(f"{name}={value}" for name, value in said)}
+
+
+def _details(card: "Card") -> str:
+    """A line for each thing, its limits in words."""
+    from antiphon.cli import admin, limited
+
+    return admin.details({**card, "limits": limited.phrases(card.get("limits")) or None})
 
 
 def _row(card: "Card") -> dict[str, str]:

@@ -61,26 +61,20 @@ def set_limit(
     as_json: options.Json = False,
 ) -> None:
     """Set a limit, or another amount where there is such a limit; prints its id."""
-    from antiphon.cli import admin
-
-    if (window is None) != (measure is Measure.CONCURRENT):
-        raise typer.BadParameter(
-            f"{measure} {'is counted at once' if window else 'is counted in a time'}: "
-            + ("leave it out" if window else f"say {', '.join(Window)}"),
-            param_hint="--per",
-        )
+    from antiphon.cli import admin, limited
 
     def work(server: "Admin") -> None:
+        limited.require_window(measure, window, "--per ")
         wanted = {"measure": measure, "window": window, "models": models}
         known = server.listed("limits", subject=subject, target=target)
         same = [card for card in known if all(card.get(name) == value for name, value in wanted.items())]
-        units = _units(measure, amount)
+        units = limited.units(measure, amount)
         if same:
             card = server.changed("limits", str(same[0].get("id")), amount=units, note=note)
         else:
             card = server.made("limits", subject=subject, target=target, amount=units, note=note, **wanted)
         print(admin.as_json(card) if as_json else card.get("id"))
-        admin.note(f"{'changed' if same else 'set'}: {_said(card)} for the {subject} {target}")
+        admin.note(f"{'changed' if same else 'set'}: {limited.phrase(card)} for the {subject} {target}")
 
     admin.run(work, url)
 
@@ -88,11 +82,11 @@ def set_limit(
 @app.command()
 def show(limit: Limit, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """Show a limit, what is left of it, and in how many seconds all of it is there again."""
-    from antiphon.cli import admin
+    from antiphon.cli import admin, limited
 
     def work(server: "Admin") -> None:
         card = server.shown("limits", limit)
-        shown = {**card, "amount": _amount(card, "amount"), "remaining": _amount(card, "remaining")}
+        shown = {**card, **{name: limited.amount_of(card, name) for name in ("amount", "remaining")}}
         print(admin.as_json(card) if as_json else admin.details(shown))
 
     admin.run(work, url)
@@ -110,41 +104,14 @@ def remove(limit: Limit, url: options.ServerUrl = None) -> None:
     admin.run(work, url)
 
 
-def _units(measure: Measure, amount: str) -> int:
-    """As the server counts: of cost nano-units. Raises CallFailed."""
-    from antiphon.cli.client import CallFailed
-    from antiphon.domain.money import nanos
-
-    units = nanos(amount) if measure is Measure.COST else int(amount) if amount.isdecimal() else None
-    if units is None:
-        taken = "a decimal, as 12.50" if measure is Measure.COST else "an integer"
-        raise CallFailed(f"{amount} is no amount of {measure}: it must be {taken}")
-    return units
-
-
-def _amount(card: "Card", name: str) -> str:
-    from antiphon.domain.money import decimal
-
-    amount = card.get(name)
-    if not isinstance(amount, int):
-        return "-"
-    return decimal(amount) if card.get("measure") == Measure.COST else str(amount)
-
-
-def _said(card: "Card") -> str:
-    window = card.get("window")
-    often = "at once" if window is None else f"per {window}"
-    noun = "requests" if card.get("measure") == Measure.CONCURRENT else str(card.get("measure"))
-    return f"{_amount(card, 'amount')} {noun.replace('_', ' ')} {often}"
-
-
 def _row(card: "Card") -> dict[str, str]:
     from antiphon.cli.admin import cell
+    from antiphon.cli.limited import phrase
 
     names = ("id", "subject", "target")
     return {
         **{name: cell(name, card.get(name)) for name in names},
-        "limit": _said(card),
+        "limit": phrase(card),
         "models": "all" if card.get("models") is None else str(card.get("models")),
         "note": str(card.get("note")),
     }

@@ -85,8 +85,8 @@ class Tenancy(Protocol):
     def remove_membership(self, project: str, user: str, by: By) -> int:
         """Ends a membership."""
 
-    def add_key(self, kept: KeptKey, by: By) -> int:
-        """Keeps a new key."""
+    def add_key(self, kept: KeptKey, by: By, limits: Sequence[Limit] = ()) -> int:
+        """Keeps a new key with its limits, at once."""
 
     def change_key(self, key: Key, by: By) -> int:
         """Puts a key in the place of the one of its id; what it is found by stays."""

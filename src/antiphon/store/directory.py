@@ -73,7 +73,9 @@ def _touched(changes: Sequence[tuple[str, str, str]]) -> dict[str, set[str]]:
     ids: dict[str, set[str]] = defaultdict(set)
     for action, target, detail in changes:
         ids[action.partition(".")[0]].add(target)
-        if action == "key.rotate":
+        if action == "key.create":
+            ids["limit"].update(limit["id"] for limit in json.loads(detail).get("limits", ()))
+        elif action == "key.rotate":
             said = json.loads(detail)
             ids["key"].add(said["successor"])
             ids["limit"].update(said["limits"])

@@ -88,10 +88,15 @@ class SqlTenancy:
             change.note("membership.remove", project, {"user": user})
         return change.revision
 
-    def add_key(self, kept: KeptKey, by: By) -> int:
+    def add_key(self, kept: KeptKey, by: By, limits: Sequence[Limit] = ()) -> int:
         with changing(self._database, by, "the key belongs to a project or user that is not there") as change:
             change.insert(schema.keys, _new(kept))
-            change.note("key.create", kept.key.id, noted(_row(kept.key)))
+            for limit in limits:
+                change.insert(schema.limits, asdict(limit))
+            said = (
+                {"limits": [{"id": limit.id, **noted(asdict(limit))} for limit in limits]} if limits else {}
+            )
+            change.note("key.create", kept.key.id, noted(_row(kept.key)) | said)
         return change.revision
 
     def change_key(self, key: Key, by: By) -> int:

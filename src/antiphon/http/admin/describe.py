@@ -11,6 +11,7 @@ from antiphon.domain.limits import Subject
 from antiphon.http.admin import (
     describe_usage,
     shapes,
+    shapes_keys,
     shapes_limits,
     shapes_prices,
     shapes_recording,
@@ -47,7 +48,12 @@ OPERATIONS: Mapping[tuple[str, str], tuple[str, str | None, str | None, int]] = 
         ("get", "/keys"): ("Keys that the caller may see", None, "KeyPage", 200),
         ("post", "/keys"): ("Make a key, shown this once", "NewKey", "NewKeyCard", MADE),
         ("get", "/keys/{key}"): ("One key", None, "KeyCard", 200),
-        ("patch", "/keys/{key}"): ("Note, confine, end at another time", "KeyChange", "KeyCard", 200),
+        ("patch", "/keys/{key}"): (
+            "Note, confine, end at another time or never",
+            "KeyChange",
+            "KeyCard",
+            200,
+        ),
         ("post", "/keys/{key}/rotate"): ("Make a successor", "Rotation", "NewKeyCard", MADE),
         ("post", "/keys/{key}/revoke"): ("End a key now", "Nothing", "KeyCard", 200),
         ("delete", "/keys/{key}"): ("End a key now", None, "KeyCard", 200),
@@ -81,7 +87,7 @@ def schemas() -> dict[str, Any]:
     """The schemas that they name."""
     template = REF.format(name=f"{PREFIX}{{name}}")
     known: list[type] = []
-    for place in (shapes, shapes_limits, shapes_prices, shapes_recording, shapes_usage):
+    for place in (shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording, shapes_usage):
         known += [*place.REQUESTS.values(), *place.ANSWERS]
     _, found = msgspec.json.schema_components(known, ref_template=template)
     return {f"{PREFIX}{name}": schema for name, schema in found.items()}

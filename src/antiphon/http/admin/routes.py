@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from antiphon.auth.policy import WantedKey
 from antiphon.auth.tenants import Tenants
-from antiphon.domain.tenancy import Grant, Key, Membership
+from antiphon.domain.tenancy import Key, Membership
 from antiphon.errors import InvalidValue
 from antiphon.http.admin import shapes
 from antiphon.http.admin.pages import (
@@ -21,6 +20,7 @@ from antiphon.http.admin.pages import (
     page,
     query_of,
 )
+from antiphon.http.admin.shapes_keys import KeyChange, KeyPage, NewKey, Rotation, key_card, made_card
 
 
 class Admin:
@@ -128,32 +128,29 @@ class Admin:
     async def keys(self, request: Request) -> Response:
         """The keys that the caller may see."""
         found: list[Key] = self._tenants.keys(actor_of(request))
-        return page(request, [(each.id, shapes.key_card(each)) for each in found], shapes.KeyPage)
+        limits = self._tenants.limits_of(found)
+        return page(request, [(each.id, key_card(each, limits[each.id])) for each in found], KeyPage)
 
     async def key(self, request: Request) -> Response:
         """One of them."""
-        return answer(shapes.key_card(self._tenants.key(actor_of(request), request.path_params["key"])))
+        return self._shown(self._tenants.key(actor_of(request), request.path_params["key"]))
 
     async def add_key(self, request: Request) -> Response:
         """Makes a key, and shows it this once."""
-        said = shapes.decoded(body_of(request), shapes.NewKey)
-        grant = Grant(shapes.patterns(said.models), shapes.patterns(said.endpoints))
-        wanted = WantedKey(said.kind, said.project, said.user, grant, said.expires_at, said.note)
-        return answer(shapes.made_card(await self._tenants.add_key(actor_of(request), wanted)), 201)
+        wanted = shapes.decoded(body_of(request), NewKey).wanted()
+        return answer(made_card(await self._tenants.add_key(actor_of(request), wanted)), 201)
 
     async def change_key(self, request: Request) -> Response:
         """Notes, confines, ends at another time."""
-        said = shapes.decoded(body_of(request), shapes.KeyChange)
-        changed = await self._tenants.change_key(
-            actor_of(request), request.path_params["key"], said.note, said.grant, said.expires_at
-        )
-        return answer(shapes.key_card(changed))
+        said = shapes.decoded(body_of(request), KeyChange)
+        id_ = request.path_params["key"]
+        return self._shown(await self._tenants.change_key(actor_of(request), id_, said.changed))
 
     async def rotate_key(self, request: Request) -> Response:
         """Makes a successor; the old key ends after the overlap."""
-        overlap = shapes.decoded(body_of(request), shapes.Rotation).overlap
+        overlap = shapes.decoded(body_of(request), Rotation).overlap
         made = await self._tenants.rotate_key(actor_of(request), request.path_params["key"], overlap)
-        return answer(shapes.made_card(made), 201)
+        return answer(made_card(made), 201)
 
     async def revoke_key(self, request: Request) -> Response:
         """Ends a key now."""
@@ -162,8 +159,10 @@ class Admin:
 
     async def end_key(self, request: Request) -> Response:
         """The same, for who has no time to write a body."""
-        revoked = await self._tenants.revoke_key(actor_of(request), request.path_params["key"])
-        return answer(shapes.key_card(revoked))
+        return self._shown(await self._tenants.revoke_key(actor_of(request), request.path_params["key"]))
+
+    def _shown(self, key: Key) -> Response:
+        return answer(key_card(key, self._tenants.limits_of([key])[key.id]))
 
     # --- audit ---
 

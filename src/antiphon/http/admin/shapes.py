@@ -1,22 +1,19 @@
 """What the admin API takes and gives, as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from antiphon import complaints
-from antiphon.auth.tenants import MadeKey
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.recording import Redaction
-from antiphon.domain.tenancy import AuditEntry, Grant, Key, KeyKind, Membership, Project, Role, User
+from antiphon.domain.tenancy import AuditEntry, KeyKind, Membership, Project, Role, User
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
-YEAR = 366 * 24 * 3600
-MAX_PATTERNS = 100
 PLAIN = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
 """No control characters. `$` would take a line break at the end."""
 
@@ -25,9 +22,7 @@ Note = Annotated[str, Meta(max_length=2_000)]
 Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=r"^[^@\s]+@[^@\s]+(?![\s\S])")]
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN)]
-Patterns = Annotated[list[Pattern], Meta(max_length=MAX_PATTERNS)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
-Overlap = Annotated[int, Meta(ge=0, le=YEAR)]
 
 Shape = TypeVar("Shape", bound=Struct)
 
@@ -67,40 +62,6 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
     """What a user is to be in a project."""
 
     role: Role
-
-
-class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key to make. `models` and `endpoints` are patterns, `*` for any run of characters; null is all."""
-
-    kind: KeyKind
-    project: Id | None = None
-    user: Id | None = None
-    models: Patterns | None = None
-    endpoints: Patterns | None = None
-    expires_at: Moment | None = None
-    note: Note = ""
-
-
-class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays."""
-
-    note: Note | None = None
-    models: Patterns | UnsetType | None = UNSET
-    endpoints: Patterns | UnsetType | None = UNSET
-    expires_at: Moment | None = None
-
-    def grant(self, before: Grant) -> Grant:
-        """What the key may from then on."""
-        return Grant(
-            before.models if self.models is UNSET else patterns(self.models),
-            before.endpoints if self.endpoints is UNSET else patterns(self.endpoints),
-        )
-
-
-class Rotation(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the old key is still accepted, in seconds."""
-
-    overlap: Overlap = 0
 
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -149,30 +110,6 @@ class MemberCard(Struct, frozen=True, kw_only=True):
     created_at: int
 
 
-class KeyCard(Struct, frozen=True, kw_only=True):
-    """A key, without its secret."""
-
-    object: Literal["key"] = "key"
-    id: str
-    kind: KeyKind
-    prefix: str
-    project: str | None
-    user: str | None
-    models: list[str] | None
-    endpoints: list[str] | None
-    created_at: int
-    created_by: str
-    expires_at: int | None
-    revoked_at: int | None
-    note: str
-
-
-class NewKeyCard(KeyCard, frozen=True, kw_only=True):
-    """A key that was just made. `secret` is the key itself, shown this once."""
-
-    secret: str
-
-
 class AuditCard(Struct, frozen=True, kw_only=True):
     """One change."""
 
@@ -211,21 +148,10 @@ class MemberPage(Page, frozen=True, kw_only=True):
     data: list[MemberCard]
 
 
-class KeyPage(Page, frozen=True, kw_only=True):
-    """Keys, the oldest first."""
-
-    data: list[KeyCard]
-
-
 class AuditPage(Page, frozen=True, kw_only=True):
     """Changes, the latest first."""
 
     data: list[AuditCard]
-
-
-def patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
-    """As a grant holds them."""
-    return None if said is None else tuple(said)
 
 
 def project_card(project: Project) -> ProjectCard:
@@ -263,31 +189,6 @@ def member_card(membership: Membership) -> MemberCard:
     )
 
 
-def key_card(key: Key) -> KeyCard:
-    """A key as it is shown."""
-    grant = key.grant
-    return KeyCard(
-        id=key.id,
-        kind=key.kind,
-        prefix=key.prefix,
-        project=key.project,
-        user=key.user,
-        models=None if grant.models is None else list(grant.models),
-        endpoints=None if grant.endpoints is None else list(grant.endpoints),
-        created_at=key.created,
-        created_by=key.creator,
-        expires_at=key.expires,
-        revoked_at=key.revoked,
-        note=key.note,
-    )
-
-
-def made_card(made: MadeKey) -> NewKeyCard:
-    """A new key as it is shown this once."""
-    shown = msgspec.structs.asdict(key_card(made.key))
-    return msgspec.convert({**shown, "secret": made.secret}, NewKeyCard)
-
-
 def audit_card(entry: AuditEntry) -> AuditCard:
     """An entry of the audit as it is shown."""
     return AuditCard(
@@ -315,11 +216,16 @@ def _explained(complaint: complaints.Complaint) -> AntiphonError:
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
     taken = complaint.taken
-    if complaint.chooses and path in CHOICES:
-        taken = " or ".join(CHOICES[path])
+    if complaint.chooses and (choices := CHOICES.get(_field(path))):
+        taken = " or ".join(choices)
     elif "matching regex" in complaint.said:
         taken = TEXTS.get(path, "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
+
+
+def _field(path: str) -> str:
+    """The name of the field that a path leads to, or to an item of which."""
+    return path.rpartition(".")[2].partition("[")[0]
 
 
 TEXTS: Mapping[str, str] = MappingProxyType(
@@ -340,23 +246,20 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "subject": tuple(Subject),
     "measure": tuple(Measure),
     "window": tuple(Window),
+    "redact": tuple(Redaction),
 }
 """What fields of few values take."""
 
 REQUESTS: Mapping[str, type[Struct]] = {
-    each.__name__: each
-    for each in (NewProject, ProjectChange, NewUser, UserChange, Member, NewKey, KeyChange, Rotation, Nothing)
+    each.__name__: each for each in (NewProject, ProjectChange, NewUser, UserChange, Member, Nothing)
 }
 ANSWERS: tuple[type[Struct], ...] = (
     ProjectCard,
     UserCard,
     MemberCard,
-    KeyCard,
-    NewKeyCard,
     AuditCard,
     ProjectPage,
     UserPage,
     MemberPage,
-    KeyPage,
     AuditPage,
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.auth.limiting import WantedLimit
+from antiphon.auth.wanted import WantedLimit
 from antiphon.domain.limits import Limit, Measure, Standing, Subject, Window
 from antiphon.http.admin.shapes import Name, Note, Page, Pattern
 
