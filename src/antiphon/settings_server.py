@@ -54,6 +54,14 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "header x-antiphon-ignored.",
         ),
     ] = "refuse"
+    request_templates: Annotated[
+        bool,
+        said(
+            "ANTIPHON_REQUEST_TEMPLATES",
+            "Whether callers may send a chat template of their own (chat_template), a program that is run "
+            "within bounds in a process of its own (chat.md); without this it is refused.",
+        ),
+    ] = False
     receive_timeout: Annotated[
         float,
         said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),

@@ -21,6 +21,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def trusting() -> Iterator[Server]:
+    """The same, which takes chat templates from callers."""
+    with serving(env={"ANTIPHON_REQUEST_TEMPLATES": "true"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of random weights: it hardly ever ends by itself, and a long prompt takes it seconds."""
     path = tmp_path_factory.mktemp("noise") / "noise.gguf"

@@ -29,8 +29,8 @@ HOSTILE = (
 
 
 @pytest.fixture
-def client(server: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+def client(trusting: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{trusting.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def said(client: openai.OpenAI, messages: Any, stream: bool = False, **extra: Any) -> str:
@@ -153,7 +153,8 @@ def test_a_model_without_a_template_chats_through_a_requests(client: openai.Open
     assert whole.count(b"tokenizer.chat_template") == 1
     raw = tmp_path / "raw.gguf"
     raw.write_bytes(whole.replace(b"tokenizer.chat_template", b"tokenizer.chat_templatX"))
-    with serving("--model", f"cantor={raw}") as running, running.client() as other:
+    env = {"ANTIPHON_REQUEST_TEMPLATES": "true"}
+    with serving("--model", f"cantor={raw}", env=env) as running, running.client() as other:
         asked = GREEDY | {"messages": ASK}
         refused = other.post("/v1/chat/completions", json=asked).json()["error"]
         assert (refused["code"], refused["param"]) == ("template_refused", "messages")

@@ -41,8 +41,9 @@ def shell(server: Server, tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("command", RUNNING, ids=lambda command: command.text)
 def test_a_command_of_the_pages_runs(
-    command: Command, shell: dict[str, str], server: Server, tmp_path: Path
+    command: Command, shell: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    server: Server = request.getfixturevalue("trusting" if '"chat_template"' in command.text else "server")
     done = subprocess.run(
         ["sh", "-c", command.text.replace("http://127.0.0.1:8000", server.url)],
         env=shell,

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
 from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import EngineUnavailable
@@ -156,7 +157,7 @@ async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
     ended = asyncio.Event()
 
     class Slow(ScriptedEngine):
-        async def encode(self, prompt):
+        async def encode(self, prompt, actor=LOCAL_ANONYMOUS):
             try:
                 await asyncio.sleep(3600)
             finally:
@@ -172,7 +173,7 @@ async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
 
 async def test_engine_errors_of_a_tokenizer_keep_their_status():
     class Away(ScriptedEngine):
-        async def encode(self, prompt):
+        async def encode(self, prompt, actor=LOCAL_ANONYMOUS):
             raise EngineUnavailable("m is restarting")
 
     async with serving(Away()) as server:

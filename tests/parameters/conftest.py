@@ -51,6 +51,7 @@ def cantor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
         "ANTIPHON_LORA_DIRECTORIES": str(shelf),
         "ANTIPHON_LORA_REPOSITORIES": "ada/*",
         "ANTIPHON_HOME": str(place / "home"),
+        "ANTIPHON_REQUEST_TEMPLATES": "true",
         "ANTIPHON_ADAPTERS": f"mood={shelf / 'mood.gguf'}",
     }
     models = ("--model", f"cantor={cantor}", "--model", f"encoder={encoder}", "--exact")
@@ -119,7 +120,7 @@ class Keeping(ScriptedTokenEngine):
 def recorder() -> Iterator[Asker]:
     """The edge and the renderer over a token engine that keeps every request."""
     tokens = Keeping()
-    engine = Recorded(Renderer(tokens, prove=prove_here, projects_share=False))
+    engine = Recorded(Renderer(tokens, prove=prove_here))
     ready, ports = threading.Event(), list[int]()
     loop_and_end: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 

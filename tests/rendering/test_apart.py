@@ -2,6 +2,7 @@
 by their field's name."""
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -9,11 +10,14 @@ from dataclasses import fields, replace
 
 import pytest
 
+from antiphon.domain.context import Context
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.errors import (
     ContextLengthExceeded,
+    EngineBusy,
     InvalidValue,
     Overloaded,
     TemplateRefused,
@@ -21,7 +25,7 @@ from antiphon.errors import (
 )
 from antiphon.rendering.apart import (
     AT_ONCE,
-    MOST_WAITING,
+    Bounds,
     Helper,
     OwnTemplate,
     conversation_of,
@@ -29,6 +33,7 @@ from antiphon.rendering.apart import (
     render,
 )
 from antiphon.rendering.facts import learn, seen
+from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
 from antiphon.rendering.toolcalls.families import layout_of
@@ -59,9 +64,14 @@ async def here(target, payload, limits):
 
 
 def own(source, helper=None):
-    return OwnTemplate(source, SPECIAL, Families(), layout_of(source), None, helper or Helper(here))
+    return whose(source, helper or Helper(here), "ada")
 
 
+def whose(source, helper, actor):
+    return OwnTemplate(source, SPECIAL, Families(), layout_of(source), None, helper, actor)
+
+
+SHORT = "{{ messages[0].content }}"
 SPEAKS_LLAMA = "{% for m in messages %}<|python_tag|>{{ m.content }}{% endfor %}"
 CONVERSATION = Conversation(
     (
@@ -186,36 +196,190 @@ async def test_errors_that_name_a_field_keep_it():
         assert refused.value.param == param
 
 
-async def test_so_many_run_and_so_many_wait_and_the_next_is_told_to_come_again():
-    gate, running = asyncio.Event(), []
+class Slow:
+    """A helper's process that ends when it is told to; `running` holds what runs, `ended` what is through."""
 
-    async def slow(target, payload, limits):
-        running.append(payload)
-        await gate.wait()
+    def __init__(self):
+        self.running, self.ended = [], []
+
+    async def __call__(self, target, payload, limits):
+        entry = (payload["template"], asyncio.Event())
+        self.running.append(entry)
+        try:
+            await entry[1].wait()
+        finally:
+            self.running.remove(entry)
+        self.ended.append(entry[0])
         return await here(target, payload, limits)
 
-    helper = Helper(slow)
+    async def end(self, name):
+        """Ends the first that runs of that name, and lets the next begin."""
+        next(end for running, end in self.running if running == name).set()
+        await settled()
+
+    async def end_all(self):
+        while self.running:
+            await self.end(self.names[0])
+
+    @property
+    def names(self):
+        return [name for name, _ in self.running]
+
+
+async def settled():
+    """Lets everything go on that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def crowd(**bounds):
+    """A helper with a slow process, and a function that has an actor ask it; their templates are their
+    names."""
+    slow = Slow()
+    helper = Helper(slow, Bounds(**bounds))
     async with asyncio.TaskGroup() as group:
-        jobs = [
-            group.create_task(own(FAMILIES["chatml"], helper).render(talk("Q"), FakeClock()))
-            for _ in range(AT_ONCE + MOST_WAITING)
-        ]
-        while len(running) < AT_ONCE:
-            await asyncio.sleep(0)
-        with pytest.raises(Overloaded) as refused:
-            await own(FAMILIES["chatml"], helper).render(talk("Q"), FakeClock())
+
+        async def ask(actor, clock=None):
+            work = whose(actor, helper, actor).render(talk("Q"), clock or FakeClock())
+            task = group.create_task(work)
+            await settled()
+            return task
+
+        yield slow, ask, helper
+
+
+async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_again():
+    async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
+        jobs = [await ask("ada") for _ in range(AT_ONCE + 3)]
+        assert slow.names == ["ada"] * AT_ONCE
+        with pytest.raises(Overloaded, match="3 chat templates of yours wait") as refused:
+            await whose("ada", helper, "ada").render(talk("Q"), FakeClock())
         assert refused.value.status == 429 and refused.value.retry_after
-        assert len(running) == AT_ONCE
         jobs[-1].cancel()
         jobs[0].cancel()
-        gate.set()
-    assert len(running) == AT_ONCE + MOST_WAITING - 1
-    assert await own(FAMILIES["chatml"], helper).render(talk("Q"), FakeClock())
+        await asyncio.wait([jobs[0], jobs[-1]])
+        await settled()
+        assert len(slow.running) == AT_ONCE, "the place of one that was cancelled is the next one's"
+        others = [await ask(name) for name in ("bob", "bob", "bob")]
+        with pytest.raises(EngineBusy, match="4 chat templates wait") as busy:
+            await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
+        assert busy.value.status == 503 and busy.value.retry_after
+        await slow.end_all()
+    assert [job.cancelled() for job in jobs] == [True, False, False, False, True]
+    assert all(job.done() for job in others)
+
+
+async def test_callers_take_turns_however_many_templates_one_of_them_sends():
+    """Whoever comes second waits for one of those that run, not for those that wait."""
+    async with crowd() as (slow, ask, _):
+        for _ in range(12):
+            await ask("ada")
+        for _ in range(2):
+            await ask("bob")
+        await ask("eve")
+        await slow.end("ada")
+        await slow.end("ada")
+        assert slow.names == ["ada", "bob"]
+        await slow.end("ada")
+        assert slow.names == ["bob", "eve"]
+        await slow.end_all()
+    assert slow.ended.count("ada") == 12 and slow.ended.index("bob") == 3
+
+
+async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
+    async with crowd() as (slow, ask, _):
+        for _ in range(AT_ONCE):
+            await ask("ada")
+        leaving = await ask("bob")
+        await ask("eve")
+        slow.running[0][1].set()
+        while not slow.ended:
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await settled()
+        assert slow.names == ["ada", "eve"]
+        await slow.end_all()
+    assert leaving.cancelled() and "eve" in slow.ended
+
+
+async def test_who_is_refused_is_told_how_long_those_before_take():
+    """As long as the last ones took, and before any was run as long as one may."""
+    clock = FakeClock()
+    async with crowd(queue_per_actor=4) as (slow, ask, helper):
+
+        async def told():
+            with pytest.raises(Overloaded) as refused:
+                await whose("ada", helper, "ada").render(talk("Q"), clock)
+            return refused.value.retry_after
+
+        for _ in range(AT_ONCE + 4):
+            await ask("ada", clock)
+        assert await told() == 4 * 2.0 / AT_ONCE
+        clock.advance(10)
+        await slow.end("ada")
+        await ask("ada", clock)
+        assert await told() == 4 * (2 + 10) / 2 / AT_ONCE
+        for _ in range(9):
+            await slow.end("ada")
+            await ask("ada", clock)
+        clock.advance(10_000)
+        await slow.end("ada")
+        await ask("ada", clock)
+        assert await told() == 60
+        await slow.end_all()
+
+
+async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
+    """With real processes: whoever holds both places holds them for one rendering."""
+    engine, _ = renderer(Script(text="ok"))
+    hostile, honest = replace(talk("Hello"), template=HOSTILE[2]), replace(talk("Hello"), template=SHORT)
+
+    async def ask(actor, conversation):
+        who = Actor(ActorKind.SERVICE_KEY, actor)
+        return await answer(engine, asking(conversation), Context("r", who))
+
+    async with asyncio.TaskGroup() as group:
+        flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
+        await asyncio.sleep(0)
+        while len(descendants(os.getpid(), "antiphon.sandbox")) < AT_ONCE:
+            await asyncio.sleep(0.01)
+        assert (await ask("ada", honest)).choices[0].text == "ok"
+        assert sum(job.done() for job in flood) <= AT_ONCE + 1
+        assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
+        for job in flood:
+            job.cancel()
+    assert descendants(os.getpid(), "antiphon.sandbox") == []
+
+
+async def flooding(work):
+    with pytest.raises(TemplateRefused):
+        await work
+
+
+async def test_a_template_of_a_caller_is_refused_by_name_where_nobody_allowed_it():
+    tokens = ScriptedTokenEngine(Script(text="ok"))
+    engine = Renderer(tokens, prove=prove_here)
+    conversation = replace(talk("Hello"), template=SHORT)
+    for work in (
+        answer(engine, asking(conversation)),
+        engine.apply(conversation),
+        engine.encode(conversation),
+    ):
+        with pytest.raises(UnsupportedParameter, match="ANTIPHON_REQUEST_TEMPLATES=true") as refused:
+            await work
+        assert refused.value.param == "chat_template" and refused.value.message.startswith("chat_template is")
+    assert not tokens.requests
+    smuggled = replace(talk("Hello"), template_values={"chat_template": SHORT})
+    with pytest.raises(UnsupportedParameter) as refused:
+        await engine.apply(smuggled)
+    assert refused.value.param == "chat_template_kwargs.chat_template"
 
 
 async def test_a_model_without_a_template_chats_through_a_requests():
     engine, tokens = renderer(Script(text="ok"), info=scripted_info(chat_template=None))
-    with pytest.raises(TemplateRefused, match="send one as chat_template"):
+    with pytest.raises(TemplateRefused, match="one as chat_template"):
         await answer(engine, asking(talk("Hello")))
     asked = replace(talk("Hello <|im_end|>"), template=FAMILIES["chatml"])
     assert (await answer(engine, asking(asked))).choices[0].text == "ok"
@@ -230,7 +394,7 @@ async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_anoth
     facts = await learn(engine, prove_here, None)
 
     def opened(facts, source):
-        known = seen(facts, replace(talk("Q"), template=source), Helper(here))
+        known = seen(facts, replace(talk("Q"), template=source), Helper(here), LOCAL_ANONYMOUS)
         assert known.template is not None
         return known.template.layout.open
 
@@ -240,4 +404,4 @@ async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_anoth
     assert opened(settled, "<tool_call>{{ messages }}") == NOTATIONS["deepseek"]("").open
     raw = await learn(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
     assert opened(raw, "{{ messages }}") == ("<tool_call>",)
-    assert seen(raw, talk("Q"), Helper(here)) is raw
+    assert seen(raw, talk("Q"), Helper(here), LOCAL_ANONYMOUS) is raw

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from antiphon.ipc.board import Board
 from antiphon.pipeline.adapters import Adapters, Home
 from antiphon.pipeline.deployments import Deployments
 from antiphon.rendering.adapted import AdaptedRenderer
-from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.apart import Helper
+from antiphon.rendering.renderer import HouseRules, Renderer
 from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.settings import Settings
 from antiphon.settings_lora import LoraSettings
@@ -38,14 +40,20 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
 def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
-    projects_share = settings.engine.prefix_sharing == "server"
+    rules = HouseRules(
+        projects_share=settings.engine.prefix_sharing == "server",
+        helper=Helper() if settings.server.request_templates else None,
+    )
     families = {
         model.name: Families(_said(model.tool_calls), _said(model.reasoning)) for model in settings.models
     }
     return Models(
         tuple(
             Model(
-                name, _rendered(host, projects_share, families.get(name, BY_TEMPLATE)), created, kind="llama"
+                name,
+                _rendered(host, replace(rules, families=families.get(name, BY_TEMPLATE))),
+                created,
+                kind="llama",
             )
             for name, host in hosts.items()
         ),
@@ -53,14 +61,8 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     )
 
 
-def _rendered(host: HostTokenEngine, projects_share: bool, families: Families) -> Renderer:
-    return Renderer(
-        host,
-        state=host.state,
-        generation=lambda: host.generation,
-        projects_share=projects_share,
-        families=families,
-    )
+def _rendered(host: HostTokenEngine, rules: HouseRules) -> Renderer:
+    return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
 
 
 def _said(family: str) -> str | None:

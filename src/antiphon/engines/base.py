@@ -32,6 +32,7 @@ from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddings, EmbedRequest, Vectors
 from antiphon.domain.events import Event
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
@@ -70,10 +71,10 @@ class Engine(Protocol):
 class Tokenizing(Protocol):
     """An engine that can show its token ids; what /tokenize and /detokenize stand on."""
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        """The token ids that generating from this prompt would start with."""
+    async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
+        """The token ids that generating from this prompt would start with; `actor` asks."""
 
-    async def apply(self, conversation: Conversation) -> str:
+    async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         """What the chat template writes of a conversation."""
 
     async def decode(self, tokens: Sequence[int]) -> str:
@@ -149,8 +150,7 @@ class LoadSpec:
     adapter_memory: int = 1 << 30
     """Bytes of adapters that stay in memory; others are read again when their turn comes."""
     weights_in_memory: bool = False
-    """Whether weights are copied into memory of the engine's own, where they are read faster; else they are
-    mapped from the file, and share its memory with others."""
+    """Whether weights are copied, to be read faster; else they are mapped from the file, and shared."""
     check_tensors: bool = False
     """Whether the library reads and checks every weight while loading."""
 

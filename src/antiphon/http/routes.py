@@ -62,10 +62,11 @@ class ModelRoutes:
 async def tokenize(request: Request) -> Response:
     """The token ids of a prompt."""
     edge = edge_of(request)
-    call = await decoded(edge.dialect.tokens.decode_tokenize, exchange_of(request.scope))
+    exchange = exchange_of(request.scope)
+    call = await decoded(edge.dialect.tokens.decode_tokenize, exchange)
     model = _chosen(request, call.model)
     engine = _tokenizing(model)
-    tokens = await awaited(request, engine.encode(call.prompt))
+    tokens = await awaited(request, engine.encode(call.prompt, exchange.actor))
     pieces = await awaited(request, engine.spell(tokens)) if call.texts else None
     profile = await awaited(request, model.engine.profile())
     return _json(edge.dialect.tokens.tokenized(tokens, profile.context_length, pieces))
@@ -74,8 +75,10 @@ async def tokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     """What the chat template writes of a conversation."""
     edge = edge_of(request)
-    call = await decoded(edge.dialect.tokens.decode_apply, exchange_of(request.scope))
-    text = await awaited(request, _tokenizing(_chosen(request, call.model)).apply(call.conversation))
+    exchange = exchange_of(request.scope)
+    call = await decoded(edge.dialect.tokens.decode_apply, exchange)
+    engine = _tokenizing(_chosen(request, call.model))
+    text = await awaited(request, engine.apply(call.conversation, exchange.actor))
     return _json(edge.dialect.tokens.applied(text))
 
 

@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.engines.base import EngineState
@@ -59,13 +60,13 @@ class AdaptedRenderer:
         """What runs goes on; a request that its engine does not know yet is told that the model is gone."""
         self._closed = True
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         """As the base model."""
-        return await self._base.encode(prompt)
+        return await self._base.encode(prompt, actor)
 
-    async def apply(self, conversation: Conversation) -> str:
+    async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         """As the base model."""
-        return await self._base.apply(conversation)
+        return await self._base.apply(conversation, actor)
 
     async def decode(self, tokens: Sequence[int]) -> str:
         """As the base model."""

@@ -5,16 +5,19 @@ helper's side.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypedDict
 
 from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.lines import Lines
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.engines.base import TextPiece
-from antiphon.errors import Overloaded, TemplateRefused
+from antiphon.errors import TemplateRefused
 from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.spoken import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
@@ -33,11 +36,8 @@ ANY = "the chat template"
 AT_ONCE = 2
 """Helpers that run at the same time: each takes a processor while it does."""
 
-MOST_WAITING = 16
-"""Requests that wait for one: with two seconds each some sixteen seconds of waiting at worst."""
-
-RETRY_AFTER = 4.0
-"""Seconds in which two of those that wait are through at the latest."""
+LATEST = 60.0
+"""Seconds after which a refused caller is told to try again at the latest."""
 
 SHORTEST_ANSWER = 4 * 1024 * 1024
 """Bytes of JSON that a prompt may take besides those that the conversation grants."""
@@ -56,37 +56,103 @@ Run = Callable[[str, Mapping[str, object], Limits], Awaitable[object]]
 """Runs a job of the sandbox."""
 
 
-class Helper:
-    """Renders requests' templates, a few at a time."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many wait for a helper."""
 
-    def __init__(self, run: Run = run_job) -> None:
+    queue: int = 256
+    queue_per_actor: int = 16
+
+
+class Turn:
+    """One that waits."""
+
+    __slots__ = ("actor", "come")
+
+    def __init__(self, actor: str) -> None:
+        self.actor = actor
+        self.come = asyncio.Event()
+        """Set when it has a place."""
+
+
+class Waiting(Lines[Turn]):
+    """Requests with templates: a line for each actor, which take turns."""
+
+    WAITING = "chat templates"
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds)
+        self._taken: deque[float] = deque([Limits().seconds], maxlen=8)
+
+    def note(self, seconds: float) -> None:
+        """One took so long."""
+        self._taken.append(seconds)
+
+    def _retry_after(self, ahead: int, now: float) -> float:
+        """Seconds in which so many are through, if they take as long as the last ones did. How often one
+        ended says less: before a burst it is seldom."""
+        mean = sum(self._taken) / len(self._taken)
+        return min(LATEST, max(1.0, ahead * mean / AT_ONCE))
+
+
+class Helper:
+    """Renders requests' templates, a few at a time, whichever model they are for."""
+
+    def __init__(self, run: Run = run_job, bounds: Bounds = Bounds()) -> None:
         self._run = run
-        self._places = asyncio.Semaphore(AT_ONCE)
-        self._here = 0
+        self._waiting = Waiting(bounds)
+        self._running = 0
 
     async def rendered(
         self, template: "OwnTemplate", conversation: Conversation, clock: Clock
     ) -> tuple[TextPiece, ...]:
         """The prompt. Raises TemplateRefused, which names the template; cancelling ends the process."""
-        if self._here >= AT_ONCE + MOST_WAITING:
-            raise Overloaded(
-                f"{MOST_WAITING} requests with a chat template of their own wait already; try again, or "
-                "use the model's",
-                retry_after=RETRY_AFTER,
-            )
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * size_of(conversation))
-        self._here += 1
         try:
-            async with self._places:
+            async with self._place(template.actor, clock):
                 said = await self._run(RENDER, payload_of(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(_of_request(refused.message), param=FIELD) from None
         except JobStopped as stopped:
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
-        finally:
-            self._here -= 1
         return await asyncio.to_thread(_pieces, said)
+
+    @asynccontextmanager
+    async def _place(self, actor: str, clock: Clock) -> AsyncIterator[None]:
+        """One of the places. Raises Overloaded or EngineBusy where too many wait for one."""
+        await self._turn(actor, clock)
+        begun = clock.monotonic()
+        try:
+            yield
+        finally:
+            self._waiting.note(clock.monotonic() - begun)
+            self._pass_on()
+
+    async def _turn(self, actor: str, clock: Clock) -> None:
+        if self._running < AT_ONCE:  # then nobody waits
+            self._running += 1
+            return
+        one = Turn(actor)
+        if (refusal := self._waiting.refusal(one, clock.monotonic())) is not None:
+            raise refusal
+        self._waiting.add(one)
+        try:
+            await one.come.wait()
+        except asyncio.CancelledError:
+            if one.come.is_set():
+                self._pass_on()
+            else:
+                self._waiting.remove(one)
+            raise
+
+    def _pass_on(self) -> None:
+        """A place is free: for the actor whose turn it is."""
+        if (one := self._waiting.first()) is None:
+            self._running -= 1
+            return
+        self._waiting.leave(one)
+        one.come.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +166,8 @@ class OwnTemplate:
     """As of a ChatTemplate, and so is the notation."""
     notation: Notation | None
     helper: Helper
+    actor: str
+    """Whose request it came with."""
 
     async def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt. Raises TemplateRefused."""

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from antiphon.domain.identity import Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, Prompt
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
-from antiphon.errors import TemplateRefused
+from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.rendering.apart import FIELD, Helper, OwnTemplate
 from antiphon.rendering.detokenizer import Pieces
 from antiphon.rendering.reasoning import families as thinking
@@ -27,6 +28,12 @@ TRIALS = 2
 
 NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as prompt"
 """Where a conversation would be rendered for one: it generates nowhere, so nothing else takes it either."""
+
+NOT_TAKEN = (
+    f"{FIELD} is not supported: this server takes no templates from callers; leave it out, or have its "
+    "operator set ANTIPHON_REQUEST_TEMPLATES=true"
+)
+"""What a request's template is told where nobody decided to take any."""
 
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 """Proves a template from the payload of `proof_of`. Raises TemplateRefused."""
@@ -123,11 +130,13 @@ async def learn(
     )
 
 
-def seen(facts: Facts, prompt: Prompt, helper: Helper) -> Facts:
+def seen(facts: Facts, prompt: Prompt, helper: Helper | None, actor: Actor) -> Facts:
     """The model as a request sees it: with the template that the request brings, if it does. Raises
-    TemplateRefused where there is no use for one."""
+    UnsupportedParameter where no `helper` renders any, TemplateRefused where there is no use for one."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return facts
+    if helper is None:
+        raise UnsupportedParameter(NOT_TAKEN, param=FIELD)
     if facts.info.embedding is not None:
         raise TemplateRefused(NO_CONVERSATIONS, param=FIELD)
     source, known = prompt.template, facts.template
@@ -138,7 +147,7 @@ def seen(facts: Facts, prompt: Prompt, helper: Helper) -> Facts:
     notation = thinking.notation_of(source, facts.families.reasoning)
     if notation is None and known is not None:
         notation = known.notation
-    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper)
+    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper, actor.id)
     return replace(facts, template=own)
 
 
@@ -157,7 +166,8 @@ async def _template(
     if source is None:
         return (
             None,
-            "this model has no chat template; send one as chat_template, or its prompt to /v1/completions",
+            "this model has no chat template; send its prompt to /v1/completions, or where the server takes "
+            "them (ANTIPHON_REQUEST_TEMPLATES=true) one as chat_template",
         )
     try:
         await prove(proof_of(source, special))

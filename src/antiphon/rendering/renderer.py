@@ -16,6 +16,7 @@ from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event, Started
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
@@ -42,6 +43,18 @@ MANY = 10_000
 """Tokens to decode above which a thread does it: about two milliseconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class HouseRules:
+    """What the operator decided of a model's requests."""
+
+    projects_share: bool = False
+    """Whether a prefix that one project computed serves another, unless a request has a salt."""
+    families: Families = BY_TEMPLATE
+    """Whose notations the model has."""
+    helper: Helper | None = None
+    """Renders the templates that requests bring; None: they are refused."""
+
+
 class Renderer:
     """`Engine`, `Tokenizing`, `TextEmbedding` and `Observable` over a token engine, which it owns."""
 
@@ -52,19 +65,15 @@ class Renderer:
         state: Callable[[], EngineState] = lambda: EngineState.READY,
         generation: Callable[[], int] = lambda: 0,
         prove: Prove = prove_apart,
-        projects_share: bool = False,
-        families: Families = BY_TEMPLATE,
+        rules: HouseRules = HouseRules(),
     ) -> None:
         """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
-        other weights. `projects_share`: whether a prefix that one project computed serves another, unless a
-        request has a salt. `families`: whose notations the model has."""
+        other weights."""
         self._engine = engine
-        self._helper = Helper()
+        self._rules = rules
         self._state = state
         self._generation = generation
         self._prove = prove
-        self._projects_share = projects_share
-        self._families = families
         self._facts: Facts | None = None
         self._learnt = 0
         """The generation that the facts are of."""
@@ -106,12 +115,12 @@ class Renderer:
 
     # --- Tokenizing ---
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
-        facts = seen(await self._known(), prompt, self._helper)
+    async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
+        facts = seen(await self._known(), prompt, self._rules.helper, actor)
         return await prompts.encode(self._engine, facts, prompt, SystemClock())
 
-    async def apply(self, conversation: Conversation) -> str:
-        facts = seen(await self._known(), conversation, self._helper)
+    async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
+        facts = seen(await self._known(), conversation, self._rules.helper, actor)
         pieces = await prompts.pieces_of(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
@@ -131,7 +140,7 @@ class Renderer:
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> AsyncGenerator[Event, None]:
         facts = await self._in_time(self._known(), context)
-        facts = seen(facts, request.prompts[0], self._helper)
+        facts = seen(facts, request.prompts[0], self._rules.helper, context.actor)
         request = calling(request, facts)
         fitted = await self._in_time(self._fitted(request, facts, context), context)
         listener = Listener(request, facts, context.clock)
@@ -220,7 +229,7 @@ class Renderer:
     def _salt(self, request: GenerationRequest, context: Context) -> str:
         """Whose prefixes a request may share: its project's under its own salt; everybody's, where that is
         the setting and it has none."""
-        if self._projects_share and not request.cache_salt:
+        if self._rules.projects_share and not request.cache_salt:
             return ""
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
@@ -231,7 +240,7 @@ class Renderer:
         if self._facts is None or self._learnt != generation:
             async with self._learning:
                 if self._facts is None or self._learnt != generation:
-                    self._facts = await learn(self._engine, self._prove, self._facts, self._families)
+                    self._facts = await learn(self._engine, self._prove, self._facts, self._rules.families)
                     self._learnt = generation
         return self._facts
 

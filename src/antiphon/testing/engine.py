@@ -14,6 +14,7 @@ from itertools import chain, cycle, islice
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt
 from antiphon.domain.scores import TokenScore
@@ -137,11 +138,11 @@ class ScriptedEngine:
         self.closed = True
         self.standing = EngineState.FAILED
 
-    async def encode(self, prompt: Prompt) -> tuple[int, ...]:
+    async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         self._require_ready()
         return _tokens(prompt)
 
-    async def apply(self, conversation: Conversation) -> str:
+    async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         self._require_ready()
         return bytes(_tokens(conversation)).decode()
 

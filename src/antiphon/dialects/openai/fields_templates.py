@@ -10,7 +10,8 @@ RENDERED: Mapping[str, str] = MappingProxyType(
         "continue_final_message": "Whether the last message, the assistant's, is left open and the model "
         "goes on with it; its text is not repeated. Not together with add_generation_prompt.",
         "chat_template": "A Jinja template in the place of the model's, at most 100,000 characters; rendered "
-        "in a process of its own within two seconds of processor time and 256 MB.",
+        "in a process of its own within two seconds of processor time and 256 MB. Taken where the operator "
+        "has set `request_templates`, else refused.",
         "chat_template_kwargs": "Values by name for the template, at most 64. One that it does not read, and "
         "one that the server sets itself, is refused.",
         "documents": "Objects to answer from, for a template that reads documents; else refused.",

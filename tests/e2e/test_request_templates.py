@@ -1,0 +1,99 @@
+"""Chat templates that come with requests: refused unless the operator takes them, and then no caller keeps
+the others from theirs."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from antiphon.rendering.apart import AT_ONCE, Bounds
+from tests.e2e.server import Server, serving, wait_for
+from tests.engines.host.processes import descendants
+
+ASK: Any = [{"role": "user", "content": "Who are you?"}]
+SHORT = "{{ messages[0].content }}"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+FLOOD = AT_ONCE + Bounds().queue_per_actor + 2
+"""Templates of one caller: two more than it may have there at once."""
+
+EVERYWHERE = {
+    "/v1/chat/completions": {"model": "cantor", "max_tokens": 4, "messages": ASK},
+    "/v1/tokenize": {"messages": ASK},
+    "/v1/apply-template": {"messages": ASK},
+}
+
+
+def test_a_template_is_refused_by_name_wherever_it_is_sent_unless_the_operator_takes_them(
+    server: Server, trusting: Server
+) -> None:
+    with server.client() as careful, trusting.client() as other:
+        for path, body in EVERYWHERE.items():
+            asked = body | {"chat_template": SHORT}
+            error = careful.post(path, json=asked).json()["error"]
+            assert (error["code"], error["param"]) == ("unsupported_parameter", "chat_template"), path
+            assert "ANTIPHON_REQUEST_TEMPLATES=true" in error["message"]
+            assert careful.post(path, json=body | {"chat_template": None}).status_code == 200
+            assert other.post(path, json=asked).status_code == 200
+            smuggled = body | {"chat_template_kwargs": {"chat_template": SHORT}}
+            for client in (careful, other):
+                error = client.post(path, json=smuggled).json()["error"]
+                assert error["param"] == "chat_template_kwargs.chat_template"
+        foreign = careful.post("/empower/api/v1/chat/completions", json=asked | {"model": "cantor"})
+        assert foreign.status_code == 400 and "chat_template" in foreign.text
+    assert not descendants(server.process.pid, "antiphon.sandbox")
+
+
+def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> None:
+    """The other waits for at most one of those that run, and the first is told how long its own take."""
+    home = tmp_path / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home), "ANTIPHON_REQUEST_TEMPLATES": "true"}
+    with serving(env=env) as server:
+        admin = (home / "admin.key").read_text().strip()
+        mallory, ada = (key_of(server, admin) for _ in range(2))
+        with flooding(server, mallory) as answers, client_of(server, ada) as client:
+            wait_for(lambda: answers, 60, "the caller has as many there as it may")
+            before = len(answers)
+            answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": SHORT})
+            assert answer.json() == {"prompt": "Who are you?"}
+            through = answers[before:].count((400, None))
+            assert through <= AT_ONCE + 1, "one turn of each place, and one that ends beside"
+            assert descendants(server.process.pid, "antiphon.sandbox"), "the others go on"
+            refused = [float(wait or 0) for status, wait in answers[:before] if status == 429]
+            assert refused and min(refused) >= Bounds().queue_per_actor * 2.0 / AT_ONCE
+
+
+Answers = list[tuple[int, str | None]]
+"""Status and retry-after."""
+
+
+@contextmanager
+def flooding(server: Server, key: str) -> Iterator[Answers]:
+    """Endless templates of one caller, more than are let in, and what is answered; then the server's end."""
+    answers: Answers = []
+
+    def ask() -> None:
+        with suppress(httpx2.TransportError), client_of(server, key) as client:
+            answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": ENDLESS})
+            answers.append((answer.status_code, answer.headers.get("retry-after")))
+
+    with ThreadPoolExecutor(FLOOD) as threads:
+        for _ in range(FLOOD):
+            threads.submit(ask)
+        try:
+            yield answers
+        finally:
+            server.process.terminate()
+
+
+def client_of(server: Server, key: str) -> httpx2.Client:
+    return server.client(headers={"authorization": f"Bearer {key}"})
+
+
+def key_of(server: Server, admin: str) -> str:
+    with client_of(server, admin) as client:
+        made = client.post("/admin/v1/keys", json={"kind": "service", "project": "default"}).json()
+    secret: str = made["secret"]
+    return secret
