@@ -22,7 +22,7 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.guiding import Guiding
-from antiphon.engines.llama.masks import Guide, Masks, tokens_of
+from antiphon.engines.llama.masks import Clock, Guide, Masks, nothing, tokens_of
 
 FIELDS = (
     "identifier quantity unit_price category_code warehouse_row shelf_number priority weight_grams "
@@ -56,9 +56,9 @@ CLOCKS = Clocks()
 class TimedGuide(Guide):
     """Counts the time of its answers."""
 
-    def work(self, vocabulary: Vocabulary) -> None:
+    def work(self, vocabulary: Vocabulary, spent: Clock = nothing) -> None:
         began = time.thread_time()
-        super().work(vocabulary)
+        super().work(vocabulary, spent)
         CLOCKS.working += time.thread_time() - began
 
 

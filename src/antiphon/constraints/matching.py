@@ -5,18 +5,27 @@ would end a cut text as if it were whole. Here each call looks for the error. Wh
 known here.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from antiphon.errors import EngineError, InvalidValue
+from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 MAX_SHOWN = 300
 """Characters of the compiler's sentences that an error repeats."""
 
 SPECIAL = b"\xff"
 """Marks tokens that stand for no text; no text holds this byte."""
+
+PASSED = re.compile(r"(lexer error|parser error): too many|parser error: current row has", re.IGNORECASE)
+"""How the compiler's sentences begin that say which of its limits was passed; they hold nothing of a text."""
+
+BEYOND = "the constraint passed a limit: "
+DEAD_END = "the model has no token that the constraint allows"
+STOPPED = "the constraint's matcher stopped: "
+"""How causes begin of errors along a text. The first two lie in what the caller asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,19 @@ class Matcher:
 
     def _require_sound(self) -> None:
         if problem := self._matcher.get_error():
-            raise EngineError(f"the constraint cannot be followed any further: {shown(problem)}")
+            raise EngineError(
+                f"the constraint cannot be followed any further: {shown(problem)}",
+                cause=BEYOND + shown(problem) if PASSED.match(problem) else STOPPED + self._reason(),
+            )
+
+    def _reason(self) -> str:
+        """Why it stopped, without the token at which it did."""
+        return str(self._matcher.stop_reason())
+
+
+def is_callers(error: AntiphonError) -> bool:
+    """Whether an error along a text lies in the constraint, and not in us."""
+    return (error.cause or "").startswith((BEYOND, DEAD_END))
 
 
 def require_compiles(grammar: str, vocabulary: Vocabulary, field: str) -> None:

@@ -6,20 +6,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
 from antiphon.constraints.checking import checked
-from antiphon.constraints.matching import Vocabulary
+from antiphon.constraints.matching import BEYOND, DEAD_END, STOPPED, Matcher, Vocabulary, is_callers
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama.constraining import Lent
 from antiphon.engines.llama.guiding import Guiding
-from antiphon.engines.llama.masks import CAP, Guide, Masks, tokens_of
+from antiphon.engines.llama.masks import CAP, PATIENCE, WORKERS, Guide, Masks, own_cpu, tokens_of
 from antiphon.engines.llama.sequence import Sequence
-from antiphon.errors import EngineError, UnsupportedParameter
+from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue, UnsupportedParameter
 from tests.constraints.support import END, TOKENS
 
 KIND = ConstraintKind
@@ -168,16 +170,151 @@ def test_a_matcher_that_breaks_is_an_error_of_its_guide(at: int):
         guide.allowed()
 
 
-def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(masks: Masks):
-    bomb = '{"grammars": [{"lark_grammar": "start: /((a{1000}){1000}){1000}/"}]}'
-    clock: list[float] = [0.0]
-    stuck = [masks.guide(bomb, lambda: clock[0]) for _ in range(2)]
-    time.sleep(0.05)
-    clock[0] = CAP + 1
+class Panic(BaseException):
+    """As native code raises it: no Exception."""
+
+
+class Panicking(Failing):
+    def _count(self) -> None:
+        raise Panic
+
+
+def test_a_worker_outlives_what_native_code_does(masks: Masks, caplog: pytest.LogCaptureFixture):
+    for _ in range(2 * WORKERS):
+        guide = answered(masks.guide(grammar(KIND.REGEX, "a[bc]")))
+        guide._matcher = Panicking(1)  # type: ignore[assignment]
+        guide.take_forced()
+        guide.advance(ord("b"))
+        with pytest.raises(EngineError) as raised:
+            answered(guide).allowed()
+        assert "Panic at" in (raised.value.cause or "") and "Panic at" in caplog.text
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).forced()
+
+
+class Stuck(Guide):
+    """Keeps a worker for as long as it is not let go, which has had so much CPU."""
+
+    def __init__(self, masks: Masks, leave: threading.Event, cpu: float) -> None:
+        self.entered, self.go, self.cpu = threading.Event(), leave, cpu
+        super().__init__("", masks)
+
+    def work(self, vocabulary: Vocabulary, *_: Any, **__: Any) -> None:
+        self._spent = lambda: self.cpu
+        self.entered.set()
+        assert self.go.wait(30)
+
+
+@pytest.mark.parametrize(("cpu", "replaced"), [(CAP + 1, True), (CAP - 1, False)])
+def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(masks: Masks, cpu: float, replaced: bool):
+    leave = threading.Event()
+    stuck = [Stuck(masks, leave, cpu) for _ in range(WORKERS)]
     for guide in stuck:
-        assert guide.overdue() or guide.ready
+        assert guide.entered.wait(30) and guide.overdue() is replaced
         masks.abandon(guide)
-    assert answered(masks.guide(grammar(KIND.REGEX, "ab")), 1.0 * CAP).forced()
+    if replaced:
+        assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).forced()
+    leave.set()
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).forced(), "who comes back works on"
+
+
+def following(guide: Guide) -> tuple[Guiding, Sequence]:
+    """A sequence that follows a guide, with nothing else to compute."""
+    constraint = Constraint(KIND.REGEX, "ab", field="guided_regex")
+    sequence = Sequence(TokenRequest((TokenSegment((1, 2)),), 9, constraint=constraint), (1, 2), 100)
+    sequence.guide, sequence.id, sequence.computed = guide, 0, 1
+    return Guiding(), sequence
+
+
+def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_would_wait():
+    now = [0.0]
+    guide = Guide("", Nowhere(), lambda: now[0])
+    guiding, sequence = following(guide)
+    for now[0] in (CAP + 1, 10 * CAP, PATIENCE):
+        assert guiding.failed([sequence]) == []
+    now[0] = PATIENCE + 1
+    ((_, error),) = guiding.failed([sequence])
+    assert isinstance(error, EngineBusy) and error.retry_after and "no worker" in (error.cause or "")
+
+
+def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
+    guide = Guide("", Nowhere())
+    guide._spent = lambda: CAP + 1
+    guiding, sequence = following(guide)
+    ((_, error),) = guiding.failed([sequence])
+    assert isinstance(error, InvalidValue) and error.param == "guided_regex" and "simpler" in error.message
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (BEYOND + "lexer error: too many states", InvalidValue),
+        (DEAD_END, InvalidValue),
+        (STOPPED + "InternalError", EngineError),
+    ],
+)
+def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kind: type[AntiphonError]):
+    guide = Guide("", Nowhere())
+    guide.error, guide.ready = EngineError("it stopped", cause=cause), True
+    guiding, sequence = following(guide)
+    ((_, error),) = guiding.failed([sequence])
+    assert type(error) is kind and error.cause == cause
+
+
+GROWING = 'start: s\ns: "a" | s "a" | s s s'
+STATES = "start: /(a|b)*a(a|b){40}/"
+
+
+@pytest.mark.parametrize(
+    ("source", "limit"),
+    [
+        (GROWING, "max_items_in_row"),
+        (GROWING, "step_max_items"),
+        (STATES, "step_lexer_fuel"),
+        (STATES, "max_lexer_states"),
+    ],
+)
+def test_what_passes_a_limit_of_the_matcher_is_told_from_a_defect(source: str, limit: str):
+    words = Vocabulary(TOKENS)
+    few: dict[str, Any] = {limit: 3}
+    words.limits = LLParserLimits(**few)
+    matcher = Matcher(json.dumps({"grammars": [{"lark_grammar": source}]}), words)
+
+    def follow() -> None:
+        for _ in range(20):
+            matcher.mask()
+            matcher.forced()
+            matcher.consume([ord("a")])
+
+    with pytest.raises(EngineError) as raised:
+        follow()
+    assert is_callers(raised.value), raised.value.message
+
+
+def test_a_token_that_is_not_allowed_is_our_fault_and_no_word_of_the_log():
+    matcher = Matcher(grammar(KIND.REGEX, "ab"), Vocabulary(TOKENS))
+    with pytest.raises(EngineError, match='"c"') as raised:
+        matcher.consume([ord("c")])
+    assert not is_callers(raised.value) and raised.value.cause == STOPPED + "InternalError"
+
+
+def test_a_clock_of_cpu_is_of_its_thread_alone_and_ends_with_it():
+    clocks, go = list[Callable[[], float]](), threading.Event()
+
+    def wait() -> None:
+        clocks.append(own_cpu())
+        assert go.wait(30)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    own, before = own_cpu(), time.monotonic()
+    start = own()
+    while own() - start < 0.05:
+        sum(range(1000))
+    (other,) = clocks
+    assert other() < 0.05 <= own() - start <= time.monotonic() - before + 0.01
+    go.set()
+    thread.join()
+    assert other() == 0.0
 
 
 def table(kinds: Callable[[int], TokenKind], ends: tuple[int, ...]) -> Table:

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from antiphon.constraints.matching import is_callers
 from antiphon.engines.llama.computing import Logits
 from antiphon.engines.llama.defects import guarded
+from antiphon.engines.llama.masks import PATIENCE as PATIENCE_OF_ALL
 from antiphon.engines.llama.sequence import Sequence
-from antiphon.errors import AntiphonError, EngineError
+from antiphon.errors import AntiphonError, EngineBusy, InvalidValue
 
 PATIENCE = 0.002
 """Seconds that a step waits for answers: more than nearly all take, less than a step. Who has none by then
@@ -20,6 +22,10 @@ SLOW = 0.02
 """Seconds after which others wait no more for an answer."""
 
 TOO_LONG = "the constraint takes too long to follow here; make it simpler"
+BUSY = "the machine is too busy to follow the constraint; try again"
+STARVED = f"no worker had an answer for a constraint within {PATIENCE_OF_ALL:g} s"
+RETRY_AFTER = 5.0
+"""Seconds that callers are told to wait when the machine is too busy."""
 
 
 class Guiding:
@@ -56,17 +62,20 @@ class Guiding:
             return not sequence.guide.ready
         return not sequence.guide.settled and sequence.computed == len(sequence.tokens) - 1
 
-    def failed(self, running: Iterable[Sequence]) -> list[tuple[Sequence, EngineError]]:
-        """Sequences whose constraint cannot be followed any further, or not in time."""
-        found: list[tuple[Sequence, EngineError]] = []
+    def failed(self, running: Iterable[Sequence]) -> list[tuple[Sequence, AntiphonError]]:
+        """Sequences whose constraint cannot be followed any further, or not in time. What lies in the
+        constraint names its field."""
+        found: list[tuple[Sequence, AntiphonError]] = []
         for sequence in running:
             guide = sequence.guide
             if guide is None:
                 continue
             if guide.error is not None:
-                found.append((sequence, guide.error))
+                found.append((sequence, _named(sequence, guide.error)))
             elif guide.overdue():
-                found.append((sequence, EngineError(TOO_LONG)))
+                found.append((sequence, InvalidValue(TOO_LONG, param=_field(sequence))))
+            elif guide.starved():
+                found.append((sequence, EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED)))
         return found
 
     def forced(self, running: Iterable[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
@@ -82,7 +91,7 @@ class Guiding:
                 continue
             try:
                 tokens = one.guide.take_forced()
-            except EngineError:
+            except AntiphonError:
                 continue  # a worker has just found that it cannot go on: the next step ends it
             if tokens:
                 found.append((one, tokens))
@@ -114,8 +123,20 @@ class Guiding:
                 continue
             found = guarded(sequence.guide.next)
             if isinstance(found, AntiphonError):
-                errors[sequence] = found
+                errors[sequence] = _named(sequence, found)
                 drawing[place] = None
             else:
                 sequence.drawing.mask, sequence.drawing.pinned = found
         return drawing, errors
+
+
+def _named(sequence: Sequence, error: AntiphonError) -> AntiphonError:
+    """An error of a guide; one that lies in the constraint as the caller's."""
+    if is_callers(error):
+        return InvalidValue(error.message, param=_field(sequence), cause=error.cause)
+    return error
+
+
+def _field(sequence: Sequence) -> str | None:
+    constraint = sequence.request.constraint
+    return None if constraint is None else constraint.field

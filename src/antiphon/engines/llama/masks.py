@@ -2,27 +2,39 @@
 
 The decode thread tells a `Guide` which token was drawn, goes on with everybody's next step, and asks later:
 first for the tokens that must follow anyway, then for the mask of the one after them. Nothing here waits, and
-whatever goes wrong is an EngineError of that guide: a guide without an answer allows nothing.
+whatever goes wrong is an error of that guide: a guide without an answer allows nothing.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.matching import DEAD_END, Matcher, Tokens, Vocabulary
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as Table
-from antiphon.errors import EngineError, UnsupportedParameter
+from antiphon.errors import AntiphonError, EngineError, UnsupportedParameter
+from antiphon.telemetry.places import frames
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Seconds."""
 
 Allowed = NDArray[np.bool_]
 
 CAP = 2.0
-"""Seconds of wall clock for one answer; the mean is under a millisecond."""
+"""Seconds of a worker's CPU for one answer; the mean is under a millisecond. A machine that is busy makes an
+answer late and does not make a constraint hard."""
+
+PATIENCE = 60.0
+"""Seconds of wall clock for one answer, its turn included: so long only where nobody gets any work done."""
 
 WORKERS = 2
 """Threads that work masks out; one that is stuck is replaced."""
@@ -42,6 +54,31 @@ def tokens_of(table: Table) -> Tokens:
         for token, (piece, kind) in enumerate(zip(table.pieces, table.kinds, strict=True))
     )
     return Tokens(pieces, table.end_ids)
+
+
+def nothing() -> float:
+    """The clock of a worker that has not begun."""
+    return 0.0
+
+
+def own_cpu() -> Clock:
+    """A clock of the CPU that this thread has had, for any thread to look at. Where the system keeps none it
+    is one of the wall."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic
+    number = time.pthread_getcpuclockid(threading.get_ident())
+
+    def clock() -> float:
+        try:
+            return time.clock_gettime(number)
+        except OSError:  # the thread has ended, and with it what it worked at
+            return 0.0
+
+    return clock
+
+
+def _since(began: float, clock: Clock) -> float:
+    return clock() - began
 
 
 class Desk(Protocol):
@@ -70,6 +107,8 @@ class Guide:
         "_forced",
         "_grammar",
         "_matcher",
+        "_over",
+        "_spent",
         "_token",
         "abandoned",
         "desk",
@@ -83,12 +122,15 @@ class Guide:
         self.desk = desk
         self._grammar = grammar
         self._clock = clock
+        self._spent: Clock = nothing
         self._matcher: Matcher | None = None
+        self._over = False
+        """Whether the forced tokens end the text; the worker's."""
         self.settled = self.ready = self.seen = False
         self._token: int | None = None
         self._forced: tuple[int, ...] = ()
         self._allowed: Allowed | None = None
-        self.error: EngineError | None = None
+        self.error: AntiphonError | None = None
         """Why it cannot go on."""
         self.abandoned = False
         """Whether nobody will ask any more."""
@@ -144,12 +186,16 @@ class Guide:
         return self._clock() - self._began
 
     def overdue(self) -> bool:
-        """Whether the answer takes longer than any may."""
-        return not self.ready and self.age() > CAP
+        """Whether the answer takes more work than any may."""
+        return not self.ready and self._spent() > CAP
+
+    def starved(self) -> bool:
+        """Whether the answer takes longer than anybody waits, though it may take no work."""
+        return not self.ready and self.age() > PATIENCE
 
     def _begin(self) -> None:
         self.settled = self.ready = self.seen = False
-        self._forced, self._allowed = (), None
+        self._forced, self._allowed, self._spent = (), None, nothing
         self._began = self._clock()
         self.desk.put(self)
 
@@ -165,20 +211,22 @@ class Guide:
 
     # --- a worker
 
-    def work(self, vocabulary: Vocabulary) -> None:
+    def work(self, vocabulary: Vocabulary, spent: Clock = nothing) -> None:
         """Works the next answer out. Whatever is raised on the way, the guide is left with an answer or an
-        error."""
+        error. `spent`: seconds of CPU that this takes, as far as it is; asked from other threads."""
+        self._spent = spent
         try:
             self._settle(vocabulary)
             self.settled = True
             self.desk.news.set()
             self._mask(vocabulary)
-            self.ready = True
-        except EngineError as error:
+        except AntiphonError as error:
             self.error = error
+        except BaseException as defect:  # noqa: BLE001 - native code panics with what is no Exception
+            place = frames(defect)
+            log.error("a constraint could not be followed: %s", place)  # noqa: TRY400 - without the message
+            self.error = EngineError("the constraint could not be followed: its matcher failed", cause=place)
         finally:
-            if not self.ready and self.error is None:
-                self.error = EngineError("the constraint could not be followed: its matcher failed")
             self.settled = self.ready = True
             self.desk.news.set()
 
@@ -190,10 +238,11 @@ class Guide:
         forced = self._matcher.forced()
         ends = frozenset(vocabulary.tokens.ends)
         self._matcher.consume([token for token in forced if token not in ends])
+        self._over = bool(forced) and forced[-1] in ends
         self._forced = tuple(forced)
 
     def _mask(self, vocabulary: Vocabulary) -> None:
-        if self._matcher is None or (self._forced and self._forced[-1] in vocabulary.tokens.ends):
+        if self._matcher is None or self._over:
             return
         bits = np.frombuffer(self._matcher.mask(), np.uint8)
         allowed = np.unpackbits(bits, bitorder="little", count=vocabulary.size).astype(np.bool_)
@@ -201,7 +250,7 @@ class Guide:
         if allowed[ends].any() and not self._matcher.complete:
             raise EngineError("the constraint would end where it is not complete")
         if not allowed.any():
-            raise EngineError("no token of this model can satisfy the constraint here")
+            raise EngineError("no token of this model can satisfy the constraint here", cause=DEAD_END)
         self._allowed = allowed
 
 
@@ -253,13 +302,14 @@ class Masks:
         threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
 
     def _work(self) -> None:
+        cpu = own_cpu()
         while (guide := self._jobs.get()) is not None:
             if guide.abandoned:
                 continue
             with self._lock:
                 self._at.add(guide)
             try:
-                guide.work(self._vocabulary)
+                guide.work(self._vocabulary, partial(_since, cpu(), cpu))
             finally:
                 surplus = self._left(guide)
             if surplus:
