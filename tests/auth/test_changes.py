@@ -45,10 +45,13 @@ class Node:
         self.database.ready()
         self.tenancy, self.rules = SqlTenancy(self.database), SqlRules(self.database)
         self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), Rulebook()
-        listeners = [self.ring.learn, lambda known: self.book.learn(known.limits, known.prices)]
+        listeners = [self.ring.learn, self._told]
         told = SqlFeed(self.database) if feed else None
         self.changes = Changes(self.tenancy, listeners, partial(next, count(1_000.0)), told)
         self.tenants = Tenants(self.changes, self.tenancy, PEPPER)
+
+    def _told(self, known):
+        self.book.learn(known.limits, known.prices, known.families())
 
     async def accepts(self, secret):
         try:
@@ -193,15 +196,19 @@ async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
     assert one.changes.directory == one.tenancy.directory()
 
 
-async def test_a_successor_has_limits_like_those_of_the_key(deaf):
-    one, _ = deaf
+async def test_a_key_and_its_successor_have_the_same_limits_wherever_they_come(pair):
+    one, two = pair
     key = (await one.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project="default"))).key
     await one.add_limit(replace(LIMIT, subject=Subject.KEY, target=key.id))
     await one.add_limit(replace(LIMIT, id="limit-2", note="of the project"))
-    successor = (await one.tenants.rotate_key(ADMIN, key.id, 60)).key
-    of = Actor(ActorKind.SERVICE_KEY, successor.id, "default")
-    amounts = [(limit.subject, limit.amount) for limit in one.book.rules.limits_of(of, "m")]
-    assert amounts == [(Subject.KEY, 600), (Subject.PROJECT, 600)]
+    made = await one.tenants.rotate_key(ADMIN, key.id, 60)
+    await heard("made", lambda: two.accepts(made.secret))
+    for node_ in (one, two):
+        for id_ in (key.id, made.key.id):
+            of = Actor(ActorKind.SERVICE_KEY, id_, "default")
+            limits = [(limit.subject, limit.id) for limit in node_.book.rules.limits_of(of, "m")]
+            assert limits == [(Subject.KEY, LIMIT.id), (Subject.PROJECT, "limit-2")]
+        assert node_.changes.directory == one.tenancy.directory()
 
 
 async def test_a_change_that_fails_leaves_what_was_known(deaf):

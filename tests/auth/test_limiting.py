@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from antiphon.auth.base import Chosen
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.wanted import MOST, WantedLimit
@@ -161,13 +162,41 @@ async def test_a_limit_says_how_it_stands(world):
     assert (await world.limiting.standing(ADMIN, made.id)).remaining == 7
 
 
-async def test_a_successor_is_limited_as_its_key_is(world):
+async def test_the_limits_of_a_key_become_those_of_its_successor_and_go_on_counting(world):
     key = await world.service(world.one)
-    await world.set(ADMIN, Subject.KEY, key, amount=3, note="bot")
+    made = await world.set(ADMIN, Subject.KEY, key, amount=3, note="bot")
     await world.set(ADMIN, Subject.KEY, key, measure=Measure.CONCURRENT, window=None)
-    new = await world.tenants.rotate_key(ADMIN, key, 0)
+    other = await world.set(ADMIN, Subject.KEY, await world.service(world.one))
+    await world.limiter.reserve("a", [made], Amounts(requests=2))
+    new = await world.tenants.rotate_key(ADMIN, key, 60)
     limits = world.limiting.limits(ADMIN, target=new.key.id)
     assert [(each.measure, each.amount, each.note) for each in limits] == [
         (Measure.REQUESTS, 3, "bot"),
         (Measure.CONCURRENT, 10, ""),
     ]
+    assert {each.target for each in limits} == {new.key.id} and limits[0].id == made.id
+    assert (await world.limiting.standing(ADMIN, made.id)).remaining == 1
+    assert world.limiting.limits(ADMIN, target=key) == limits  # the old one is not free of them meanwhile
+    assert other not in limits
+
+
+async def test_a_family_has_the_limits_of_one_key(world):
+    key = await world.service(world.one)
+    await world.set(ADMIN, Subject.KEY, key)
+    new = await world.tenants.rotate_key(ADMIN, key, 60)
+    second = await world.tenants.rotate_key(ADMIN, key, 60)  # the old one once more
+    with pytest.raises(Conflict, match="such a limit"):
+        await world.set(ADMIN, Subject.KEY, new.key.id, amount=99)
+    for number in range(MOST - 1):
+        await world.set(ADMIN, Subject.KEY, key, models=f"m{number}")
+    with pytest.raises(Conflict, match="which is the most"):
+        await world.set(ADMIN, Subject.KEY, second.key.id, models="n")
+    shown = world.tenants.limits_of([new.key, second.key])
+    assert len(shown[new.key.id]) == MOST and shown[new.key.id] == shown[second.key.id]
+
+
+async def test_who_holds_the_old_key_sees_its_limits_while_it_lasts(world):
+    made = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
+    await world.set(ADMIN, Subject.KEY, made.key.id)
+    await world.tenants.rotate_key(ADMIN, made.key.id, 60)
+    assert len(world.seen(await world.ring.verify(made.secret, Chosen()))) == 1

@@ -1,7 +1,7 @@
 """What is done once on a node, where another process of the machine does it."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import pytest
 
@@ -14,6 +14,7 @@ from antiphon.settings import Settings
 from antiphon.settings_ledger import LedgerSettings
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
+from antiphon.store.tenancy import SqlTenancy
 from tests.ledger.doubles import Kept, completion, intent
 from tests.limits.limits import limit
 
@@ -34,6 +35,12 @@ def entries(tmp_path):
     database.close()
 
 
+@pytest.fixture
+def tenancy(entries, tmp_path):
+    with closing(SqlTenancy(Database(f"sqlite:///{tmp_path}/ledger.db"))) as kept:
+        yield kept
+
+
 @asynccontextmanager
 async def drained(settings, entries):
     """A drain that has found out whether it is the node's."""
@@ -43,7 +50,7 @@ async def drained(settings, entries):
         yield drain
 
 
-async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings, entries, tmp_path):
+async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings, entries, tenancy, tmp_path):
     """Two servers of one directory: the second counts limits too, from what the first brings in."""
     clock = SystemClock()
     spool = Spool(tmp_path / "spool", 8 << 20, 0.2)
@@ -53,20 +60,20 @@ async def test_beside_the_drain_of_another_the_ledger_is_read_as_it_is(settings,
         used = intent(at=int(clock.wall() * 1_000))
         spool.begin(used)
         spool.complete(completion(used, output_tokens=7))
-        async with seeding(entries, second, clock) as seeds:
+        async with seeding(entries, tenancy, second, clock) as seeds:
             taken = await seeds([BUDGET])
         assert [amount for _, amount in taken[BUDGET.id]] == [7]
         await asyncio.to_thread(spool.close)
 
 
-async def test_the_nodes_own_drain_is_waited_for(settings, entries, tmp_path):
+async def test_the_nodes_own_drain_is_waited_for(settings, entries, tenancy, tmp_path):
     kept = Kept()
     kept.away = True
     spool = Spool(tmp_path / "spool", 8 << 20, 0.2)
     await asyncio.to_thread(spool.start)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    async with drained(settings, kept) as drain, seeding(entries, drain, SystemClock()) as seeds:
+    async with drained(settings, kept) as drain, seeding(entries, tenancy, drain, SystemClock()) as seeds:
         with pytest.raises(StoreUnavailable, match="not in the database yet"):
             await seeds([BUDGET])
     await asyncio.to_thread(spool.close)

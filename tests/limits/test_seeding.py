@@ -70,6 +70,15 @@ async def test_each_limit_counts_its_own_subject_window_and_models(entries):
     seeds.close()
 
 
+async def test_what_a_rotated_key_used_counts_for_its_successor(entries):
+    entries.add([entry("a", 1, 1), entry("b", 2, 10, key="key_2"), entry("c", 3, 100, key="key_3")])
+    seeds = LedgerSeeds(entries, lambda: NOON, families=lambda: {"key_2": "key_1"})
+    for target, used in (("key_1", 11), ("key_2", 11), ("key_3", 100)):
+        taken = await seeds([of("one", Subject.KEY, target)])
+        assert sum(amount for _, amount in taken["one"]) == used
+    seeds.close()
+
+
 async def test_what_is_written_down_is_in_the_ledger_before_it_is_asked(entries):
     seeds = LedgerSeeds(entries, lambda: NOON, lambda: entries.add([entry("late", 1, 7)]))
     assert await seeds([limit(5, Measure.CONCURRENT)]) == {}

@@ -59,16 +59,20 @@ def test_a_membership_is_put_changed_and_removed(peopled):
         peopled.remove_membership("project-1", "user-1", BY)
 
 
-def test_a_rotated_key_and_its_successor_change_together(peopled):
-    peopled.add_key(KeptKey(KEY, b"d" * 32), BY)
+def test_a_rotated_key_its_successor_and_its_limits_change_together(peopled):
+    peopled.add_key(KeptKey(KEY, b"d" * 32), BY, (LIMIT,))
     successor = KeptKey(replace(KEY, id="key-2"), b"d" * 32)  # of the same digest, so it cannot be kept
+    moved = replace(LIMIT, target="key-2")
     with pytest.raises(Conflict):
-        peopled.rotate_key(replace(KEY, expires=50), successor, (), BY)
+        peopled.rotate_key(replace(KEY, expires=50), successor, (moved,), BY)
     assert peopled.directory().keys == (KeptKey(KEY, b"d" * 32),)
-    peopled.rotate_key(replace(KEY, expires=50), replace(successor, digest=b"e" * 32), (LIMIT,), BY)
+    assert peopled.directory().limits == (LIMIT,) and peopled.families() == {}
+    new = KeptKey(replace(KEY, id="key-2", family=KEY.id), b"e" * 32)
+    peopled.rotate_key(replace(KEY, expires=50), new, (moved,), BY)
     directory = peopled.directory()
     assert [kept.key.expires for kept in directory.keys] == [50, None]
-    assert directory.limits == (LIMIT,)
+    assert directory.limits == (moved,)
+    assert peopled.families() == directory.families() == {"key-2": KEY.id}
 
 
 def test_a_new_key_and_its_limits_are_kept_together(peopled):

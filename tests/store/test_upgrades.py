@@ -22,8 +22,10 @@ from antiphon.store.rules import SqlRules
 from antiphon.store.schema import metadata
 from antiphon.store.tenancy import SqlTenancy
 from tests.fixtures.store.make_database import KEYS, PROJECTS, USERS
+from tests.fixtures.store.make_database import LIMIT as BUDGET
 
-FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
+FILES = Path(__file__).parents[1] / "fixtures" / "store"
+FIRST = FILES / "0001.db"
 
 LIMIT = Limit("limit-1", Subject.USER, "user_ann", Measure.CONCURRENT, 3, 5)
 
@@ -78,15 +80,16 @@ def columns(kept: dict[str, list[dict[str, object]]]) -> dict[str, list[str]]:
     return {name: list(found[0]) if found else [] for name, found in kept.items()}
 
 
-def test_the_file_of_the_first_revision_opens_with_every_row(old: Path) -> None:
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_the_file_of_an_earlier_revision_opens_with_every_row(revision: str, tmp_path: Path) -> None:
+    old = Path(shutil.copy(FILES / f"{revision}.db", tmp_path / "old.db"))
     with closing(sqlite3.connect(old)) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == ("0001",)
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (revision,)
     with closing(Database(f"sqlite:///{old}")) as database:
         before = rows(database)
-        assert len(before) == len([name for name in before if before[name]]) >= 6
-        copy = database.upgrade()
+        assert len([name for name in before if before[name]]) >= 6
+        assert database.upgrade() is not None
         database.ready()
-        assert (copy is None) is (database.standing().wanted == "0001")
         assert rows(database, columns(before)) == before
         with database.reading() as connection:
             assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
@@ -98,6 +101,8 @@ def test_the_file_of_the_first_revision_opens_with_every_row(old: Path) -> None:
         (each.email, each.disabled) for each in USERS
     ]
     assert {kept.key.id: kept.key.grant for kept in directory.keys} == {each.id: each.grant for each in KEYS}
+    assert {kept.key.family for kept in directory.keys} == {None}
+    assert directory.limits == (() if revision == "0001" else (BUDGET,))
 
 
 def test_the_second_revision_is_a_real_one_in_both_databases(

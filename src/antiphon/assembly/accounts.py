@@ -45,6 +45,7 @@ async def keeping_account(
     as there is time for. `keeper`: path of its socket; None, where this process does its work. Raises
     StartupError where the spool cannot be used."""
     from antiphon.store.entries import SqlEntries
+    from antiphon.store.tenancy import SqlTenancy
 
     directory = Path(settings.ledger.spool or "")
     spool = Spool(directory, settings.ledger.spool_bytes, settings.ledger.sync_interval)
@@ -55,7 +56,9 @@ async def keeping_account(
         if keeper is not None and settings.limits.url is None:
             limiter = await _kept(keeper, clock, stack)
         else:
-            seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+            seeds = await stack.enter_async_context(
+                seeding(entries, SqlTenancy(managed.database), drain, clock)
+            )
             limiter = await _counted(settings, seeds, clock, stack)
         stack.push_async_callback(asyncio.to_thread, spool.close)  # before the drain ends
         managed.recorder.start()

@@ -65,7 +65,7 @@ def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
 
     def learn(directory: Directory) -> None:
         keyring.learn(directory)
-        rulebook.learn(directory.limits, directory.prices)
+        rulebook.learn(directory.limits, directory.prices, directory.families())
         recorder.learn(directory)
         siblings.knows(directory.revision)
 

@@ -1,7 +1,8 @@
 """The seam of authentication: a verifier turns a credential into an actor."""
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from antiphon.domain.identity import Actor
 
@@ -9,13 +10,15 @@ REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KE
 """What is said of every credential that is not accepted, whoever finds it so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True, gc=False):
     """For whom a request says that it speaks, beside its credential: a choice among what the credential may
     speak for, never more."""
 
     project: str | None = None
     user: str | None = None
+
+
+UNCHOSEN = Chosen()
 
 
 class TokenVerifier(Protocol):

@@ -6,6 +6,7 @@ a limit of the project or of the user. Every caller sees the limits of what is t
 see is not there.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from antiphon.auth.changes import Changes, put
@@ -28,13 +29,15 @@ class Limiting:
         self._limiter = limiter
 
     def limits(self, actor: Actor, subject: Subject | None = None, target: str | None = None) -> list[Limit]:
-        """Those that the actor may see, the oldest first; of one subject or target where that is said."""
+        """Those that the actor may see, the oldest first; of one subject or target where that is said. The
+        limits of a key are those of its family."""
+        families = self._changes.directory.families()
         return [
             limit
             for limit in self._changes.directory.limits
             if subject in (None, limit.subject)
-            and target in (None, limit.target)
-            and self._sees(actor, limit)
+            and (target is None or _same(families, limit, target))
+            and self._sees(actor, limit, families)
         ]
 
     def limit(self, actor: Actor, id_: str) -> Limit:
@@ -87,12 +90,12 @@ class Limiting:
 
     # --- who may ---
 
-    def _sees(self, actor: Actor, limit: Limit) -> bool:
+    def _sees(self, actor: Actor, limit: Limit, families: Mapping[str, str]) -> bool:
         if actor.admin:
             return True
         match limit.subject:
             case Subject.KEY:
-                return limit.target == actor.id or self._key(actor, limit.target) is not None
+                return _same(families, limit, actor.id) or self._key(actor, limit.target) is not None
             case Subject.USER:
                 return limit.target == actor.user
             case Subject.PROJECT:
@@ -137,14 +140,23 @@ class Limiting:
     # --- how it is done ---
 
     def _alike(self, limit: Limit) -> list[Limit]:
-        """Those of the same subject."""
+        """Those of the same subject; of a key those of its family."""
+        directory = self._changes.directory
+        families = directory.families()
         return [
             each
-            for each in self._changes.directory.limits
-            if (each.subject, each.target) == (limit.subject, limit.target)
+            for each in directory.limits
+            if each.subject is limit.subject and _same(families, each, limit.target)
         ]
 
     def _kept(self, actor: Actor, limit: Limit) -> Limit:
         revision = self._rules.add_limit(limit, self._changes.by(actor))
         self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
         return limit
+
+
+def _same(families: Mapping[str, str], limit: Limit, target: str) -> bool:
+    """Whether a limit is of a target; that of a key is of its whole family."""
+    if limit.subject is not Subject.KEY:
+        return limit.target == target
+    return families.get(limit.target, limit.target) == families.get(target, target)

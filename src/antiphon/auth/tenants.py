@@ -163,12 +163,14 @@ class Tenants:
         return self._changes.policy.key(actor, id_)
 
     def limits_of(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
-        """The limits of keys, by their ids, the oldest first."""
-        limits: dict[str, list[Limit]] = {key.id: [] for key in keys}
-        for limit in self._changes.directory.limits:
-            if limit.subject is Subject.KEY and limit.target in limits:
-                limits[limit.target].append(limit)
-        return limits
+        """The limits of keys, which are those of their families, by their ids; the oldest first."""
+        directory = self._changes.directory
+        families = directory.families()
+        limits: dict[str, list[Limit]] = {}
+        for limit in directory.limits:
+            if limit.subject is Subject.KEY:
+                limits.setdefault(families.get(limit.target, limit.target), []).append(limit)
+        return {key.id: limits.get(key.first, []) for key in keys}
 
     async def add_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
         def made() -> MadeKey:
@@ -209,12 +211,14 @@ class Tenants:
         return await self._changes.made(changed)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
-        """A new key that may what the old one may, within limits like its own, which ends `overlap` seconds
-        from now."""
+        """A new key that may what the old one may, which ends `overlap` seconds from now. The limits of the
+        old key become those of the new one, and go on counting what both use."""
 
         def changed() -> MadeKey:
             old = self._changes.policy.living(actor, id_)
             self._changes.policy.require_reached(actor, old)
+            if overlap:
+                self._changes.policy.require_few(actor, old)
             secret = new_key()
             key = replace(
                 old,
@@ -222,10 +226,11 @@ class Tenants:
                 prefix=prefix_of(secret),
                 created=self._changes.now(),
                 creator=actor.id,
+                family=old.first,
             )
             ends = self._changes.now() + overlap
             ending = replace(old, expires=ends if old.expires is None else min(ends, old.expires))
-            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._limits_for(old, key)
+            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._moved(key)
             revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.by(actor))
             self._learn_key(revision, ending, made=(kept,), limits=limits)
             return MadeKey(key, secret, limits)
@@ -263,24 +268,29 @@ class Tenants:
         self._learn_key(revision, made=(kept,), limits=limits)
         return MadeKey(key, secret, limits)
 
-    def _limits_for(self, old: Key, new: Key) -> tuple[Limit, ...]:
-        """The limits of a key, for its successor; counted anew."""
+    def _moved(self, successor: Key) -> tuple[Limit, ...]:
+        """The limits of a family, as its latest key has them. Their ids stay: counters go by them."""
+        directory = self._changes.directory
+        families = directory.families()
         return tuple(
-            replace(limit, id=self._changes.id("limit"), target=new.id, created=self._changes.now())
-            for limit in self._changes.directory.limits
-            if (limit.subject, limit.target) == (Subject.KEY, old.id)
+            replace(limit, target=successor.id)
+            for limit in directory.limits
+            if limit.subject is Subject.KEY and families.get(limit.target, limit.target) == successor.family
         )
 
     def _learn_key(
         self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
     ) -> None:
-        """Keys that are others now, and new keys and limits."""
+        """Keys and limits that are others now, or new."""
         changed = {key.id: key for key in keys}
         kept = (
             replace(each, key=changed[each.key.id]) if each.key.id in changed else each
             for each in self._changes.directory.keys
         )
-        self._changes.learn(revision, keys=(*kept, *made), limits=(*self._changes.directory.limits, *limits))
+        known = self._changes.directory.limits
+        for limit in limits:
+            known = put(known, limit)
+        self._changes.learn(revision, keys=(*kept, *made), limits=known)
 
     def _without(self, project: str, user: str) -> tuple[Membership, ...]:
         """The memberships but for one."""

@@ -103,6 +103,14 @@ class Key:
     expires: int | None = None
     revoked: int | None = None
     note: str = ""
+    family: str | None = None
+    """Of a key that was made by rotating another: the id of the first. What limits a key limits its family,
+    and is used up by all of it."""
+
+    @property
+    def first(self) -> str:
+        """Id of the first key of its family, which it may be itself."""
+        return self.family or self.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,13 +48,14 @@ async def at_work(settings: Settings, path: str) -> AsyncIterator[None]:
     """Drains, and counts for whoever connects to the path, while the context lasts."""
     from antiphon.store.database import Database
     from antiphon.store.entries import SqlEntries
+    from antiphon.store.tenancy import SqlTenancy
 
     async with AsyncExitStack() as stack:
         database = stack.enter_context(closing(Database(settings.keys.store or "", told=False)))
         entries, clock = SqlEntries(database), SystemClock()
         drain = await stack.enter_async_context(draining(settings, entries))
         if settings.limits.url is None:
-            seeds = await stack.enter_async_context(seeding(entries, drain, clock))
+            seeds = await stack.enter_async_context(seeding(entries, SqlTenancy(database), drain, clock))
             limiter = counting(settings, seeds, clock)
             await stack.enter_async_context(keeping(limiter, path, clock.wall()))
         yield

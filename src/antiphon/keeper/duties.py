@@ -12,7 +12,7 @@ from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeds
 from antiphon.settings import Settings
-from antiphon.store.base import Entries
+from antiphon.store.base import Entries, Tenancy
 
 ENDING_S = 3.0
 """Seconds that the database gets to take what is in the spool at the end; the spool keeps the rest."""
@@ -31,7 +31,9 @@ async def draining(settings: Settings, entries: Entries) -> AsyncIterator[Drain]
 
 
 @asynccontextmanager
-async def seeding(entries: Entries, drain: Drain | None, clock: Clock) -> AsyncIterator[LedgerSeeds]:
+async def seeding(
+    entries: Entries, tenancy: Tenancy, drain: Drain | None, clock: Clock
+) -> AsyncIterator[LedgerSeeds]:
     """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
     it, where it runs in this process. Where another process drains, as with two servers of one directory,
     that one has had a moment for it, and the ledger is taken as it is."""
@@ -40,7 +42,7 @@ async def seeding(entries: Entries, drain: Drain | None, clock: Clock) -> AsyncI
         if drain is not None and not drain.drain_now() and not drain.standing.elsewhere:
             raise StoreUnavailable("what was written down is not in the database yet")
 
-    seeds = LedgerSeeds(entries, clock.wall, drained)
+    seeds = LedgerSeeds(entries, clock.wall, drained, tenancy.families)
     try:
         yield seeds
     finally:

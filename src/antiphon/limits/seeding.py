@@ -62,12 +62,15 @@ class LedgerSeeds:
         entries: Entries,
         clock: Callable[[], float],
         drained: Callable[[], object] | None = None,
+        families: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`clock`: Unix seconds. `drained` puts what is written down and not in the ledger yet into it; it
-        blocks, and raises StoreUnavailable."""
+        """`clock`: Unix seconds. `drained` puts what is written down and not in the ledger yet into it.
+        `families` gives, by the id of each key that succeeds another, the id of the first. Both block, and
+        raise StoreUnavailable."""
         self._entries = entries
         self._clock = clock
         self._drained = drained
+        self._families = families
         self._thread = ThreadPoolExecutor(1, "antiphon-seeds")
 
     async def __call__(self, limits: Sequence[Limit]) -> Taken:
@@ -84,11 +87,12 @@ class LedgerSeeds:
         if self._drained is not None:
             self._drained()
         taken: dict[str, list[tuple[float, int]]] = {}
+        families = self._families()
         now = self._clock()
         for window in {limit.window for limit in counting}:
             since, grain = _reach(window, now)
             concerned = [limit for limit in counting if limit.window is window]
-            for id_, at, amount in _found(self._entries.used(since, grain), concerned):
+            for id_, at, amount in _found(self._entries.used(since, grain), concerned, families):
                 taken.setdefault(id_, []).append((at, amount))
         return taken
 
@@ -100,20 +104,24 @@ def _reach(window: Window | None, now: float) -> tuple[int, int]:
     return period(window, now)[0] * SECOND, HOUR
 
 
-def _found(rows: Iterable[Used], limits: Sequence[Limit]) -> Iterable[tuple[str, float, int]]:
+def _found(
+    rows: Iterable[Used], limits: Sequence[Limit], families: Mapping[str, str]
+) -> Iterable[tuple[str, float, int]]:
     """What rows took of which limit, and when."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
     for limit in limits:
-        by_target.setdefault((limit.subject, limit.target), []).append(limit)
+        of_key = limit.subject is Subject.KEY
+        target = families.get(limit.target, limit.target) if of_key else limit.target
+        by_target.setdefault((limit.subject, target), []).append(limit)
     for row in rows:
-        concerned = (limit for target in _targets(row) for limit in by_target.get(target, ()))
+        concerned = (limit for target in _targets(row, families) for limit in by_target.get(target, ()))
         for limit in concerned:
             if limit.models is None or matches((limit.models,), row.model):
                 yield limit.id, row.at / SECOND, row.amounts.of(limit.measure)
 
 
-def _targets(row: Used) -> Iterable[tuple[Subject, str | None]]:
-    yield Subject.KEY, row.key
+def _targets(row: Used, families: Mapping[str, str]) -> Iterable[tuple[Subject, str | None]]:
+    yield Subject.KEY, families.get(row.key, row.key)
     yield Subject.USER, row.user
     yield Subject.PROJECT, row.project
     yield Subject.MODEL, row.model

@@ -1,6 +1,7 @@
 """Which limits and which price hold for a request, as the store last said: answered from memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Subject
@@ -13,14 +14,24 @@ MOST_KEPT = 10_000
 class Rules:
     """All limits and prices at one moment. Never changed: whoever learns new ones makes new rules."""
 
-    def __init__(self, limits: tuple[Limit, ...] = (), prices: tuple[Price, ...] = ()) -> None:
+    def __init__(
+        self,
+        limits: tuple[Limit, ...] = (),
+        prices: tuple[Price, ...] = (),
+        families: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`families`: by the id of each key that succeeds another the id of the first. A limit of one of them
+        is of all."""
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
         self._prices_of: dict[str, tuple[Price, ...]] = {}
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
+        self._families = families
         for limit in limits:
-            self._by_target.setdefault((limit.subject, limit.target), []).append(limit)
+            of_key = limit.subject is Subject.KEY
+            target = families.get(limit.target, limit.target) if of_key else limit.target
+            self._by_target.setdefault((limit.subject, target), []).append(limit)
         self._answers: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
     def limits_of(self, actor: Actor, model: str) -> tuple[Limit, ...]:
@@ -37,7 +48,8 @@ class Rules:
         return found
 
     def _found(self, actor: Actor, model: str) -> Iterable[Limit]:
-        targets = [(Subject.KEY, actor.id), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
+        key = self._families.get(actor.id, actor.id)
+        targets = [(Subject.KEY, key), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
         if actor.user is not None:
             targets.append((Subject.USER, actor.user))
         for target in targets:
@@ -54,8 +66,10 @@ class Rules:
             if len(self._prices_of) >= MOST_KEPT:
                 self._prices_of.clear()
             self._prices_of[model] = found
-        holding = (each for each in found if each.since <= at and (each.until is None or at < each.until))
-        return next(holding, None)
+        for price in found:
+            if price.since <= at and (price.until is None or at < price.until):
+                return price
+        return None
 
 
 class Rulebook:
@@ -64,6 +78,11 @@ class Rulebook:
     def __init__(self) -> None:
         self.rules = Rules()
 
-    def learn(self, limits: tuple[Limit, ...], prices: tuple[Price, ...]) -> None:
+    def learn(
+        self,
+        limits: tuple[Limit, ...],
+        prices: tuple[Price, ...],
+        families: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """From now on these hold."""
-        self.rules = Rules(limits, prices)
+        self.rules = Rules(limits, prices, families)

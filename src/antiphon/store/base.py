@@ -1,6 +1,6 @@
 """The seam of the store: what the rest of the server asks of it. No table, no SQL, no driver."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,10 @@ class Directory:
     prices: tuple[Price, ...] = ()
     revision: int = 0
     """Number of the change that was the last."""
+
+    def families(self) -> dict[str, str]:
+        """By the id of each key that succeeds another the id of the first."""
+        return {kept.key.id: kept.key.family for kept in self.keys if kept.key.family is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,11 @@ class Tenancy(Protocol):
         """Puts a key in the place of the one of its id; what it is found by stays."""
 
     def rotate_key(self, old: Key, new: KeptKey, limits: Sequence[Limit], by: By) -> int:
-        """Keeps a new key with its limits and changes the old one, at once."""
+        """Keeps a new key, changes the old one, and puts its limits in the place of those of their ids, at
+        once."""
+
+    def families(self) -> Mapping[str, str]:
+        """By the id of each key that succeeds another the id of the first."""
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         """The latest entries first, at most `limit`; those before an id, of one target."""

@@ -75,9 +75,11 @@ keys = Table(
     Column("expires", BigInteger),
     Column("revoked", BigInteger),
     Column("note", Text, nullable=False),
+    Column("family", ID),
     Index(None, "project"),
     Index(None, "user"),
 )
+"""`family` is null but for successors of another key."""
 
 marks = Table(
     "marks",

@@ -110,10 +110,16 @@ class SqlTenancy:
             changes = change.put(schema.keys, _row(old), "key")
             change.insert(schema.keys, _new(new))
             for limit in limits:
-                change.insert(schema.limits, asdict(limit))
+                change.put(schema.limits, asdict(limit), "limit")
             made = {"successor": new.key.id, "limits": [limit.id for limit in limits]}
             change.note("key.rotate", old.id, changes | made)
         return change.revision
+
+    def families(self) -> dict[str, str]:
+        key = schema.keys.c
+        found = sa.select(key.id, key.family).where(key.family.is_not(None))
+        with self._database.reading() as connection:
+            return {str(id_): str(first) for id_, first in connection.execute(found)}
 
     def audit(self, limit: int, before: int | None = None, target: str | None = None) -> Sequence[AuditEntry]:
         row = schema.audit.c

@@ -89,8 +89,9 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyCard(Struct, frozen=True, kw_only=True):
-    """A key, without its secret. `limits` are those of the key alone: its user's, its project's and the
-    models' hold beside them."""
+    """A key, without its secret. `limits` are those of the key, and of those it was rotated from or into:
+    `family` is the id of the first of these. Limits of its user, its project and the models hold beside
+    them."""
 
     object: Literal["key"] = "key"
     id: str
@@ -106,6 +107,7 @@ class KeyCard(Struct, frozen=True, kw_only=True):
     expires_at: int | None
     revoked_at: int | None
     note: str
+    family: str | None
 
 
 class NewKeyCard(KeyCard, frozen=True, kw_only=True):
@@ -137,6 +139,7 @@ def key_card(key: Key, limits: Iterable[Limit]) -> KeyCard:
         expires_at=key.expires,
         revoked_at=key.revoked,
         note=key.note,
+        family=key.family,
     )
 
 
