@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing
 from antiphon.errors import LimitsUnavailable
+from antiphon.limits.estate import Estate, LeftClaim, LeftCounter, LeftPart
 from antiphon.limits.seeding import Asking, Seeds, Taken
 from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
 from antiphon.limits.wording import Refusal, refusal, worst
@@ -139,6 +140,29 @@ class LocalLimiter:
 
     async def aclose(self) -> None:
         self._claims.clear()
+
+    def estate(self) -> Estate:
+        """All that is counted, for who goes on with it in another process."""
+        counters = (LeftCounter(each.limit, each.counter.places()) for each in self._counted.values())
+        claims = (
+            LeftClaim(
+                claim, tuple(LeftPart(each.counted.limit.id, tuple(each.parts), each.sized) for each in held)
+            )
+            for claim, held in self._claims.items()
+        )
+        return Estate(tuple(counters), tuple(claims))
+
+    def inherit(self, estate: Estate) -> None:
+        """Goes on with what another limiter left, before anything is asked of this one; of parts in their
+        order."""
+        now = self._now()
+        for left in estate.counters:
+            self._counter(left.limit, now).counter.put(left.places)
+        for claim in estate.claims:
+            held = [Held(self._counted[part.limit], list(part.parts), part.is_sized) for part in claim.held]
+            self._claims[claim.id] = held
+            for each in held:
+                each.counted.claims += 1
 
     # --- how it is done ---
 

@@ -5,6 +5,7 @@ They count and refuse nobody. A place is where an amount was counted, so that it
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +56,12 @@ class Counter(Protocol):
 
     def reset(self, now: Moment) -> float:
         """Seconds until nothing of what counts now counts any more."""
+
+    def places(self) -> dict[int, int]:
+        """Amounts by their places."""
+
+    def put(self, places: Mapping[int, int]) -> None:
+        """Counts what another counter of the kind held, and nothing else."""
 
 
 class Sliding:
@@ -111,6 +118,13 @@ class Sliding:
     def reset(self, now: Moment) -> float:
         return self._left(now, next(reversed(self._buckets))) if self._buckets else 0.0
 
+    def places(self) -> dict[int, int]:
+        return dict(self._buckets)
+
+    def put(self, places: Mapping[int, int]) -> None:
+        self._buckets = OrderedDict(sorted(places.items()))
+        self._total, self._looked = sum(places.values()), 0
+
     @staticmethod
     def _left(now: Moment, bucket: int) -> float:
         """Seconds until a bucket leaves the window."""
@@ -156,6 +170,12 @@ class Calendar:
         self._begin(now.wall)
         return self._now[1] - now.wall
 
+    def places(self) -> dict[int, int]:
+        return dict(self._periods)
+
+    def put(self, places: Mapping[int, int]) -> None:
+        self._periods = OrderedDict(places)
+
     def _begin(self, wall: float) -> int:
         if not self._now[0] <= wall < self._now[1]:
             self._now = period(self._window, wall)
@@ -189,6 +209,12 @@ class AtOnce:
 
     def reset(self, now: Moment) -> float:
         return 0.0
+
+    def places(self) -> dict[int, int]:
+        return {0: self._running}
+
+    def put(self, places: Mapping[int, int]) -> None:
+        self._running = places.get(0, 0)
 
 
 def counter_of(limit: Limit) -> Counter:
