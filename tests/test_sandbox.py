@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from antiphon.errors import TemplateRefused
+from antiphon.errors import ServerBusy, TemplateRefused
 from antiphon.rendering.templates import Special, proof_of
 from antiphon.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from tests.engines.host.processes import descendants
@@ -43,12 +45,42 @@ async def test_what_the_function_refuses_comes_back_as_its_own_error() -> None:
     assert raised.value.param == "messages"
 
 
-@pytest.mark.parametrize("target", ["spin", "spin_in_native_code", "sleep"])
-async def test_a_job_that_never_ends_is_ended(target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "why"), [("spin", Stop.TIME), ("spin_in_native_code", Stop.TIME), ("sleep", Stop.WAIT)]
+)
+async def test_a_job_that_never_ends_is_ended(target: str, why: Stop) -> None:
     begun = time.monotonic()
-    assert await stopped(target) is Stop.TIME
+    assert await stopped(target, Limits(0.5, 1.0 if why is Stop.WAIT else PATIENCE)) is why
     assert time.monotonic() - begun >= SHORT.seconds
     assert helpers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_helper_that_somebody_ends_says_nothing_of_its_data(number: signal.Signals) -> None:
+    async with asyncio.TaskGroup() as group:
+        stop = group.create_task(stopped("sleep", Limits(seconds=60, patience=60)))
+        async with asyncio.timeout(PATIENCE):
+            while not helpers():
+                await asyncio.sleep(0.01)
+        os.kill(helpers()[0], number)
+    assert stop.result() is Stop.WAIT
+
+
+def test_who_waited_for_the_machine_is_told_to_come_again_and_whose_data_it_was_is_not() -> None:
+    with pytest.raises(ServerBusy) as raised:
+        JobStopped(Stop.WAIT, "it was not done after 20 s").require_worked()
+    assert raised.value.retry_after and "20 s" in (raised.value.cause or "")
+    for stop in set(Stop) - {Stop.WAIT}:
+        JobStopped(stop, "the data's own fault").require_worked()
+
+
+async def test_a_helper_that_cannot_be_started_says_nothing_of_its_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", os.devnull)
+    with pytest.raises(JobStopped, match="cannot be started") as raised:
+        await run_job(f"{JOBS}:repeat", {})
+    assert raised.value.stop is Stop.WAIT
 
 
 async def test_a_job_that_waits_for_the_machine_is_not_one_that_takes_long() -> None:

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ServerBusy
 
 if TYPE_CHECKING:
     from asyncio import StreamReader
@@ -49,6 +49,9 @@ OPEN_FILES = 64
 
 CHUNK = 65536
 
+RETRY_AFTER = 5.0
+"""Seconds that callers are told to wait when the machine is too busy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -70,6 +73,10 @@ class Stop(StrEnum):
     """Why a job did not end by itself."""
 
     TIME = "time"
+    """It worked for longer than it may."""
+    WAIT = "wait"
+    """It waited for longer than anybody does: for the machine, or for what it had asked for; or somebody
+    else ended it."""
     MEMORY = "memory"
     ANSWER = "answer"
     """It had more to say than the limit."""
@@ -85,6 +92,13 @@ class JobStopped(Exception):
         super().__init__(message)
         self.stop = stop
 
+    def require_worked(self) -> None:
+        """Raises ServerBusy where the machine kept a job that asks nobody from its end, and its data did
+        not."""
+        if self.stop is Stop.WAIT:
+            problem = "the machine is too busy for this request's part in a helper; try again"
+            raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
+
 
 async def run_job(
     target: str,
@@ -98,12 +112,23 @@ async def run_job(
     Raises the AntiphonError that the function raised, or JobStopped. The process ends with this call,
     also when it is cancelled.
     """
-    process = await _start(limits, variables)
+    try:
+        process = await _start(limits, variables)
+    except OSError as problem:
+        raise JobStopped(Stop.WAIT, f"the helper cannot be started: {problem.strerror}") from None
     try:
         answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
         code = await _finished(process)
     return _outcome(answer, code)
+
+
+def was_ended(code: int | None) -> bool:
+    """Whether a process with this exit status was ended by somebody else, an operator or a kernel that is out
+    of memory: by a signal that no data makes a process send itself."""
+    import signal
+
+    return code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 
 def kill(process: "Process", number: int = 9) -> None:
@@ -147,13 +172,15 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
         raise JobStopped(Stop.CRASH, "the helper has no pipes")
     process.stdin.write(job)
     process.stdin.close()
+    seconds = START_DEADLINE
     try:
-        async with asyncio.timeout(START_DEADLINE):
+        async with asyncio.timeout(seconds):
             await process.stdout.read(1)
-        async with asyncio.timeout(limits.patience):
+        seconds = limits.patience
+        async with asyncio.timeout(seconds):
             return await _bounded(process.stdout, limits.answer)
     except TimeoutError:
-        raise JobStopped(Stop.TIME, f"it took more than {limits.patience:g} s") from None
+        raise JobStopped(Stop.WAIT, f"it was not done after {seconds:g} s") from None
 
 
 async def _bounded(stream: "StreamReader", most: int) -> bytes:
@@ -171,14 +198,25 @@ def _outcome(answer: bytes, code: int) -> object:
 
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
         raise JobStopped(Stop.TIME, "it took too much time")
-    if not answer:
+    said = _said(answer)
+    if said is None and (code == -signal.SIGALRM or was_ended(code)):
+        raise JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-code).name}")
+    if said is None:
         raise JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
-    said = json.loads(answer)
     if "result" in said:
         return said["result"]
     if "error" in said:
         raise ErrorReport(**said["error"]).exception()
     raise JobStopped(Stop(said["stop"]), said["message"])
+
+
+def _said(answer: bytes) -> dict[str, Any] | None:
+    """The answer; None where there is none, or a part of one."""
+    try:
+        found: dict[str, Any] = json.loads(answer)
+    except ValueError:
+        return None
+    return found
 
 
 # --- the helper's side --------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ MOST = 1.0
 ALONE = 3
 """Streams that are measured with nobody beside them, for what the machine does by itself."""
 DEEP = 2000
+BUSY = (503, "engine_busy")
+"""A machine that has no time to find out whether a constraint is too much."""
 
 FIELDS: list[dict[str, Any]] = [
     *({"guided_regex": each} for each in REGEXES.values()),
@@ -87,7 +89,8 @@ async def test_a_running_stream_does_not_notice_hostile_constraints() -> None:
                 over.set()
             sound = await outcomes(asking, [body(guided_choice=["yes", "no"])])
     for field, (status, said) in zip(FIELDS, found, strict=True):
-        assert status in (200, 400, 413), (str(field)[:80], status, str(said)[:300])
+        told = (str(field)[:80], status, str(said)[:300])
+        assert status in (200, 400, 413) or (status, said["error"]["code"]) == BUSY, told
     assert sum(status != 200 for status, _ in found) > len(found) / 3
     assert sound[0][0] == 200 and sound[0][1]["choices"][0]["message"]["content"] in ("yes", "no")
     assert alone.answers == ALONE

@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from asyncio.subprocess import Process
 from collections import OrderedDict
@@ -21,7 +20,7 @@ from typing import Protocol
 from antiphon.domain.constraint import Constraint
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import EngineBusy, EngineError, EngineUnavailable, InvalidValue, RequestError
-from antiphon.sandbox import INTERPRETER_VARIABLES, kill
+from antiphon.sandbox import INTERPRETER_VARIABLES, kill, was_ended
 from antiphon.telemetry.logs import record
 
 HEADER = 4
@@ -29,9 +28,6 @@ HEADER = 4
 
 TRIALS = 2
 """Processes that one constraint is given when somebody else ends them."""
-
-FOREIGN = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP})
-"""How a process ends that others end: an operator, or a kernel that is out of memory. No constraint does."""
 
 FAREWELL = 5.0
 """Seconds that a process gets to be gone after it closed its output."""
@@ -182,7 +178,7 @@ class Checker:
                 await self._end()
                 return _too_much(constraint)
             except (EOFError, OSError):
-                if await self._farewell(process) not in FOREIGN:
+                if not was_ended(await self._farewell(process)):
                     return _too_much(constraint)
             except BaseException:
                 await self._end()

@@ -5,14 +5,11 @@ helper's side.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.lines import Lines
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tool, ToolCall, Tools
@@ -22,6 +19,7 @@ from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.spoken import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
 from antiphon.rendering.toolcalls.layout import Layout
+from antiphon.rendering.turns import Bounds, Places
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
 RENDER = "antiphon.rendering.apart:render"
@@ -33,11 +31,8 @@ FIELD = "chat_template"
 ANY = "the chat template"
 """How errors of rendering begin, whose template it may be."""
 
-AT_ONCE = 2
+BOUNDS = Bounds(at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates")
 """Helpers that run at the same time: each takes a processor while it does."""
-
-LATEST = 60.0
-"""Seconds after which a refused caller is told to try again at the latest."""
 
 SHORTEST_ANSWER = 4 * 1024 * 1024
 """Bytes of JSON that a prompt may take besides those that the conversation grants."""
@@ -56,52 +51,12 @@ Run = Callable[[str, Mapping[str, object], Limits], Awaitable[object]]
 """Runs a job of the sandbox."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How many wait for a helper."""
-
-    queue: int = 256
-    queue_per_actor: int = 16
-
-
-class Turn:
-    """One that waits."""
-
-    __slots__ = ("actor", "come")
-
-    def __init__(self, actor: str) -> None:
-        self.actor = actor
-        self.come = asyncio.Event()
-        """Set when it has a place."""
-
-
-class Waiting(Lines[Turn]):
-    """Requests with templates: a line for each actor, which take turns."""
-
-    WAITING = "chat templates"
-
-    def __init__(self, bounds: Bounds) -> None:
-        super().__init__(bounds)
-        self._taken: deque[float] = deque([Limits().seconds], maxlen=8)
-
-    def note(self, seconds: float) -> None:
-        """One took so long."""
-        self._taken.append(seconds)
-
-    def _retry_after(self, ahead: int, now: float) -> float:
-        """Seconds in which so many are through, if they take as long as the last ones did. How often one
-        ended says less: before a burst it is seldom."""
-        mean = sum(self._taken) / len(self._taken)
-        return min(LATEST, max(1.0, ahead * mean / AT_ONCE))
-
-
 class Helper:
     """Renders requests' templates, a few at a time, whichever model they are for."""
 
-    def __init__(self, run: Run = run_job, bounds: Bounds = Bounds()) -> None:
+    def __init__(self, run: Run = run_job, bounds: Bounds = BOUNDS) -> None:
         self._run = run
-        self._waiting = Waiting(bounds)
-        self._running = 0
+        self._places = Places(bounds)
 
     async def rendered(
         self, template: "OwnTemplate", conversation: Conversation, clock: Clock
@@ -109,50 +64,15 @@ class Helper:
         """The prompt. Raises TemplateRefused, which names the template; cancelling ends the process."""
         limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * size_of(conversation))
         try:
-            async with self._place(template.actor, clock):
+            async with self._places.taken(template.actor, clock):
                 said = await self._run(RENDER, payload_of(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
             raise TemplateRefused(_of_request(refused.message), param=FIELD) from None
         except JobStopped as stopped:
+            stopped.require_worked()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
         return await asyncio.to_thread(_pieces, said)
-
-    @asynccontextmanager
-    async def _place(self, actor: str, clock: Clock) -> AsyncIterator[None]:
-        """One of the places. Raises Overloaded or EngineBusy where too many wait for one."""
-        await self._turn(actor, clock)
-        begun = clock.monotonic()
-        try:
-            yield
-        finally:
-            self._waiting.note(clock.monotonic() - begun)
-            self._pass_on()
-
-    async def _turn(self, actor: str, clock: Clock) -> None:
-        if self._running < AT_ONCE:  # then nobody waits
-            self._running += 1
-            return
-        one = Turn(actor)
-        if (refusal := self._waiting.refusal(one, clock.monotonic())) is not None:
-            raise refusal
-        self._waiting.add(one)
-        try:
-            await one.come.wait()
-        except asyncio.CancelledError:
-            if one.come.is_set():
-                self._pass_on()
-            else:
-                self._waiting.remove(one)
-            raise
-
-    def _pass_on(self) -> None:
-        """A place is free: for the actor whose turn it is."""
-        if (one := self._waiting.first()) is None:
-            self._running -= 1
-            return
-        self._waiting.leave(one)
-        one.come.set()
 
 
 @dataclass(frozen=True, slots=True)

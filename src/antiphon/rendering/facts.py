@@ -90,13 +90,16 @@ class Facts:
 
 
 async def prove_apart(payload: Mapping[str, object]) -> None:
-    """Proves a template in the killable helper, again when it was stopped: the machine may be busy."""
+    """Proves a template in the killable helper, again when it was stopped. Raises TemplateRefused, and
+    ServerBusy where the machine is too busy: then nothing is known of the template, and it is proved again
+    when it is asked for next."""
     for trial in range(1, TRIALS + 1):
         try:
             await run_job(PROOF, payload)
             return
         except JobStopped as stopped:
             if trial == TRIALS:
+                stopped.require_worked()
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 

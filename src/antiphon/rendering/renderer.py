@@ -29,12 +29,14 @@ from antiphon.rendering.banning import banned
 from antiphon.rendering.candidates import best
 from antiphon.rendering.embedding import embedded
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart, seen
+from antiphon.rendering.ordered import BOUNDS, InTurn
 from antiphon.rendering.reasoning.before import held
 from antiphon.rendering.recital import repeated, silence
 from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.streams import late, merged, timely
 from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.rendering.toolcalls.calling import Listener, calling
+from antiphon.rendering.turns import Places
 from antiphon.rendering.voice import Voice, manner_of
 
 T = TypeVar("T")
@@ -71,6 +73,8 @@ class Renderer:
         other weights."""
         self._engine = engine
         self._rules = rules
+        self._places = Places(BOUNDS)
+        """For long texts that are tokenized."""
         self._state = state
         self._generation = generation
         self._prove = prove
@@ -95,7 +99,8 @@ class Renderer:
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         try:
             async with asyncio.timeout(context.remaining()):
-                return await embedded(self._engine, await self._known(), request, context)
+                tokens = self._tokens(context.actor, context.clock)
+                return await embedded(self._engine, tokens, await self._known(), request, context)
         except TimeoutError:
             raise late() from None
 
@@ -117,7 +122,7 @@ class Renderer:
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         facts = seen(await self._known(), prompt, self._rules.helper, actor)
-        return await prompts.encode(self._engine, facts, prompt, SystemClock())
+        return await prompts.encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         facts = seen(await self._known(), conversation, self._rules.helper, actor)
@@ -181,12 +186,16 @@ class Renderer:
     ) -> list[prompts.Fitted]:
         """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
         token."""
-        fitted = await prompts.fitted(self._engine, facts, request, context.clock)
+        tokens = self._tokens(context.actor, context.clock)
+        fitted = await prompts.fitted(tokens, facts, request, context.clock)
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [held(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
             await self._require_constrainable(constraint)
         return fitted
+
+    def _tokens(self, actor: Actor, clock: Clock) -> InTurn:
+        return InTurn(self._engine, self._places, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
         """Raises the RequestError that says why the constraint cannot be kept."""
@@ -285,7 +294,7 @@ async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
         yield
     except EngineUnavailable as error:
         if any(voice.cached is not None for voice in voices):
-            raise EngineDied(error.message, retry_after=error.retry_after) from None
+            raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
         raise
 
 

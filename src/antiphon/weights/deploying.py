@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from antiphon.domain.deployment import Delivered, Deployment
-from antiphon.errors import InvalidValue, PermissionDenied, SettingsError
-from antiphon.sandbox import JobStopped, Limits, run_job
+from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
+from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.weights.keeping import OWN_MEMORY, staged
 from antiphon.weights.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
@@ -95,6 +95,8 @@ class HubAdapters:
             yield _delivered(staging, await run_job(JOB, payload, self._limits(), _variables()))
         except JobStopped as stopped:
             message = f"{reference.repository} cannot be fetched: {stopped}"
+            if stopped.stop is Stop.WAIT:
+                raise HubUnavailable(message) from None
             raise InvalidValue(message, param="model_name") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)

@@ -83,6 +83,7 @@ class Keeper:
             found = await run_job(JOB, payload, self._limits(base))
             return self._kept(staging, found)
         except JobStopped as stopped:
+            stopped.require_worked()
             raise InvalidValue(f"{shown(said)} cannot be taken: {stopped}", param="lora_path") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
