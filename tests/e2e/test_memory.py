@@ -1,0 +1,216 @@
+"""What a server keeps of a request when it is over: nothing. Objects are counted in every process; in
+`make soak` memory stays flat over 200,000 requests."""
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.memory import CALLERS, MOST, REQUESTS, growth_of, measured, processes
+from tests.e2e.furnished import Place, furnished
+from tests.e2e.server import wait_for
+from tests.e2e.traffic import KINDS, RARE, Kind, Traffic, kind_of
+
+COUNTING = str(Path(__file__).parent / "counting")
+EACH = 8
+"""Requests of each kind, rare ones too, before anything is counted: what is made once is made then."""
+ASKED = 700
+"""Between one count and the next, of which there are three: only what grows both times is a leak. Some things
+fill up to a bound: what a database's driver has prepared, or constraints that were understood."""
+SHARE, BLOCKS = 0.04, 0.5
+"""Objects of one type, and blocks of memory, for each of these requests, by which a process may hold more."""
+ALONE = 300
+"""Requests of a single kind between two counts."""
+SHARE_ALONE, BLOCKS_ALONE = 0.1, 0.25
+KEPT = {"schema", "regex", "tools", "revoked"}
+"""Kinds of which something is kept, up to a bound: constraints in the engine's host; keys, which are listed
+when they are revoked."""
+SPARED = "weakref.ReferenceType"
+"""Python's sqlite3 keeps up to 200 of cursors that are gone, for each connection."""
+FEW = 4
+"""Descriptors that come and go: a connection, a file of the spool."""
+GONE = ("Account", "Reservation", "Held", "Claim", "Exchange", "Progress", "Work", "Call", "Sequence")
+"""Types of which nothing is left when nothing runs."""
+
+MB = 1_000_000
+
+
+# --- the judgement ------------------------------------------------------------------------------------------
+
+
+def series(
+    grows: float, requests: int = REQUESTS, noise: int = 0, level: int = 80 * MB
+) -> list[tuple[int, int]]:
+    """Two hundred samples of a process that grows by so many bytes a request."""
+    chance = random.Random(7)
+    step = requests // 200
+    return [
+        (at, level + round(grows * at) + chance.randint(-noise, noise)) for at in range(0, requests + 1, step)
+    ]
+
+
+@pytest.mark.parametrize("noise", [0, 2 * MB])
+def test_a_leak_of_a_hundred_bytes_a_request_is_told_and_noise_is_none(noise: int) -> None:
+    assert not growth_of(series(100, noise=noise)).is_flat
+    assert growth_of(series(0, noise=noise)).is_flat
+    assert growth_of(series(-20, noise=noise)).is_flat
+    assert growth_of(series(100)).between == pytest.approx(100) == growth_of(series(100)).late
+
+
+def test_a_leak_that_begins_late_is_told() -> None:
+    flat = series(0)
+    late = [(at, size + max(0, at - REQUESTS // 2) * 200) for at, size in flat]
+    assert growth_of(late).late > MOST and not growth_of(late).is_flat
+
+
+def test_what_is_filled_early_and_single_peaks_are_no_leak() -> None:
+    filled = [(at, size + min(at, REQUESTS // 10) * 400) for at, size in series(0)]
+    assert growth_of(filled).is_flat
+    peaks = [
+        (at, size + (50 * MB if number % 17 == 16 else 0)) for number, (at, size) in enumerate(series(0))
+    ]
+    assert growth_of(peaks).is_flat
+
+
+def test_steps_that_come_back_again_and_again_are_told() -> None:
+    """As of a list that doubles, or an arena of many small things."""
+    steps = [(at, size + at // 40_000 * 4 * MB) for at, size in series(0)]
+    assert not growth_of(steps).is_flat
+
+
+# --- what is held -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Holding:
+    """What a process holds while nothing runs."""
+
+    blocks: int
+    """Of Python's own allocator: everything of up to 512 bytes."""
+    objects: Counter[str]
+    """That may hold others, by type."""
+    descriptors: int
+    threads: int
+
+
+def holdings(place: Place) -> dict[str, Holding]:
+    """Of each process but the one that checks constraints, whose words nobody hears."""
+    found = {}
+    for each in processes(place.server):
+        if each.name == "checker":
+            continue
+        process, before = each.process, len(place.server.records("held"))
+        process.send_signal(signal.SIGUSR1)
+        wait_for(lambda before=before: len(place.server.records("held")) > before, 20, f"{each.name} counts")
+        said = place.server.records("held")[-1]
+        assert said["pid"] == process.pid
+        objects = said["objects"]
+        assert isinstance(objects, dict)
+        blocks = int(str(said["blocks"]))
+        found[each.name] = Holding(blocks, Counter(objects), process.num_fds(), process.num_threads())
+    return found
+
+
+Counts = dict[str, Holding]
+"""By process."""
+
+
+@contextmanager
+def counted(home: Path) -> Iterator[Traffic]:
+    """Traffic to a server of two HTTP processes, which say what they hold; each kind has been asked for."""
+    path = os.pathsep.join(filter(None, (COUNTING, os.environ.get("PYTHONPATH"))))
+    arguments = ("--workers", "2", "--threads", "1")
+    with furnished(home, *arguments, embeds=False, window="day", env={"PYTHONPATH": path}) as place:
+        traffic = Traffic(place, callers=16, kind_of=lambda number: EVERY[number % len(EVERY)])
+        traffic.run(EACH * len(EVERY))
+        yield traffic
+
+
+EVERY = (*KINDS, RARE)
+
+
+def only(kind: Kind, _number: int) -> Kind:
+    """This kind, whatever the number."""
+    return kind
+
+
+def held_thrice(traffic: Traffic, requests: int) -> list[Counts]:
+    """What all processes hold now, and after so many requests, and after as many more."""
+    found = []
+    for more in (0, requests, requests):
+        traffic.run(more)
+        traffic.place.settle()
+        found.append(holdings(traffic.place))
+    return found
+
+
+def grown(before: Holding, after: Holding, objects: float, blocks: float) -> dict[str, int]:
+    """What a process holds more of than it may, by how much."""
+    more = after.objects - before.objects
+    found = {kind: count for kind, count in more.items() if count > objects and kind != SPARED}
+    if after.blocks - before.blocks > blocks:
+        found["blocks"] = after.blocks - before.blocks
+    return found
+
+
+def leaks(counts: list[Counts], objects: float, blocks: float) -> dict[str, dict[str, int]]:
+    """What grew from each count to the next, by process."""
+    first, second, third = counts
+    found = {}
+    for name in first:
+        once = grown(first[name], second[name], objects, blocks)
+        again = grown(second[name], third[name], objects, blocks)
+        if both := {kind: again[kind] for kind in once.keys() & again.keys()}:
+            found[name] = both
+    return found
+
+
+def remains(holding: Holding) -> dict[str, int]:
+    """What there is of types of which nothing should be."""
+    return {
+        kind: count
+        for kind, count in holding.objects.items()
+        if kind.startswith("antiphon.") and kind.rpartition(".")[2] in GONE
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -> None:
+    with counted(tmp_path) as traffic:
+        traffic.kind_of = kind_of
+        counts = held_thrice(traffic, ASKED)
+    first, *_, last = counts
+    assert set(last) == {"supervisor", "HTTP process 1", "HTTP process 2", "engine host", "keeper"}
+    assert leaks(counts, SHARE * ASKED, BLOCKS * ASKED) == {}
+    for name, holding in last.items():
+        assert remains(holding) == {}, name
+        assert holding.descriptors <= first[name].descriptors + FEW, name
+        assert holding.threads <= first[name].threads, name
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_nothing_is_kept_of_any_kind_of_request(tmp_path: Path) -> None:
+    """Each by itself: what is kept of a rare kind would be little among all."""
+    found = {}
+    with counted(tmp_path) as traffic:
+        for kind in KINDS:
+            traffic.kind_of = partial(only, kind)
+            if leaked := leaks(held_thrice(traffic, ALONE), SHARE_ALONE * ALONE, BLOCKS_ALONE * ALONE):
+                found[kind.ask.__name__] = leaked
+    assert {name: leaked for name, leaked in found.items() if name not in KEPT} == {}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_memory_stays_flat_over_two_hundred_thousand_requests(tmp_path: Path) -> None:
+    run = measured(tmp_path, REQUESTS, CALLERS, "--threads=1")
+    run.require()
