@@ -11,6 +11,7 @@ from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.ordered import Tokens
 from antiphon.rendering.prompts import require_known, whole
 
 AT_ONCE = 128
@@ -18,7 +19,7 @@ AT_ONCE = 128
 
 
 async def embedded(
-    engine: TokenEngine, facts: Facts, request: EmbeddingRequest, context: Context
+    engine: TokenEngine, tokens: Tokens, facts: Facts, request: EmbeddingRequest, context: Context
 ) -> Embeddings:
     """A vector for each input, in order. Raises a RequestError that names the input at fault."""
     makes = _facts(facts, request)
@@ -30,7 +31,7 @@ async def embedded(
             f"with {request.dimensions}; leave dimensions out",
             param="dimensions",
         )
-    texts = await _tokenized(engine, facts, request.inputs)
+    texts = await _tokenized(tokens, facts, request.inputs)
     _require_fitting(texts, facts)
     if context.sizing is not None:
         await context.sizing.sized(sum(map(len, texts)), 0)
@@ -50,11 +51,11 @@ def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
     return facts.info.embedding
 
 
-async def _tokenized(engine: TokenEngine, facts: Facts, inputs: Sequence[RawPrompt]) -> list[tuple[int, ...]]:
+async def _tokenized(tokens: Tokens, facts: Facts, inputs: Sequence[RawPrompt]) -> list[tuple[int, ...]]:
     """The token ids of each input: of a text with what stands around it, else as they are."""
 
     async def ids(given: RawPrompt) -> tuple[int, ...]:
-        return given.tokens if given.tokens is not None else await whole(engine, facts, given.text or "")
+        return given.tokens if given.tokens is not None else await whole(tokens, facts, given.text or "")
 
     found: list[tuple[int, ...]] = []
     for start in range(0, len(inputs), AT_ONCE):

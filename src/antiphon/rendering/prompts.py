@@ -10,11 +10,12 @@ from antiphon.domain.context import Clock
 from antiphon.domain.messages import Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, Prompt, RawPrompt
 from antiphon.domain.sampling import AskedSampling
-from antiphon.engines.base import TextPiece, TokenEngine
+from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.apart import FIELD, OwnTemplate
 from antiphon.rendering.characters import is_whole
 from antiphon.rendering.facts import Facts
+from antiphon.rendering.ordered import Tokens
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.recital import Recital, lay_out
 from antiphon.rendering.sheet import Sheet
@@ -50,7 +51,7 @@ class Fitted:
     """Its scores, where some are wanted."""
 
 
-async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, clock: Clock) -> list[Fitted]:
+async def fitted(tokens: Tokens, facts: Facts, request: GenerationRequest, clock: Clock) -> list[Fitted]:
     """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
     require_generating(facts, request.model)
     _require_tokens(request, facts)
@@ -58,8 +59,8 @@ async def fitted(engine: TokenEngine, facts: Facts, request: GenerationRequest, 
     for prompt in request.prompts:
         _require_continuable(prompt, facts)
         is_cut = request.output.truncate_prompt is not None
-        tokens = kept(await encode(engine, facts, prompt, clock, is_cut), request.output, facts)
-        fits = fit(prompt, tokens, request.output, facts)
+        ids = kept(await encode(tokens, facts, prompt, clock, is_cut), request.output, facts)
+        fits = fit(prompt, ids, request.output, facts)
         fits = _scored(len(found), prompt, fits, request.output, facts)
         found.append(await _echoed(prompt, fits, request, facts))
     _require_writable(request, found)
@@ -160,7 +161,7 @@ def _last_said(prompt: Conversation) -> str:
 
 
 async def encode(
-    engine: TokenEngine, facts: Facts, prompt: Prompt, clock: Clock, is_cut: bool = False
+    tokens: Tokens, facts: Facts, prompt: Prompt, clock: Clock, is_cut: bool = False
 ) -> tuple[int, ...]:
     """The token ids of a prompt. `is_cut`: whether it is cut to fit, so that it may be longer than the
     context."""
@@ -169,13 +170,13 @@ async def encode(
         require_known(looked_at, facts, "prompt")  # more do not fit anyway
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
-        return await whole(engine, facts, prompt.text or "", prompt.add_special)
+        return await whole(tokens, facts, prompt.text or "", prompt.add_special)
     wanted = _begins(prompt, facts)
     pieces = await pieces_of(facts, prompt, clock)
     _require_possible(pieces, facts, prompt, MOST_CUT if is_cut else 0)
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
-    return await engine.tokenize(pieces, wanted and not stands)
+    return await tokens.tokenize(pieces, wanted and not stands)
 
 
 def _begins(prompt: Prompt, facts: Facts) -> bool:
@@ -191,11 +192,11 @@ def _begins(prompt: Prompt, facts: Facts) -> bool:
     return prompt.add_special
 
 
-async def whole(engine: TokenEngine, facts: Facts, text: str, special: bool = True) -> tuple[int, ...]:
+async def whole(tokens: Tokens, facts: Facts, text: str, special: bool = True) -> tuple[int, ...]:
     """The token ids of a text whose vector is made; nothing in it is a control token. `special`: with what
     the model wants before and after it."""
     before, after = facts.vocabulary.around if special else ((), ())
-    return (*before, *await engine.tokenize([TextPiece(text)], False), *after)
+    return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 
 async def pieces_of(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:

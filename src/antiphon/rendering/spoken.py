@@ -17,6 +17,9 @@ EACH = 200
 """Characters that a message, tool or call weighs besides its texts: a template runs a dozen steps for it."""
 
 
+VALUE = 8
+"""Characters that a value of a tool's schema or of a document weighs besides its texts: a number, a list."""
+
 SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
@@ -45,7 +48,12 @@ def size_of(conversation: Conversation) -> int:
     """Characters that a template has to deal with, about."""
     tools = conversation.tools.tools if conversation.tools is not None else ()
     things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
-    return sum(map(len, texts_of(conversation))) + EACH * things
+    given = (
+        *(tool.parameters for tool in tools),
+        conversation.template_values,
+        *(conversation.documents or ()),
+    )
+    return sum(map(len, texts_of(conversation))) + EACH * things + VALUE * sum(map(_values, given))
 
 
 def tools_shown(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
@@ -136,6 +144,15 @@ def hidden(value: object, hide: Hide) -> object:
     if isinstance(value, Mapping):
         return {hide(str(name)): hidden(each, hide) for name, each in value.items()}
     return value
+
+
+def _values(value: object) -> int:
+    """How many values there are in one, itself included."""
+    if isinstance(value, list):
+        return 1 + sum(map(_values, value))
+    if isinstance(value, Mapping):
+        return 1 + sum(map(_values, value.values()))
+    return 1
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""Texts to token ids, in the order of turns. A long text takes an engine's tokenizer up to seconds, one after
+the other: callers take turns for it, so that one who sends many keeps nobody else waiting. Short texts pass
+by."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from antiphon.domain.context import Clock
+from antiphon.domain.identity import Actor
+from antiphon.engines.base import TextPiece, TokenEngine
+from antiphon.rendering.turns import Bounds, Places
+
+LONG_TEXT = 8192
+"""Characters above which callers take turns: the worst text of this size takes some twenty milliseconds."""
+
+BOUNDS = Bounds(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="long texts")
+"""As many as may wait for the engine itself."""
+
+
+class Tokens(Protocol):
+    """Whoever makes token ids of texts; a `TokenEngine` does."""
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Token ids of the pieces joined to one text."""
+
+
+class InTurn:
+    """An engine's tokenizer, for one actor."""
+
+    __slots__ = ("_actor", "_clock", "_engine", "_places")
+
+    def __init__(self, engine: TokenEngine, places: Places, actor: Actor, clock: Clock) -> None:
+        self._engine = engine
+        self._places = places
+        self._actor = actor
+        self._clock = clock
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Raises Overloaded or EngineBusy where too many long texts wait."""
+        if sum(len(piece.text) for piece in pieces) <= LONG_TEXT:
+            return await self._engine.tokenize(pieces, add_bos)
+        async with self._places.taken(self._actor.id, self._clock):
+            return await self._engine.tokenize(pieces, add_bos)
