@@ -24,8 +24,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.rendering.apart import (
-    AT_ONCE,
-    Bounds,
+    BOUNDS,
     Helper,
     OwnTemplate,
     conversation_of,
@@ -237,7 +236,7 @@ async def crowd(**bounds):
     """A helper with a slow process, and a function that has an actor ask it; their templates are their
     names."""
     slow = Slow()
-    helper = Helper(slow, Bounds(**bounds))
+    helper = Helper(slow, replace(BOUNDS, **bounds))
     async with asyncio.TaskGroup() as group:
 
         async def ask(actor, clock=None):
@@ -251,8 +250,8 @@ async def crowd(**bounds):
 
 async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_again():
     async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
-        jobs = [await ask("ada") for _ in range(AT_ONCE + 3)]
-        assert slow.names == ["ada"] * AT_ONCE
+        jobs = [await ask("ada") for _ in range(BOUNDS.at_once + 3)]
+        assert slow.names == ["ada"] * BOUNDS.at_once
         with pytest.raises(Overloaded, match="3 chat templates of yours wait") as refused:
             await whose("ada", helper, "ada").render(talk("Q"), FakeClock())
         assert refused.value.status == 429 and refused.value.retry_after
@@ -260,7 +259,7 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
         jobs[0].cancel()
         await asyncio.wait([jobs[0], jobs[-1]])
         await settled()
-        assert len(slow.running) == AT_ONCE, "the place of one that was cancelled is the next one's"
+        assert len(slow.running) == BOUNDS.at_once, "the place of one that was cancelled is the next one's"
         others = [await ask(name) for name in ("bob", "bob", "bob")]
         with pytest.raises(EngineBusy, match="4 chat templates wait") as busy:
             await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
@@ -289,7 +288,7 @@ async def test_callers_take_turns_however_many_templates_one_of_them_sends():
 
 async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
     async with crowd() as (slow, ask, _):
-        for _ in range(AT_ONCE):
+        for _ in range(BOUNDS.at_once):
             await ask("ada")
         leaving = await ask("bob")
         await ask("eve")
@@ -314,13 +313,13 @@ async def test_who_is_refused_is_told_how_long_those_before_take():
                 await whose("ada", helper, "ada").render(talk("Q"), clock)
             return refused.value.retry_after
 
-        for _ in range(AT_ONCE + 4):
+        for _ in range(BOUNDS.at_once + 4):
             await ask("ada", clock)
-        assert await told() == 4 * 2.0 / AT_ONCE
+        assert await told() == 4 * 2.0 / BOUNDS.at_once
         clock.advance(10)
         await slow.end("ada")
         await ask("ada", clock)
-        assert await told() == 4 * (2 + 10) / 2 / AT_ONCE
+        assert await told() == 4 * (2 + 10) / 2 / BOUNDS.at_once
         for _ in range(9):
             await slow.end("ada")
             await ask("ada", clock)
@@ -343,10 +342,10 @@ async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
         await asyncio.sleep(0)
-        while len(descendants(os.getpid(), "antiphon.sandbox")) < AT_ONCE:
+        while len(descendants(os.getpid(), "antiphon.sandbox")) < BOUNDS.at_once:
             await asyncio.sleep(0.01)
         assert (await ask("ada", honest)).choices[0].text == "ok"
-        assert sum(job.done() for job in flood) <= AT_ONCE + 1
+        assert sum(job.done() for job in flood) <= BOUNDS.at_once + 1
         assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
         for job in flood:
             job.cancel()

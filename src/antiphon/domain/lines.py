@@ -36,13 +36,12 @@ Q = TypeVar("Q", bound=Asked)
 class Lines(Generic[Q]):
     """A line for each actor."""
 
-    WAITING = "requests"
-    """What waits here, as errors call it."""
-
-    def __init__(self, policy: Bounds) -> None:
+    def __init__(self, policy: Bounds, waiting: str = "requests") -> None:
+        """`waiting`: what does, as errors call it."""
         self.refused = 0
         """How many were refused so far."""
         self._policy = policy
+        self._what = waiting
         self._lines: dict[str, deque[Q]] = {}
         """One for each actor that waits, in the order of their turns."""
         self._count = 0
@@ -63,13 +62,13 @@ class Lines(Generic[Q]):
         if self._count >= self._policy.queue + free:
             self.refused += 1
             return EngineBusy(
-                f"{self._count} {self.WAITING} wait already, as many as may; try again later",
+                f"{self._count} {self._what} wait already, as many as may; try again later",
                 retry_after=self._retry_after(self._count, now),
             )
         if mine >= self._policy.queue_per_actor + free:
             self.refused += 1
             return Overloaded(
-                f"{mine} {self.WAITING} of yours wait already, as many as may; wait for some of them to end",
+                f"{mine} {self._what} of yours wait already, as many as may; wait for some of them to end",
                 retry_after=self._retry_after(mine * len(self._lines), now),
             )
         return None

@@ -1,14 +1,14 @@
 """The embedded engine: llama.cpp behind the token engine's seam.
 
 This side lives on the event loop: it refuses what cannot run, hands sequences to the decode thread and gives
-out what comes back. Tokenizing has a thread of its own, so it never waits for a decode.
+out what comes back. Tokenizing has threads of its own, so it never waits for a decode.
 """
 
 import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
@@ -49,6 +49,9 @@ text. Only what is used takes memory.
 """
 
 
+LONG_TEXT = 8192
+"""Characters above which a text has the second tokenizing thread: some take seconds for a megabyte."""
+
 Result = TypeVar("Result")
 E = TypeVar("E")
 Model = Loaded | LoadedEmbedder
@@ -78,6 +81,7 @@ class LlamaTokenEngine:
         self._constraints: Constraining | None = None
         self._adapters = Adapters(self._running)
         self._texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-tokenize")
+        self._long_texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Loads on the decode thread, which then waits for sequences, or for texts. Raises a
@@ -89,7 +93,8 @@ class LlamaTokenEngine:
         )
         self._thread.start()
         with deep_stack():
-            self._texts.submit(int)  # makes the thread start now, with that stack
+            for threads in (self._texts, self._long_texts):
+                threads.submit(int)  # makes the thread start now, with that stack
         loaded, worker = await asyncio.wrap_future(ready)
         self._loaded, self._worker = loaded, worker
         return loaded.info
@@ -170,8 +175,10 @@ class LlamaTokenEngine:
         await self._adapters.remove(digest)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Token ids of the pieces joined to one text."""
-        return await self._beside(lambda: self._the_tokenizer().tokenize(pieces, add_bos))
+        """Token ids of the pieces joined to one text; short ones wait for no long one."""
+        is_long = sum(len(piece.text) for piece in pieces) > LONG_TEXT
+        threads = self._long_texts if is_long else self._texts
+        return await self._beside(lambda: self._the_tokenizer().tokenize(pieces, add_bos), threads)
 
     async def vocabulary(self) -> Vocabulary:
         """The table of token ids."""
@@ -190,7 +197,8 @@ class LlamaTokenEngine:
             await self._constraints.aclose()
         if self._worker is not None:
             self._worker.stop()
-        await asyncio.to_thread(self._texts.shutdown)  # nobody may read a text when the model goes
+        for threads in (self._texts, self._long_texts):
+            await asyncio.to_thread(threads.shutdown)  # nobody may read a text when the model goes
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
@@ -257,9 +265,9 @@ class LlamaTokenEngine:
 
     # --- what there is
 
-    async def _beside(self, work: Callable[[], Result]) -> Result:
-        """Runs work on the tokenizing thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._texts, work)
+    async def _beside(self, work: Callable[[], Result], threads: Executor | None = None) -> Result:
+        """Runs work on a tokenizing thread."""
+        return await asyncio.get_running_loop().run_in_executor(threads or self._texts, work)
 
     def _model(self) -> Model:
         if self._loaded is None:
