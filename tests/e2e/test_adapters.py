@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import Server, serving
+from tests.e2e.server import Server, serving, wait_for
 
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 BACK = 20.0
@@ -170,3 +170,35 @@ def test_names_given_at_run_time_outlive_the_http_process(lender: Lender) -> Non
     assert lender.say("second") == said["second"]
     assert lender.lora("add", "first=first.gguf").returncode == 0
     assert lender.say("first") == said["first"]
+
+
+def test_an_adapter_whose_file_was_gone_for_a_while_is_back_by_itself(lender: Lender) -> None:
+    """Neither a new engine nor a new HTTP process ends the server for it, and nobody gets the base model."""
+    assert lender.lora("add", "second=second.gguf").returncode == 0
+    said = {name: lender.say(name) for name in ("cantor", "first", "second")}
+    with lender.server.client() as client:
+        digest = client.get("/v1/models/second").json()["root"].removeprefix("sha256:")
+        (kept,) = lender.home.rglob(f"{digest}.gguf")
+        kept.rename(away := kept.with_suffix(".away"))
+        host = lender.server.host()
+        host.kill()
+        host.wait(BACK)
+        asked = {"model": "second", "prompt": "a", "max_tokens": 2}
+        wait_for(lambda: lender.server.records("adapter_lost"), BACK, "it is missed")
+        refused = client.post("/v1/completions", json=asked)
+        assert refused.status_code == 503 and refused.headers["retry-after"], refused.text
+        assert "second" in refused.json()["error"]["message"]
+        (http,) = lender.server.children("assembly")
+        http.kill()
+        http.wait(BACK)
+    assert {name: lender.say(name) for name in ("cantor", "first")} == {
+        name: said[name] for name in ("cantor", "first")
+    }
+    away.rename(kept)
+
+    def is_back() -> bool:
+        with lender.server.client() as client:
+            return client.post("/v1/completions", json=asked).status_code == 200
+
+    wait_for(is_back, 2 * BACK, "it is back")
+    assert lender.say("second") == said["second"]

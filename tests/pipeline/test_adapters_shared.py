@@ -22,8 +22,12 @@ class Host:
     """The one engine of all processes, as far as adapters are concerned."""
 
     paths: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    """Files that it cannot read."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
+        if path in self.gone:
+            raise InvalidValue("its file is gone", param="adapter")
         self.paths[digest] = path
 
     async def remove_adapter(self, digest: str) -> None:
@@ -37,6 +41,7 @@ class Process:
     models: Models
     adapters: Adapters
     noted: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         return [model.name for model in self.models.adapters()]
@@ -54,12 +59,13 @@ def process(directory: Path, engine: Host, *declared: str) -> Process:
         noted.clear()
         noted.update(paths)  # type: ignore[call-overload]
 
-    home = Home(engine, keep, lambda _: ScriptedEngine(), note)
+    lost: dict[str, str] = {}
+    home = Home(engine, keep, lambda _: ScriptedEngine(), note, lost.__setitem__)
     adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), Board(directory, "names"))
     for name in declared:
         adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))
     models.follow(adapters.sync)
-    return Process(models, adapters, noted)
+    return Process(models, adapters, noted, lost)
 
 
 @pytest.fixture
@@ -131,3 +137,21 @@ async def test_where_the_others_could_never_be_told_anything_the_adapters_of_the
     blocking.rmdir()
     await one.adapters.load(Wanted("more", "bb"))
     assert one.names() == ["own", "more"]
+
+
+async def test_a_process_that_starts_in_a_server_that_serves_is_not_refused_for_an_adapter(
+    tmp_path: Path, engine
+) -> None:
+    engine.gone.add("/kept/own")
+    first = process(tmp_path, engine, "own", "other")
+    with pytest.raises(InvalidValue, match="own cannot be served"):
+        await first.adapters.restore("base")
+    engine.gone.clear()
+    await first.adapters.restore("base")
+    await first.adapters.settle()
+    engine.gone.add("/kept/own")
+    engine.paths.clear()
+    later = process(tmp_path, engine, "own", "other")
+    await later.adapters.restore("base")
+    assert later.lost == {"own" * 8: "its file is gone"} and "own" in later.names()
+    assert engine.paths == {"other" * 8: "/kept/other"}, "the others are served"

@@ -168,6 +168,8 @@ async def _report_ready(
         with suppress(AntiphonError):
             await host.load(LoadSpec(name))
             await _adapted(host, name, adapters, status)
+    with suppress(AntiphonError):  # a full disk: the next process starts as the first did
+        await adapters.settle()
     status.ready()
 
 

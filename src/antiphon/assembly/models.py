@@ -87,6 +87,7 @@ def adapters_over(
                 partial(keeper.keep, base=model.path),
                 partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
                 hosts[model.name].note_adapters,
+                hosts[model.name].lose,
             )
     adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, board)
     for adapter in settings.adapters:

@@ -58,6 +58,9 @@ class Home:
     """The model's engine, computing with the adapter of a digest."""
     note: Callable[[Mapping[str, str]], None] = lambda _: None
     """Is told all that the engine has, path by digest, which other processes gave it."""
+    lose: Callable[[str, str], None] = lambda *_: None
+    """Is told the digest of an adapter that the engine does not take although it has a name, and why: it is
+    given it again after a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +136,27 @@ class Adapters:
         self._put(name, base, adapter)
 
     async def restore(self, base: str) -> None:
-        """Gives a base model's engine the adapters that have names. Raises InvalidValue for one that it
-        refuses, and EngineUnavailable."""
-        for model in self._of(base):
-            if model.adapter is not None:
-                try:
-                    await self._homes[base].engine.add_adapter(model.adapter.digest, model.adapter.path)
-                except InvalidValue as refused:
+        """Gives a base model's engine the adapters that have names. Raises EngineUnavailable, and, as the
+        server starts, InvalidValue for one that it refuses; in one that serves already such a name fails
+        alone, until the engine takes it."""
+        for model in tuple(self._of(base)):
+            if model.adapter is None:
+                continue
+            digest = model.adapter.digest
+            try:
+                await self._homes[base].engine.add_adapter(digest, model.adapter.path)
+            except InvalidValue as refused:
+                if self._board is None or not self._board.revision:
                     raise InvalidValue(
                         f"the adapter {model.name} cannot be served: {refused.message}", param="lora_path"
                     ) from None
+                self._homes[base].lose(digest, refused.message)
+
+    async def settle(self) -> None:
+        """The names of the settings are served: a process that starts from here on does so in a server that
+        serves."""
+        async with self._changed_here():
+            pass
 
     async def load(self, wanted: Wanted) -> None:
         """Makes an adapter a model. The same content under its name is no error, and is given to an engine

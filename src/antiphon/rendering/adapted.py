@@ -22,6 +22,9 @@ ADAPTER = "adapter"
 RETRY_AFTER = 1.0
 """Seconds that an engine which has just come back needs to read its adapters again, with small ones."""
 
+LACKING_RETRY_AFTER = 15.0
+"""Seconds within which an engine that could not read an adapter is given it again."""
+
 
 class AdaptedRenderer:
     """Speaks with the adapter of one digest. Closing it is saying that the adapter's name was taken away."""
@@ -91,8 +94,9 @@ class AdaptedRenderer:
             return ModelNotFound(f"the adapter {name!r} was unloaded", param="model")
         if self._lacks(self._digest):
             return EngineUnavailable(
-                f"the engine of {name} started again and could not load its adapter; the log says why. Load "
-                "it again (POST /v1/load_lora_adapter), or restart the server"
+                f"the engine of {name} started again and could not load its adapter; the log says why. It is "
+                "tried again; POST /v1/load_lora_adapter tries at once",
+                retry_after=LACKING_RETRY_AFTER,
             )
         return EngineUnavailable(
             f"the engine of {name} has not loaded its adapter yet; try again shortly", retry_after=RETRY_AFTER

@@ -1,6 +1,7 @@
 """Adapters across the socket: added, removed, refused, and told again to a host that came back."""
 
 import asyncio
+import logging
 from contextlib import aclosing
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from antiphon.engines.base import EngineState, LoadSpec, Steps, TokenRequest, To
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineDied, InvalidValue
-from antiphon.telemetry.logs import FIELDS
+from antiphon.telemetry.logs import FIELDS, LOGGER
 from antiphon.testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import SIZES, write_model
@@ -30,9 +31,11 @@ class Adapting(ScriptedTokenEngine):
         self.told: list[tuple[str, ...]] = []
         self.lost: set[str] = set()
         """Paths whose files are gone."""
+        self.refused = 0
 
     async def add_adapter(self, digest: str, path: str) -> None:
         if path.endswith("broken") or path in self.lost:
+            self.refused += 1
             raise InvalidValue("the library refused it", param="adapter")
         self.told.append(("add", digest, path))
 
@@ -102,6 +105,40 @@ async def test_an_adapter_that_a_host_refuses_when_it_is_back_is_told_of_until_i
                 second.lost.clear()
                 await client.add_adapter("d1", "/a/one")
                 assert not client.lacks("d1")
+
+
+async def test_an_adapter_that_a_host_lacks_is_given_to_it_again_without_anybodys_doing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER.name)
+
+    def said(event: str) -> list[dict[str, object]]:
+        return [getattr(line, FIELDS) for line in caplog.records if line.message == event]
+
+    with short_directory() as place:
+        path = str(place / "0.sock")
+        second = Adapting()
+        second.lost |= {"/a/one", "/a/two"}
+        async with host_engine(path, "x") as client, asyncio.timeout(PATIENCE):
+            async with listening(Adapting(), path):
+                await client.load(SPEC)
+                await client.add_adapter("d1", "/a/one")
+                await client.add_adapter("d2", "/a/two")
+            while client.state() is not EngineState.RESTARTING:
+                await asyncio.sleep(0.005)
+            async with listening(second, path):
+                await client.load(SPEC)
+                while second.refused < 6:  # twice after the first time
+                    await asyncio.sleep(0.005)
+                assert client.lacks("d1") and client.lacks("d2")
+                second.lost.remove("/a/one")
+                await client.remove_adapter("d2")
+                while client.lacks("d1"):
+                    await asyncio.sleep(0.005)
+                assert second.told == [("remove", "d2"), ("add", "d1", "/a/one")]
+                assert not client.lacks("d2"), "who was unloaded is not given again"
+        assert len(said("adapter_lost")) == 2, "each loss is said once"
+        assert said("adapter_back") == [{"model": "x", "digest": "d1"}]
 
 
 async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None:

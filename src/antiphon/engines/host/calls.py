@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from antiphon.engines.host.frames import Failed, Reply
+from antiphon.engines.host.frames import Done, Failed, Reply
 from antiphon.errors import AntiphonError
 
 
@@ -40,13 +40,19 @@ class Call:
 class Restored(Call):
     """Tells a host that came back of an adapter. Nobody waits for the answer, which is only noted."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ("_refused", "_taken")
 
-    def __init__(self, refused: Callable[[str], None]) -> None:
+    def __init__(self, refused: Callable[[str], None], taken: Callable[[], None]) -> None:
         super().__init__()
         self._refused = refused
+        self._taken = taken
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """Notes a refusal; a connection that ends is made again, and all is told again then."""
-        if isinstance(reply, Failed):
-            self._refused(reply.value.message)
+        """Notes what the host says; a connection that ends is made again, and all is told again then."""
+        match reply:
+            case Failed():
+                self._refused(reply.value.message)
+            case Done():
+                self._taken()
+            case _:
+                pass

@@ -56,6 +56,7 @@ from antiphon.engines.host.frames import (
     Tokenize,
     Tokenized,
 )
+from antiphon.engines.host.restoring import Lacking
 from antiphon.errors import (
     DeadlineExceeded,
     EngineDied,
@@ -105,8 +106,8 @@ class HostTokenEngine:
         self._calls: dict[int, Call] = {}
         self._adapters: dict[str, str] = {}
         """Path of each that was added, by digest."""
-        self._lacking: set[str] = set()
-        """Digests of those that the host refused when it came back."""
+        self._lacking = Lacking(self._give_again)
+        """Those that the host refused when it came back."""
         self._numbers = itertools.count(1)
         self._recall: Callable[[], None] = lambda: None
         self._given_up: str | None = None
@@ -125,14 +126,15 @@ class HostTokenEngine:
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
     def lacks(self, digest: str) -> bool:
-        """Whether the host came back and refused an adapter that it had before: adding it again may help."""
+        """Whether the host came back and refused an adapter that it had before. It is given it again and
+        again; adding it does so at once."""
         return digest in self._lacking
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
         """The host has these, by digest, whichever process gave them; it is told of them when it comes
         back."""
         self._adapters = dict(paths)
-        self._lacking &= paths.keys()
+        self._lacking.keep(paths.keys())
 
     def follow(self, recall: Callable[[], None]) -> None:
         """From now on calls this before a host that came back is told of adapters."""
@@ -187,14 +189,26 @@ class HostTokenEngine:
     def _add_again(self) -> None:
         """Tells a host that came back of the adapters, before anything else is asked of it."""
         self._recall()
-        for digest, path in self._adapters.items():
-            again = Restored(partial(self._refused_again, digest))
-            self._open(partial(_adding, digest=digest, path=path), again)
+        for digest in self._adapters:
+            self._give_again(digest)
 
-    def _refused_again(self, digest: str, reason: str) -> None:
-        if digest in self._adapters:
-            self._lacking.add(digest)
+    def _give_again(self, digest: str) -> None:
+        if (path := self._adapters.get(digest)) is None:
+            return
+        again = Restored(partial(self.lose, digest), partial(self._regain, digest))
+        try:
+            self._open(partial(_adding, digest=digest, path=path), again)
+        except (EngineUnavailable, Overloaded) as absent:
+            self.lose(digest, absent.message)
+
+    def lose(self, digest: str, reason: str) -> None:
+        """The host refuses an adapter that it is to have: it is given it again after a while."""
+        if digest in self._adapters and self._lacking.add(digest):
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
+
+    def _regain(self, digest: str) -> None:
+        if self._lacking.discard(digest):
+            record("adapter_back", model=self._name, digest=digest)
 
     def _drop(self, reason: str) -> None:
         """Ends every call, each by what was known of it."""
