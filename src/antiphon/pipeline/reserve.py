@@ -35,11 +35,18 @@ class Scarce:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        """By the limit's id; monotonic seconds."""
+        """By the limit's id, the first to end first; monotonic seconds."""
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._until)
 
     def add(self, limit: Limit, now: float) -> None:
         """It has had none just now. `now`: monotonic seconds."""
+        self._until.pop(limit.id, None)
         self._until[limit.id] = now + LATELY
+        while self._until[first := next(iter(self._until))] <= now:  # of limits that nobody asks for any more
+            del self._until[first]
 
     def any_of(self, limits: tuple[Limit, ...], now: float) -> bool:
         """Whether one of them is among these; forgets it where that was long ago."""
