@@ -16,13 +16,13 @@ from statistics import mean, median, quantiles
 
 import antiphon
 from antiphon.constraints.checking import checked
-from antiphon.constraints.matching import Vocabulary
+from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.guiding import Guiding
-from antiphon.engines.llama.masks import Clock, Guide, Masks, nothing, tokens_of
+from antiphon.engines.llama.masks import Clock, Guide, Make, Masks, nothing, tokens_of
 
 FIELDS = (
     "identifier quantity unit_price category_code warehouse_row shelf_number priority weight_grams "
@@ -56,9 +56,9 @@ CLOCKS = Clocks()
 class TimedGuide(Guide):
     """Counts the time of its answers."""
 
-    def work(self, vocabulary: Vocabulary, spent: Clock = nothing) -> None:
+    def work(self, vocabulary: Vocabulary, spent: Clock = nothing, make: Make = Matcher) -> None:
         began = time.thread_time()
-        super().work(vocabulary, spent)
+        super().work(vocabulary, spent, make)
         CLOCKS.working += time.thread_time() - began
 
 

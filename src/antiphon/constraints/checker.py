@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 from asyncio.subprocess import Process
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.constraints.remembering import Remembered
 from antiphon.domain.constraint import Constraint
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import EngineBusy, EngineError, EngineUnavailable, InvalidValue, RequestError
@@ -38,6 +38,9 @@ whole soon, one that is broken stays so."""
 
 RETRY_AFTER = 2.0
 """Seconds that callers are told to wait when the machine is too busy."""
+
+ENTRIES = 65_536
+"""Answers that are remembered, of the least size."""
 
 MOST_WORDS = 300
 """Characters of a process' last words that are kept."""
@@ -87,9 +90,7 @@ class Checker:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._answers: OrderedDict[Constraint, Answer] = OrderedDict()
-        self._held = 0
-        """Bytes of what is remembered."""
+        self._answers: Remembered[Constraint, Answer] = Remembered(limits.remembered, ENTRIES)
         self._rest = self._rests_until = 0.0
         """Seconds of the rest after the last start that failed, and when it ends, in the loop's time."""
         self._fault: str | None = None
@@ -99,7 +100,7 @@ class Checker:
         """The compiler's text of a constraint that can be kept. Raises the RequestError that refuses it, or
         EngineBusy or EngineUnavailable when it could not be asked."""
         self._require_small(constraint)
-        answer = self._recalled(constraint) or await self._asked(constraint)
+        answer = self._answers.get(constraint) or await self._asked(constraint)
         if isinstance(answer, str):
             return answer
         within = (answer.param or "").startswith(f"{constraint.field}[")  # one of several schemas
@@ -119,7 +120,7 @@ class Checker:
     @property
     def held(self) -> int:
         """Bytes of what is remembered."""
-        return self._held
+        return self._answers.held
 
     def _require_small(self, constraint: Constraint) -> None:
         size, most = len(constraint.source.encode("utf-8", "surrogatepass")), self._limits.source
@@ -127,19 +128,6 @@ class Checker:
             raise InvalidValue(
                 f"{constraint.field} has {size} bytes, more than {most}", param=constraint.field
             )
-
-    # --- memory
-
-    def _recalled(self, constraint: Constraint) -> Answer | None:
-        if constraint in self._answers:
-            self._answers.move_to_end(constraint)
-        return self._answers.get(constraint)
-
-    def _remember(self, constraint: Constraint, answer: Answer) -> None:
-        self._held += _size(constraint, answer)
-        self._answers[constraint] = answer
-        while self._held > self._limits.remembered:
-            self._held -= _size(*self._answers.popitem(last=False))
 
     # --- asking
 
@@ -149,10 +137,10 @@ class Checker:
         self._waiting += 1
         try:
             async with self._turn:
-                if known := self._recalled(constraint):
+                if known := self._answers.get(constraint):
                     return known
                 answer = await self._answer(constraint)
-                self._remember(constraint, answer)
+                self._answers.put(constraint, answer, _size(constraint, answer))
                 return answer
         finally:
             self._waiting -= 1

@@ -105,6 +105,13 @@ class Matcher:
         self._matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=vocabulary.limits)
         self._require_sound()
 
+    def copy(self) -> "Matcher":
+        """One that stands where this one does, and goes its own way."""
+        other = object.__new__(Matcher)
+        other._vocabulary = self._vocabulary
+        other._matcher = self._matcher.deep_copy()
+        return other
+
     def mask(self) -> bytes:
         """One bit for each id, the lowest first, in little-endian words of 32. Raises EngineError."""
         mask = self._matcher.compute_bitmask()

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.constraints.compiled import Compiled
 from antiphon.constraints.matching import DEAD_END, Matcher, Tokens, Vocabulary
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as Table
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 """Seconds."""
+
+Make = Callable[[str, Vocabulary], Matcher]
+"""Makes one text's way through a grammar."""
 
 Allowed = NDArray[np.bool_]
 
@@ -211,12 +215,13 @@ class Guide:
 
     # --- a worker
 
-    def work(self, vocabulary: Vocabulary, spent: Clock = nothing) -> None:
+    def work(self, vocabulary: Vocabulary, spent: Clock = nothing, make: Make = Matcher) -> None:
         """Works the next answer out. Whatever is raised on the way, the guide is left with an answer or an
-        error. `spent`: seconds of CPU that this takes, as far as it is; asked from other threads."""
+        error. `spent`: seconds of CPU that this takes, as far as it is; asked from other threads. `make`:
+        what makes a matcher."""
         self._spent = spent
         try:
-            self._settle(vocabulary)
+            self._settle(vocabulary, make)
             self.settled = True
             self.desk.news.set()
             self._mask(vocabulary)
@@ -230,9 +235,9 @@ class Guide:
             self.settled = self.ready = True
             self.desk.news.set()
 
-    def _settle(self, vocabulary: Vocabulary) -> None:
+    def _settle(self, vocabulary: Vocabulary, make: Make) -> None:
         if self._matcher is None:
-            self._matcher = Matcher(self._grammar, vocabulary)
+            self._matcher = make(self._grammar, vocabulary)
         if self._token is not None:
             self._matcher.consume([self._token])
         forced = self._matcher.forced()
@@ -260,6 +265,7 @@ class Masks:
     def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
         """Takes half a second for 131,072 ids."""
         self._vocabulary = Vocabulary(tokens, tokenize)
+        self._compiled = Compiled()
         self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._stuck: set[Guide] = set()
@@ -309,7 +315,7 @@ class Masks:
             with self._lock:
                 self._at.add(guide)
             try:
-                guide.work(self._vocabulary, partial(_since, cpu(), cpu))
+                guide.work(self._vocabulary, partial(_since, cpu(), cpu), self._compiled.matcher)
             finally:
                 surplus = self._left(guide)
             if surplus:

@@ -1,0 +1,68 @@
+"""What was asked for lately, within a bound of bytes: new things have a part of it, and those that were asked
+for again the rest, so a caller who sends something new each time pushes out what others send again by
+sending all of it twice, and no sooner.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+KNOWN = 3 / 4
+"""Part of the bound that those may fill which were asked for again."""
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[Value]):
+    value: Value
+    size: int
+
+
+class Remembered(Generic[Key, Value]):
+    """Values by key. Not for two threads at once."""
+
+    def __init__(self, most: int, entries: int) -> None:
+        """`most`: sum of sizes, in the unit that they are told in; `entries`: how many values."""
+        self._most = most
+        self._entries = entries
+        self._fresh: OrderedDict[Key, _Kept[Value]] = OrderedDict()
+        """Asked for once; each of the two in the order of the last time, the latest last."""
+        self._known: OrderedDict[Key, _Kept[Value]] = OrderedDict()
+        self._held = self._held_known = 0
+
+    def __len__(self) -> int:
+        return len(self._fresh) + len(self._known)
+
+    @property
+    def held(self) -> int:
+        """The sum of sizes."""
+        return self._held
+
+    def get(self, key: Key) -> Value | None:
+        """What was put under the key, if it is still there."""
+        kept = self._known.get(key)
+        if kept is not None:
+            self._known.move_to_end(key)
+            return kept.value
+        kept = self._fresh.pop(key, None)
+        if kept is None:
+            return None
+        self._known[key] = kept
+        self._held_known += kept.size
+        while self._held_known > KNOWN * self._most or len(self._known) > KNOWN * self._entries:
+            oldest, former = self._known.popitem(last=False)
+            self._held_known -= former.size
+            self._fresh[oldest] = former
+        return kept.value
+
+    def put(self, key: Key, value: Value, size: int) -> None:
+        """Keeps a value, unless there is one under its key; what was asked for longest ago goes."""
+        if key in self._fresh or key in self._known:
+            return
+        self._fresh[key] = _Kept(value, size)
+        self._held += size
+        while self._fresh and (self._held > self._most or len(self) > self._entries):
+            self._held -= self._fresh.popitem(last=False)[1].size

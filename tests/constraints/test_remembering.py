@@ -1,0 +1,58 @@
+"""What was asked for lately: bounds hold whatever comes, and who sends only new things pushes nobody out."""
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from antiphon.constraints.remembering import KNOWN, Remembered
+
+
+def test_what_was_put_is_there_until_there_is_no_room():
+    kept: Remembered[str, int] = Remembered(100, 10)
+    for at in range(4):
+        kept.put(f"{at}", at, 30)
+    assert [kept.get(f"{at}") for at in range(4)] == [None, 1, 2, 3] and kept.held == 90
+    assert len(kept) == 3
+
+
+def test_a_thing_that_has_no_room_is_not_kept_and_pushes_nothing_out_that_was_asked_for_again():
+    kept: Remembered[str, int] = Remembered(100, 10)
+    kept.put("again", 1, 40)
+    assert kept.get("again") == 1
+    kept.put("large", 2, 61)
+    assert kept.get("large") is None and kept.get("again") == 1 and kept.held == 40
+
+
+def test_a_thousand_new_things_push_out_none_that_was_asked_for_again():
+    kept: Remembered[str, int] = Remembered(1000, 100)
+    for name in ("a", "b", "c"):
+        kept.put(name, 1, 100)
+        kept.get(name)
+    for at in range(1000):
+        kept.put(f"new {at}", at, 100)
+    assert [kept.get(name) for name in ("a", "b", "c")] == [1, 1, 1]
+    assert kept.get("new 999") == 999 and kept.get("new 0") is None
+
+
+def test_new_things_have_room_however_much_was_asked_for_again():
+    kept: Remembered[int, int] = Remembered(1000, 100)
+    for at in range(100):
+        kept.put(at, at, 50)
+        kept.get(at)
+    kept.put(100, 100, 50)
+    assert kept.get(100) == 100, "so that it may be asked for again"
+    assert kept.get(0) is None and kept.get(99) == 99, "the oldest of them went"
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60), st.booleans()), max_size=200))
+def test_the_bounds_hold_and_nothing_is_mixed_up(asked: list[tuple[int, int, bool]]):
+    kept: Remembered[int, str] = Remembered(100, 7)
+    sizes: dict[int, int] = {}
+    for key, size, put in asked:
+        if put and kept.get(key) is None:
+            kept.put(key, f"{key}", size)
+            sizes[key] = size
+        assert kept.get(key) in (None, f"{key}")
+        there = [each for each in range(31) if each in kept._fresh or each in kept._known]
+        assert len(there) == len(kept) <= 7
+        assert kept.held == sum(sizes[each] for each in there) <= 100
+        assert sum(one.size for one in kept._known.values()) == kept._held_known <= KNOWN * 100
