@@ -187,7 +187,37 @@ async def test_a_confined_key_changes_no_members_who_would_be_confined_to_nothin
         with pytest.raises(PermissionDenied, match="confined"):
             await world.tenants.remove_member(ann, world.one, world.ben)
     ann = await world.actor(world.ann)
-    assert (await world.tenants.put_member(ann, world.one, world.dan, Role.VIEWER)).role is Role.VIEWER
+    assert (await world.tenants.put_member(ann, world.one, world.ben, Role.VIEWER)).role is Role.VIEWER
+
+
+async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
+    """Whose tokens would have to name a project from then on; and ids cannot be told from those of nobody."""
+    ann = await world.actor(world.ann)
+    said = set()
+    for user in (world.dan, world.dan.replace("user_", "user_0")):
+        with pytest.raises(NotFound) as refused:
+            await world.tenants.put_member(ann, world.one, user, Role.VIEWER)
+        said.add(refused.value.message.replace(user, "USER"))
+    assert said == {"there is no user USER"}
+    assert (await world.actor(world.dan)).project == world.two
+    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.MEMBER)  # now they share a project
+    bound = await world.actor(world.ann, project=world.one)
+    with pytest.raises(NotFound):
+        await world.tenants.put_member(bound, world.one, world.dan, Role.VIEWER)
+    wide = await world.ring.verify(await world.token(world.ann), Chosen(project=world.one))
+    assert (await world.tenants.put_member(wide, world.one, world.dan, Role.VIEWER)).user == world.dan
+
+
+async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeypatch):
+    monkeypatch.setattr("antiphon.auth.policy.MOST_KEYS", 2)
+    ann = await world.actor(world.ann)
+    service = WantedKey(KeyKind.SERVICE, project=world.one)
+    key = (await world.tenants.add_key(ann, service)).key.id
+    await world.tenants.rotate_key(ann, key, 60)
+    with pytest.raises(Conflict, match="revoke some first"):
+        await world.tenants.rotate_key(ann, key, 60)
+    assert (await world.tenants.rotate_key(ann, key, 0)).secret  # no more than before
+    assert (await world.tenants.rotate_key(ADMIN, world.tenants.keys(ADMIN)[-1].id, 60)).secret
 
 
 async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch):

@@ -69,6 +69,16 @@ class Policy:
                 "this key is confined to models or paths, and members are not: use one that is not confined"
             )
 
+    def require_near(self, actor: Actor, user: str) -> None:
+        """Raises NotFound, as for a user who is not there, where a user is a member of none of the actor's
+        projects: whoever were drawn into another project would have to name one in each request from then on.
+        """
+        near = {project.id for project in self.projects(actor)}
+        if not actor.admin and not any(
+            member == user and project in near for project, member in self._known.roles
+        ):
+            raise NotFound(f"there is no user {user[:100]}")
+
     def owns(self, actor: Actor, project: str | None) -> bool:
         """Whether a user is an owner of the project in which the token speaks."""
         if actor.kind is not ActorKind.USER or actor.project != project:

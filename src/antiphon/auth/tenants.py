@@ -135,6 +135,7 @@ class Tenants:
     async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
         def changed() -> Membership:
             self._changes.policy.require_owner(actor, project)
+            self._changes.policy.require_near(actor, user)
             membership = Membership(project, user, role, self._changes.now())
             revision = self._tenancy.put_membership(membership, self._changes.by(actor))
             self._changes.learn(revision, memberships=(*self._without(project, user), membership))
