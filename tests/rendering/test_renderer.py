@@ -12,6 +12,7 @@ from antiphon.domain.events import Finished, FinishReason, Started, TextDelta
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.tools import Tool, Tools
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import EngineState
 from antiphon.errors import (
@@ -163,6 +164,20 @@ async def test_values_that_a_template_may_walk_far_with_run_beside_the_event_loo
             await asyncio.sleep(0)
             ticks += 1
     assert job.result() == "Hello" and ticks > 3
+
+
+async def test_tools_of_many_values_are_rendered_beside_the_event_loop():
+    """Numbers are work as texts are."""
+    engine, _ = renderer()
+    schema = {"type": "object", "properties": {"a": {"enum": list(range(20_000))}}}
+    many = replace(talk("Hello"), tools=Tools((Tool("f", "does", schema),)))
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(engine.apply(many))
+        ticks = 0
+        while not job.done():
+            await asyncio.sleep(0)
+            ticks += 1
+    assert "19999" in job.result() and ticks > 3
 
 
 async def test_a_user_who_writes_the_bos_first_does_not_replace_it():

@@ -4,7 +4,7 @@ caller's. `calls` makes the grammar."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 
 Mark = str | int
@@ -63,8 +63,8 @@ class Group:
     """In which all text stands, before groups only; closed ones also where there is to be no text."""
 
     def dump(self) -> str:
-        """As JSON."""
-        return json.dumps(asdict(self))
+        """As JSON. Not by `asdict`, which copies every value of every schema."""
+        return json.dumps(self, default=_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,13 @@ class Prelude:
     def dump(self) -> str:
         """As JSON."""
         return json.dumps(asdict(self))
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    """A Group's, Call's or Frame's values by name."""
+    if not isinstance(value, Group | Call | Frame):
+        raise TypeError(f"a {type(value).__name__} is no part of a group")
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def load_prelude(source: str) -> Prelude:

@@ -3,7 +3,7 @@ names of control tokens. Names of functions and of properties are the caller's t
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 from antiphon.domain.messages import Message, Role
@@ -32,28 +32,31 @@ def short_id(given: str) -> str:
 
 def texts_of(conversation: Conversation) -> list[str]:
     """Every text that the caller wrote."""
-    found: list[str] = []
-    for message in conversation.messages:
-        found += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
-        for call in message.tool_calls:
-            found += (call.id, call.name, call.arguments)
-    for tool in conversation.tools.tools if conversation.tools is not None else ():
-        found += (tool.name, tool.description or "", *_texts(tool.parameters))
-    for value in (conversation.template_values, *(conversation.documents or ())):
-        found += _texts(value)
-    return found
+    return _read(conversation)[0]
 
 
 def size_of(conversation: Conversation) -> int:
     """Characters that a template has to deal with, about."""
     tools = conversation.tools.tools if conversation.tools is not None else ()
     things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
-    given = (
-        *(tool.parameters for tool in tools),
-        conversation.template_values,
-        *(conversation.documents or ()),
-    )
-    return sum(map(len, texts_of(conversation))) + EACH * things + VALUE * sum(map(_values, given))
+    texts, values = _read(conversation)
+    return sum(map(len, texts)) + EACH * things + VALUE * values
+
+
+def _read(conversation: Conversation) -> tuple[list[str], int]:
+    """Every text that the caller wrote, and how many other values there are."""
+    found: list[str] = []
+    for message in conversation.messages:
+        found += (message.text, message.name or "", message.tool_call_id or "", message.reasoning or "")
+        for call in message.tool_calls:
+            found += (call.id, call.name, call.arguments)
+    values = 0
+    for tool in conversation.tools.tools if conversation.tools is not None else ():
+        found += (tool.name, tool.description or "")
+        values += _collect(tool.parameters, found)
+    for value in (conversation.template_values, *(conversation.documents or ())):
+        values += _collect(value, found)
+    return found, values
 
 
 def tools_shown(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
@@ -146,22 +149,19 @@ def hidden(value: object, hide: Hide) -> object:
     return value
 
 
-def _values(value: object) -> int:
-    """How many values there are in one, itself included."""
-    if isinstance(value, list):
-        return 1 + sum(map(_values, value))
-    if isinstance(value, Mapping):
-        return 1 + sum(map(_values, value.values()))
-    return 1
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield str(name)
-            yield from _texts(each)
+def _collect(value: object, texts: list[str]) -> int:
+    """Adds the texts of a value, in no order; the number of its other values. A caller's schema may hold a
+    hundred thousand, so nothing is called for each."""
+    others, left = 0, [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            texts.append(one)
+            continue
+        others += 1
+        if isinstance(one, list):
+            left += one
+        elif isinstance(one, dict):
+            texts += map(str, one)
+            left += one.values()
+    return others

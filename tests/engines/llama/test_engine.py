@@ -287,6 +287,14 @@ async def test_an_engine_that_did_not_load_can_be_closed(tmp_path):
     await engine.aclose()
 
 
+async def test_a_short_text_waits_for_no_long_one(models):
+    async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
+        long = group.create_task(engine.tokenize([TextPiece("a" * 500_000)], False))
+        await asyncio.sleep(0)
+        assert await engine.tokenize([TextPiece("a word")], False)
+        assert not long.done()
+
+
 async def test_tokenizing_a_long_text_leaves_decoding_alone(models):
     async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
         speaking = group.create_task(say(engine, request([1, 300], 200)))

@@ -1,0 +1,85 @@
+"""Long texts are tokenized in the order of turns, short ones at once."""
+
+import asyncio
+
+import pytest
+
+from antiphon.domain.context import Context
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.request import RawPrompt
+from antiphon.engines.base import TextPiece
+from antiphon.errors import Overloaded
+from antiphon.rendering.ordered import BOUNDS, LONG_TEXT, InTurn
+from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.turns import Places
+from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
+from tests.rendering.asking import answer, asking
+from tests.rendering.support import prove_here
+
+CONTEXT = 8 * LONG_TEXT
+
+
+class Slow(ScriptedTokenEngine):
+    """Tokenizes a long text when it is let; `begun` holds the first words of those that it was given."""
+
+    def __init__(self):
+        super().__init__(info=scripted_info(context_length=CONTEXT))
+        self.begun = []
+        self.let = asyncio.Semaphore(0)
+
+    async def tokenize(self, pieces, add_bos):
+        text = "".join(piece.text for piece in pieces)
+        self.begun.append(text[:3])
+        if len(text) > LONG_TEXT:
+            await self.let.acquire()
+        return await super().tokenize(pieces, add_bos)
+
+
+def actor(name):
+    return Actor(ActorKind.SERVICE_KEY, name)
+
+
+async def settled():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("generates", [True, False])
+async def test_who_sends_many_long_texts_keeps_nobody_else_waiting(generates):
+    engine = Slow()
+    renderer = Renderer(engine, prove=prove_here)
+    await renderer.profile()
+
+    async def ask(name, size=LONG_TEXT + 1):
+        prompt = RawPrompt((name + " ") * (size // 4 + 1))
+        if generates:
+            await answer(renderer, asking(prompt, max_tokens=1), Context("r", actor(name)))
+        else:
+            await renderer.encode(prompt, actor(name))
+
+    async with asyncio.TaskGroup() as group:
+        for name in ("ada", "ada", "ada", "ada", "bob", "eve"):
+            group.create_task(ask(name))
+        await settled()
+        assert engine.begun == ["ada"]
+        await ask("bob", 100)
+        assert engine.begun == ["ada", "bob"], "a short one waits for nobody"
+        for _ in range(6):
+            engine.let.release()
+            await settled()
+    assert engine.begun[2:] == ["ada", "bob", "eve", "ada", "ada"]
+
+
+async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
+    engine, places, clock = Slow(), Places(BOUNDS), FakeClock()
+    text = [TextPiece("ada " * LONG_TEXT)]
+    tokens = InTurn(engine, places, actor("ada"), clock)
+    async with asyncio.TaskGroup() as group:
+        jobs = [group.create_task(tokens.tokenize(text, False)) for _ in range(1 + BOUNDS.queue_per_actor)]
+        await settled()
+        with pytest.raises(Overloaded, match="long texts of yours wait") as refused:
+            await tokens.tokenize(text, False)
+        assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.usual
+        for job in jobs:
+            job.cancel()
+    assert len(engine.begun) == 1
