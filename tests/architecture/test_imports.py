@@ -114,6 +114,7 @@ BORDERS = {
         "antiphon.settings_model",
         "antiphon.settings_oidc",
         "antiphon.settings_server",
+        "antiphon.domain.values",
         "antiphon.dialects",
         "antiphon.http",
         "antiphon.engines.upstream",

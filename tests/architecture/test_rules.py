@@ -94,7 +94,12 @@ def loose_values(module: Module) -> Iterator[str]:
     if not module.within("antiphon.domain"):
         return
     for node in ast.walk(module.tree):
-        for mark in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        options = {ast.unparse(each) for each in node.keywords}
+        if {ast.unparse(base) for base in node.bases} & {"Struct", "Value"} and "frozen=True" not in options:
+            yield module.at(node, "is a domain value: frozen=True")
+        for mark in node.decorator_list:
             text = ast.unparse(mark)
             if "dataclass" in text and not ("frozen=True" in text and "slots=True" in text):
                 yield module.at(node, "is a domain value: frozen=True, slots=True")
@@ -161,3 +166,6 @@ def test_what_is_unexplained_or_loose_is_found():
     assert _found("antiphon.domain.usage", loose) == ["is a domain value: frozen=True, slots=True"]
     assert _found("antiphon.domain.usage", loose.replace(")", ", slots=True)", 1)) == []
     assert _found("antiphon.pipeline.run", loose) == []
+    loose = 'class Usage(Value):\n    """Tokens."""'
+    assert _found("antiphon.domain.usage", loose) == ["is a domain value: frozen=True"]
+    assert _found("antiphon.domain.usage", loose.replace(")", ", frozen=True)", 1)) == []

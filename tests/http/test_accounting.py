@@ -89,7 +89,7 @@ async def test_pages_of_allowed_origins_may_read_them():
     ],
 )  # fmt: skip
 def test_times_are_written_as_openai_writes_them(seconds: float, shown: str):
-    assert duration(seconds) == shown
+    assert duration(seconds) == shown.encode()
 
 
 def test_of_several_limits_the_tightest_is_told():

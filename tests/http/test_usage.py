@@ -5,11 +5,11 @@ import csv
 import io
 import json
 import threading
-from dataclasses import replace
 from decimal import Decimal
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from antiphon.auth.base import Chosen
 from antiphon.domain.ledger import Entry

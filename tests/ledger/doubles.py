@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from antiphon.domain.ledger import Entry, Used
 from antiphon.domain.usage import UsageSource
@@ -56,7 +57,7 @@ def intent(number: int = 1, **values: object) -> Entry:
         "cantor",
         prompt_tokens=7,
     )
-    return replace(known, **values)  # type: ignore[arg-type]
+    return replace(known, **values)
 
 
 def completion(begun: Entry, **values: object) -> Entry:
@@ -64,4 +65,4 @@ def completion(begun: Entry, **values: object) -> Entry:
     ended = replace(
         begun, status="ok", output_tokens=5, source=UsageSource.ENGINE, engine="llama", total_ms=3
     )
-    return replace(ended, **values)  # type: ignore[arg-type]
+    return replace(ended, **values)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from antiphon.domain.collect import Generation, collect
 from antiphon.domain.context import Context, Origin
@@ -235,7 +236,7 @@ async def test_an_entry_says_all_that_is_known():
 
     at = Bench(Books(prices=(PRICE,)), LooseEngine(events))  # type: ignore[arg-type]
     origin = Origin("openai", "/v1/chat/completions", "somebody", {"team": "blue"})
-    at.context = replace(at.context, actor=ACTOR, origin=origin)
+    at.context = structs.replace(at.context, actor=ACTOR, origin=origin)
     before = at.books.clock.wall()
     await at.run()
     entry = at.books.ledger.entry
@@ -327,7 +328,7 @@ async def test_a_caller_that_leaves_the_queue_pays_for_no_token():
 
 async def test_a_deadline_that_passes_is_an_entry_of_its_own_kind():
     at = Bench(Books(*EVERYTHING), Answer(endless=True))
-    at.context = replace(at.context, deadline=at.books.clock.monotonic() + 5)
+    at.context = structs.replace(at.context, deadline=at.books.clock.monotonic() + 5)
     async with at.stream(Output(max_tokens=50)) as events:
         async for event in events:
             if isinstance(event, TextDelta):

@@ -5,11 +5,11 @@ import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, replace
 from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
+from msgspec.structs import fields, replace
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from antiphon.domain.events import Finished, Started, TextDelta
 from antiphon.domain.usage import Usage
@@ -294,7 +295,7 @@ class Patient(Retold):
 
     @asynccontextmanager
     async def stream(self, request, context):
-        async with super().stream(request, replace(context, deadline=None)) as events:
+        async with super().stream(request, structs.replace(context, deadline=None)) as events:
             yield events
 
 
@@ -324,7 +325,7 @@ class Unsized(Retold):
     """Tells nobody how much a request will take."""
 
     async def _begin(self, request, context):
-        return await super()._begin(request, replace(context, sizing=None))
+        return await super()._begin(request, structs.replace(context, sizing=None))
 
 
 class Insatiable(Retold):

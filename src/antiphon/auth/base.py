@@ -2,15 +2,14 @@
 
 from typing import Protocol
 
-from msgspec import Struct
-
 from antiphon.domain.identity import Actor
+from antiphon.domain.values import Value
 
 REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
 """What is said of every credential that is not accepted, whoever finds it so."""
 
 
-class Chosen(Struct, frozen=True, gc=False):
+class Chosen(Value, frozen=True):
     """For whom a request says that it speaks, beside its credential: a choice among what the credential may
     speak for, never more."""
 

@@ -4,12 +4,12 @@ from."""
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.limits import Standing
+from antiphon.domain.values import Value, field
 
 
 class Clock(Protocol):
@@ -52,8 +52,7 @@ class Sizing(Protocol):
         computed; told again where the request is tried again. Raises what refuses the request then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Value, frozen=True):
     """Where a request comes from; what the records of usage say of it besides its actor."""
 
     dialect: str = ""
@@ -61,7 +60,7 @@ class Origin:
     """Path that was asked."""
     end_user: str | None = None
     """For whom the caller says that it asks."""
-    tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    tags: Mapping[str, str] = NOTHING
     """The caller's own."""
 
 
@@ -82,8 +81,7 @@ class Progress:
         """How the limits that are for it stand, as they were last told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Value, frozen=True, gc=True):
     """One request's circumstances; goes with it through every stage and into the engine."""
 
     request_id: str

@@ -1,10 +1,10 @@
 """Who calls, and what the caller may do."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from antiphon.domain.tenancy import DEFAULT_PROJECT, EVERYTHING, Grant
+from antiphon.domain.values import Value
 
 
 class ActorKind(StrEnum):
@@ -42,8 +42,7 @@ LOCAL = frozenset({Right.READ, Right.GENERATE, Right.ADAPT, Right.OBSERVE})
 EVERY_RIGHT = frozenset(Right)
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(Value, frozen=True):
     """The caller of one request, as a verifier established it."""
 
     kind: ActorKind

@@ -1,11 +1,12 @@
 """What the ledger keeps: one entry for each generation, whole, cancelled, failed or cut by a crash."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from antiphon.domain.limits import Amounts
 from antiphon.domain.usage import UsageSource
+from antiphon.domain.values import Value
 
 OK = "ok"
 """Status of a generation that ended by itself."""
@@ -17,8 +18,7 @@ ABORTED = "aborted"
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value, frozen=True, omit_defaults=True):
     """One generation. As an intent it is what stands in the ledger if nothing more is heard of it."""
 
     id: str
@@ -65,7 +65,7 @@ class Entry:
     """For whom the caller says that it asks: OpenAI's `user` or `safety_identifier`."""
     parent: str | None = None
     """Id of the entry whose request made this one."""
-    tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    tags: Mapping[str, str] = NOTHING
     """The caller's own: OpenAI's `metadata`."""
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.values import Value
+
 
 class Subject(StrEnum):
     """Of what a limit is."""
@@ -70,8 +72,7 @@ _INPUT, _OUTPUT = Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS
 """Looking a member up in its class takes longer than comparing it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(Value, frozen=True):
     """What a request takes, or may take, of every measure but of the requests at once."""
 
     requests: int = 0
@@ -93,8 +94,7 @@ class Amounts:
         return self.output_tokens if measure is _OUTPUT else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Value, frozen=True):
     """How a limit stands."""
 
     limit: Limit

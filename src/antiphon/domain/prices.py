@@ -31,7 +31,8 @@ class Price:
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
         """Nano-units that a request costs at most, however many of its prompt tokens are cached."""
-        return max(self.cost(prompt_tokens, cached, output_tokens) for cached in (0, prompt_tokens))
+        cached = prompt_tokens if self.cached is not None and self.cached > self.input else 0
+        return self.cost(prompt_tokens, cached, output_tokens)
 
     def cost(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> int:
         """Nano-units of one request, each half rounded up."""

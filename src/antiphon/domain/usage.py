@@ -1,7 +1,8 @@
 """How many tokens a generation took, and who counted them."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from antiphon.domain.values import Value
 
 
 class UsageSource(StrEnum):
@@ -17,8 +18,7 @@ class UsageSource(StrEnum):
     """Nobody counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Value, frozen=True):
     """Totals of one request: each prompt once, the tokens of every choice. Also the last event of a
     stream."""
 

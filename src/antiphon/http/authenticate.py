@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.auth.base import REFUSAL, Chosen, TokenVerifier
+from antiphon.auth.base import REFUSAL, UNCHOSEN, Chosen, TokenVerifier
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
 from antiphon.http.edge import Edge, exchange_of, lies_under
@@ -23,6 +23,7 @@ MAX_CREDENTIAL = 8192
 KEY_HEADERS = (b"x-api-key", b"api-key")
 PROJECT_HEADERS = (b"x-project-id", b"x-selected-account-id")
 USER_HEADERS = (b"x-user-id",)
+CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -85,6 +86,8 @@ async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: Ch
 
 def chosen(headers: dict[bytes, list[bytes]]) -> Chosen:
     """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
+    if headers.keys().isdisjoint(CHOICES):
+        return UNCHOSEN
     return Chosen(_one_of(headers, PROJECT_HEADERS), _one_of(headers, USER_HEADERS))
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from antiphon.dialects.base import UNASCRIBED, Attribution, Call, Chunks, Head, Operation
 from antiphon.domain.collect import collect
 from antiphon.domain.context import Context, Origin, Progress
+from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, UnsupportedParameter
 from antiphon.http.edge import Edge, Exchange, exchange_of
 from antiphon.http.errors import cause_of, level_of, send_json
@@ -125,7 +125,7 @@ def ascribed(origin: Origin, attribution: Attribution, keeps_records: bool) -> O
             "its keys are off (ANTIPHON_KEYS); leave it out",
             param="metadata",
         )
-    return replace(origin, end_user=attribution.end_user, tags=attribution.tags)
+    return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
 
 
 async def decoded(decode: Callable[[bytes], T], exchange: Exchange) -> T:

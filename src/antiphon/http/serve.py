@@ -34,6 +34,10 @@ RESTART_SECONDS = 5.0
 BACKLOG = 2048
 """Connections that the kernel holds until they are accepted."""
 
+YOUNG = 10_000
+"""New objects after which the garbage collector looks at them. Python's 700 are those of one request, and so
+it looks at all that are running again and again."""
+
 
 GRACE_SECONDS = 2.0
 """How long a retiring process keeps idle connections, for requests that are on their way."""
@@ -156,6 +160,7 @@ async def serve(
         loop.add_signal_handler(number, answer)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG)
     try:
         await server.serve(sockets=[listener])
     finally:

@@ -6,10 +6,6 @@ from collections.abc import Iterable
 
 from antiphon.domain.limits import Measure, Standing, Window
 
-REQUESTS = (Measure.REQUESTS,)
-TOKENS = (Measure.TOKENS, Measure.INPUT_TOKENS, Measure.OUTPUT_TOKENS)
-COUNTED = ((b"requests", REQUESTS), (b"tokens", TOKENS))
-
 NAMES = tuple(
     f"x-ratelimit-{what}-{kind}"
     for kind in ("requests", "tokens")
@@ -17,36 +13,56 @@ NAMES = tuple(
 )
 """Every header there may be."""
 
+_REQUESTS, _TOKENS = (tuple(name.encode() for name in NAMES[at : at + 3]) for at in (0, 3))
+
 SIXTY, THOUSAND = 60, 1000
-MINUTE = Window.MINUTE
+MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CONCURRENT, Measure.COST
+
+Headers = list[tuple[bytes, bytes]]
 
 
-def limit_headers(standings: Iterable[Standing]) -> list[tuple[bytes, bytes]]:
+def limit_headers(standings: Iterable[Standing]) -> Headers:
     """None where nothing of that kind is limited by the minute."""
-    headers: list[tuple[bytes, bytes]] = []
-    sliding = [each for each in standings if each.limit.window is MINUTE]
-    for kind, measures in COUNTED if sliding else ():
-        found = [each for each in sliding if each.limit.measure in measures]
-        if found:
-            tightest = found[0] if len(found) == 1 else min(found, key=_room)
-            headers += (
-                (b"x-ratelimit-limit-" + kind, b"%d" % tightest.limit.amount),
-                (b"x-ratelimit-remaining-" + kind, b"%d" % tightest.remaining),
-                (b"x-ratelimit-reset-" + kind, duration(tightest.reset).encode()),
-            )
+    requests: Standing | None = None
+    tokens: Standing | None = None
+    for each in standings:
+        limit = each.limit
+        if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
+            continue
+        if limit.measure is REQUESTS:
+            requests = each if requests is None or _room(each) < _room(requests) else requests
+        else:
+            tokens = each if tokens is None or _room(each) < _room(tokens) else tokens
+    headers: Headers = []
+    if requests is not None:
+        headers += _said(_REQUESTS, requests)
+    if tokens is not None:
+        headers += _said(_TOKENS, tokens)
     return headers
+
+
+def _said(names: tuple[bytes, ...], standing: Standing) -> Headers:
+    amount, remaining, reset = names
+    return [
+        (amount, b"%d" % standing.limit.amount),
+        (remaining, b"%d" % standing.remaining),
+        (reset, duration(standing.reset)),
+    ]
 
 
 def _room(standing: Standing) -> tuple[int, int]:
     return standing.remaining, standing.limit.amount
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float) -> bytes:
     """As OpenAI writes it: `120ms`, `1s`, `8.64s`, `6m0s`, `1h0m0s`; never less than it is."""
-    whole, part = divmod(math.ceil(seconds * THOUSAND), THOUSAND)
-    if part and not whole:
-        return f"{part}ms"
+    thousandths = math.ceil(seconds * THOUSAND)
+    if thousandths < SIXTY * THOUSAND:
+        if thousandths < THOUSAND and thousandths:
+            return b"%dms" % thousandths
+        return b"%gs" % (thousandths / THOUSAND)
+    whole, part = divmod(thousandths, THOUSAND)
     minutes, left = divmod(whole, SIXTY)
     hours, minutes = divmod(minutes, SIXTY)
-    fraction = f".{part:03d}".rstrip("0") if part else ""
-    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{left}{fraction}s"
+    fraction = b".%03d" % part if part else b""
+    return (b"%dh" % hours if hours else b"") + b"%dm%d%bs" % (minutes, left, fraction.rstrip(b"0"))

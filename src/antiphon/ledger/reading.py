@@ -7,11 +7,11 @@ the log, and what stands before and behind it is kept.
 
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.usage import UsageSource
+from antiphon.domain.values import changed
 from antiphon.ledger.records import HEADER, MOST, Kind, Record, decoded, next_record, record_at
 from antiphon.ledger.segments import take_lock
 from antiphon.telemetry.logs import record
@@ -87,7 +87,7 @@ class SegmentReader:
             if entry is None:
                 self._damaged("a record is of another version", len(payload))
             else:
-                found.append(replace(entry, status=ABORTED, source=UsageSource.ESTIMATED))
+                found.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
         self._waiting.clear()
         return found
 

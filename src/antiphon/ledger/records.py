@@ -98,7 +98,7 @@ def encoded(entry: Entry) -> bytes:
     try:
         return _ENCODER.encode(entry)
     except UnicodeEncodeError:
-        values = {name: getattr(entry, name) for name in Entry.__dataclass_fields__}
+        values = {name: getattr(entry, name) for name in Entry.__struct_fields__}
         return json.dumps(values, default=dict, ensure_ascii=False).encode("utf-8", "replace")
 
 

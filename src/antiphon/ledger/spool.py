@@ -10,11 +10,11 @@ import logging
 import os
 import threading
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from antiphon.domain.ledger import Entry
+from antiphon.domain.values import changed
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.records import MOST, encoded
@@ -235,7 +235,7 @@ def _full(problem: str) -> LedgerFull:
 
 def _shortened(entry: Entry, intent: Entry) -> Entry:
     """A completion that fits: its counts and how it ended, with the names that the intent had."""
-    return replace(
+    return changed(
         intent,
         attempts=entry.attempts,
         prompt_tokens=entry.prompt_tokens,

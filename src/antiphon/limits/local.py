@@ -59,14 +59,16 @@ class Held:
 
     def end_at(self, now: Moment, used: int) -> None:
         """Gives back what was taken last beyond what was used, or takes what is missing."""
+        parts, counter = self.parts, self.counted.counter
+        counter.used(now)  # what has passed is taken out before anything is given back
         excess = -used
-        for _, amount in self.parts:
+        for _, amount in parts:
             excess += amount
         if excess < 0:
-            self.take(now, -excess)
+            parts.append((counter.take(now, -excess), -excess))
         while excess > 0:
-            place, amount = self.parts.pop()
-            self.counted.counter.give(place, min(amount, excess))
+            place, amount = parts.pop()
+            counter.give(place, min(amount, excess))
             excess -= amount
 
 
@@ -110,9 +112,8 @@ class LocalLimiter:
         now = self._now()
         for held in self._claims.pop(claim, ()):
             counted = held.counted
-            counted.counter.used(now)
-            held.end_at(now, amounts.of(counted.limit.measure))
             counted.claims -= 1
+            held.end_at(now, amounts.of(counted.limit.measure))
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone: what it reserved counts as used."""
@@ -170,12 +171,11 @@ class LocalLimiter:
         """Raises where one of them has no room."""
         refusals: list[tuple[Refusal, int]] = []
         for number, amount in enumerate(asked):
-            if not amount:
-                continue
-            limit, counter = held[number].counted.limit, held[number].counted.counter
-            excess = counter.used(now) + amount - limit.amount
-            if excess > 0:
-                own, wait = held[number].begun(now), counter.wait(now, excess)
+            counted = held[number].counted
+            limit = counted.limit
+            excess = counted.counter.used(now) + amount - limit.amount
+            if excess > 0 and amount:
+                own, wait = held[number].begun(now), counted.counter.wait(now, excess)
                 refusals.append((refusal(limit, amount, own, wait, now.wall), number))
         if refusals:
             raise worst(refusals, _standings(held, now))
@@ -183,8 +183,10 @@ class LocalLimiter:
     def _hold(self, claim: str, held: list[Held], asked: Sequence[int], now: Moment) -> None:
         self._claims[claim] = held
         for each, amount in zip(held, asked, strict=True):
-            each.take(now, amount)
-            each.counted.claims += 1
+            counted = each.counted
+            counted.claims += 1
+            if amount:
+                each.parts.append((counted.counter.take(now, amount), amount))
 
     def _counter(self, limit: Limit, now: Moment) -> Counted:
         """The counter of a limit, which from now on is as it is said here."""
@@ -208,10 +210,11 @@ class LocalLimiter:
 
     async def _known(self, limits: Sequence[Limit]) -> None:
         """Makes the counters that are not there yet. Raises LimitsUnavailable."""
-        if all(limit.id in self._counted for limit in limits):
+        counted = self._counted
+        if counted.keys() >= {limit.id for limit in limits}:
             return
         async with self._seeding:
-            new = [limit for limit in limits if limit.id not in self._counted]
+            new = [limit for limit in limits if limit.id not in counted]
             if new:
                 self._begin(new, await self._asking.taken(new))
 
@@ -230,7 +233,8 @@ class LocalLimiter:
 def _standings(held: Sequence[Held], now: Moment) -> tuple[Standing, ...]:
     found = []
     for each in held:
-        limit, counter = each.counted.limit, each.counted.counter
+        counted = each.counted
+        limit, counter = counted.limit, counted.counter
         left = limit.amount - counter.used(now)
         found.append(Standing(limit, max(0, left), counter.reset(now)))
     return tuple(found)

@@ -6,10 +6,10 @@ They count and refuse nobody. A place is where an amount was counted, so that it
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.domain.limits import Limit, Measure, Window
+from antiphon.domain.values import Value
 from antiphon.limits.periods import period
 
 WINDOW = 60_000_000_000
@@ -23,9 +23,8 @@ AGAIN = 1.0
 """Seconds after which to ask again for what frees itself when another request ends."""
 
 
-@dataclass(slots=True)
-class Moment:
-    """Now, on both clocks. Never changed; made several times for each request, so it is not frozen."""
+class Moment(Value, frozen=True):
+    """Now, on both clocks."""
 
     monotonic: int
     """Nanoseconds."""
@@ -145,11 +144,11 @@ class Calendar:
         return self._periods.get(self._begin(now.wall), 0)
 
     def take(self, now: Moment, amount: int) -> int:
-        begin = self._begin(now.wall)
-        self._periods[begin] = self._periods.get(begin, 0) + amount
-        self._periods.move_to_end(begin)
-        while len(self._periods) > 2:
-            self._periods.popitem(last=False)
+        begin, periods = self._begin(now.wall), self._periods
+        periods[begin] = periods.get(begin, 0) + amount
+        periods.move_to_end(begin)
+        while len(periods) > 2:
+            periods.popitem(last=False)
         return begin
 
     def give(self, place: int, amount: int) -> None:

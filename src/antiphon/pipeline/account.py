@@ -6,12 +6,12 @@ what it took.
 """
 
 import logging
-from dataclasses import dataclass
 
 from antiphon.domain.context import Context
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.limits import Amounts
 from antiphon.domain.usage import Usage, UsageSource
+from antiphon.domain.values import Value
 from antiphon.engines.registry import Model
 from antiphon.errors import LedgerFull
 from antiphon.pipeline.reserve import BOUNDLESS, NOTHING, Accounting, Reservation
@@ -27,8 +27,7 @@ NUL, UNKNOWN = "\0", "\ufffd"
 """What no database takes in a text, and what stands in its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Value, frozen=True):
     """How a request ended; times in seconds since it began."""
 
     status: str

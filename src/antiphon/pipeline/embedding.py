@@ -8,6 +8,7 @@ from functools import partial
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.usage import Usage
+from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import Models
 from antiphon.errors import UnsupportedParameter
@@ -58,7 +59,7 @@ async def embed(
         tokens = 0 if found is None else found.prompt_tokens
         ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
-        _settle(ended if lost is None else replace(ended, status=lost.code), request, context, metrics)
+        _settle(ended if lost is None else changed(ended, status=lost.code), request, context, metrics)
     if lost is not None:
         raise lost
     return found

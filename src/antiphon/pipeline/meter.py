@@ -7,7 +7,7 @@ A generation that is cut short counts the tokens that were made. Holds no limits
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import (
@@ -22,6 +22,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage, UsageSource
+from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.pipeline.account import Account, Ending
 from antiphon.telemetry.logs import record
@@ -114,7 +115,7 @@ async def metered(
             ended = tally.ending(OK if whole else ending(error, context), clock.monotonic())
             lost = None if account is None else account.close(ended)
             if lost is not None:
-                ended = replace(ended, status=lost.code)
+                ended = changed(ended, status=lost.code)
             _settle(ended, tally.finish_reasons, request, context, metrics)
         if lost is not None and error is None:
             raise lost

@@ -3,7 +3,6 @@ replaced."""
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 
 from antiphon.domain.ledger import Entry, Used
 from antiphon.domain.limits import Amounts
+from antiphon.domain.values import fields
 from antiphon.store import schema
 from antiphon.store.database import Database
 

@@ -5,7 +5,6 @@ each choice. They are the bytes that encoding the wire type gives; a test compar
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
@@ -361,7 +360,7 @@ class OpenAIChunks(Generic[Part]):
     def _said(self, event: events.Delta | Finished, part: Part) -> bytes:
         if self._counts:
             made = self._so_far.completion_tokens + event.tokens
-            self._so_far = replace(self._so_far, completion_tokens=made)
+            self._so_far = msgspec.structs.replace(self._so_far, completion_tokens=made)
         return self._chunk([with_values(part, token_ids=event.ids) if self._ids else part])
 
     def _chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
