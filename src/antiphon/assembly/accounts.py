@@ -14,6 +14,7 @@ from antiphon.domain.context import Clock
 from antiphon.errors import SettingsError
 from antiphon.ipc.tasks import task_group
 from antiphon.keeper.duties import ENDING_S, counting, draining, seeding
+from antiphon.keeper.succession import succeeding
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.remote import remote_limiter
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from antiphon.limits.redis import RedisLimiter
 
 KEEPER_S = 10.0
-"""Seconds that this process waits for the keeper before it serves."""
+"""Seconds that this process waits for who counts before it serves."""
+
+COUNTING = "counting"
+"""Where the only HTTP process listens for the one that takes its place. Not named as sockets are: it need not
+be gone for the directory to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class Account:
 
     accounting: Accounting
     leave: Callable[[], object]
-    """Says that another process takes this one's place: it does from now on what is done once on a node."""
+    """Says that another process takes this one's place. Where this one counts limits, it goes on with that
+    and with its drain, which new counters begin from, until it ends."""
 
 
 @asynccontextmanager
@@ -52,27 +58,37 @@ async def keeping_account(
     entries = SqlEntries(managed.database)
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(spool.start)
-        drain = None if keeper else await stack.enter_async_context(draining(settings, entries))
+        leave: Callable[[], object] = _stay
         if keeper is not None and settings.limits.url is None:
-            limiter = await _kept(keeper, clock, stack)
+            limiter: Limiter = await _kept(keeper, clock, stack)
         else:
+            drain = None if keeper else await stack.enter_async_context(draining(settings, entries))
             seeds = await stack.enter_async_context(
                 seeding(entries, SqlTenancy(managed.database), drain, clock)
             )
-            limiter = await _counted(settings, seeds, clock, stack)
+            limiter = await _counted(settings, managed.runtime, seeds, clock, stack)
+            if drain is not None and settings.limits.url is not None:
+                leave = partial(drain.stop, 0.0)
         stack.push_async_callback(asyncio.to_thread, spool.close)  # before the drain ends
         managed.recorder.start()
         stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
         reserve = settings.limits.reserve_tokens
         accounting = Accounting(limiter, spool, managed.rulebook, reserve, managed.recorder)
-        yield Account(accounting, partial(drain.stop, 0.0) if drain else lambda: None)
+        yield Account(accounting, leave)
 
 
-async def _counted(settings: Settings, seeds: LedgerSeeds, clock: Clock, stack: AsyncExitStack) -> Limiter:
-    """The limits of this process, or those in Redis."""
-    if settings.limits.url is None:
-        return counting(settings, seeds, clock)
-    return await stack.enter_async_context(_shared(settings, settings.limits.url, seeds, clock))
+def _stay() -> None:
+    """What is done once on a node is done here until this process ends, or is not done here at all."""
+
+
+async def _counted(
+    settings: Settings, runtime: Path, seeds: LedgerSeeds, clock: Clock, stack: AsyncExitStack
+) -> Limiter:
+    """The limits in Redis, or those that the server's only HTTP process counts."""
+    if settings.limits.url is not None:
+        return await stack.enter_async_context(_shared(settings, settings.limits.url, seeds, clock))
+    made = partial(counting, settings, seeds, clock)
+    return await stack.enter_async_context(succeeding(runtime / COUNTING, clock, made, KEEPER_S))
 
 
 async def _kept(keeper: str, clock: Clock, stack: AsyncExitStack) -> Limiter:

@@ -38,6 +38,8 @@ class Managed:
     recorder: StoreRecorder
     recordings: Recordings
     siblings: Siblings
+    runtime: Path
+    """The server's directory, in which its processes find each other."""
 
     def close(self) -> None:
         """Lets go of the store, when nothing asks it any more."""
@@ -74,6 +76,5 @@ def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
     changes = Changes(tenancy, [learn], clock.wall, feed, siblings.reached)
     tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
     pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
-    return Managed(
-        database, changes, keyring, rulebook, tenants, pricing, reading, recorder, recordings, siblings
-    )
+    told = (recorder, recordings, siblings, runtime)
+    return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, *told)

@@ -9,8 +9,12 @@ def bind_private(path: str) -> socket.socket:
     """A socket at the path, mode 0600 before anybody can connect; what lay there before is replaced."""
     remove(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(path)
-    Path(path).chmod(0o600)
+    try:
+        sock.bind(path)
+        Path(path).chmod(0o600)
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 

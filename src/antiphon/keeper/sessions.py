@@ -17,11 +17,15 @@ from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Hello
 from antiphon.ipc.sockets import bind_private, remove
 from antiphon.ipc.tasks import task_group
+from antiphon.limits.estate import Estate
 from antiphon.limits.frames import (
     TO_KEEPER,
     Ask,
     Asking,
+    Bequest,
     Extend,
+    Leave,
+    Left,
     Refused,
     Reply,
     Reserve,
@@ -37,6 +41,11 @@ from antiphon.telemetry.logs import record
 BACKLOG = 64
 """Connections that may wait to be accepted; an HTTP process opens one."""
 
+PART = 200
+"""Counters or claims of one message: a counter of a minute has at most a thousand numbers."""
+
+LOOK_S = 0.002
+
 MAX_UNSENT = 16 * 1024 * 1024
 """Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
 
@@ -50,6 +59,9 @@ class Session:
         self._pending: dict[str, asyncio.Task[None]] = {}
         """What is still being done for a claim: only a limit that was never seen before takes time."""
         self._is_over = False
+        self._leaving = False
+        self.left = asyncio.Event()
+        """The worker says nothing more, or is gone."""
         self.channel: Channel[ToKeeper] = Channel(FrameReader(TO_KEEPER), self._receive, self._lost)
 
     def _receive(self, message: ToKeeper) -> None:
@@ -58,6 +70,8 @@ class Session:
                 raise FrameError("the worker said Hello twice")
             case Settle():
                 self._settle(message)
+            case Left():
+                self.left.set()
             case Ask():
                 self._keeper.tasks.create_task(self._answer(message))
             case Restore(claim):
@@ -85,6 +99,8 @@ class Session:
             reply: Reply = Stand(asking.call, await self._asked(asking))
         except AntiphonError as error:
             reply = refused(asking.call, error)
+        if self._leaving:
+            return  # what it took now nobody would know of: the worker asks again elsewhere
         if self.channel.unsent > MAX_UNSENT:
             self.channel.cut("the worker has stopped reading")
         else:
@@ -111,10 +127,39 @@ class Session:
 
     def _lost(self, reason: str) -> None:
         self._is_over = True
+        self.left.set()
         record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
         for claim in tuple(self._claims):
             self._abandon(claim)
-        self._keeper.sessions.discard(self)
+        self._keeper.sessions.pop(self, None)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the worker is there, and says nothing more."""
+        return self.left.is_set() and not self._is_over
+
+    def holds(self, claim: str) -> bool:
+        """Whether a claim was reserved or restored over it, and stands."""
+        return claim in self._claims
+
+    async def leave(self) -> None:
+        """Has the worker say nothing more, and waits until all that it said is done."""
+        self.channel.put(Leave())
+        await self.left.wait()
+        while self._pending and not self._is_over:
+            await asyncio.wait(tuple(self._pending.values()))
+
+    async def bequeath(self, estate: Estate) -> None:
+        """Leaves all that was counted to the worker, and waits until it has it."""
+        self._leaving = True
+        for part in estate.parts(PART):
+            self.channel.put(Bequest(part))
+        self.channel.put(Bequest(Estate(), is_last=True))
+        while self.channel.unsent and not self._is_over:  # noqa: ASYNC110 - the kernel's buffer
+            await asyncio.sleep(LOOK_S)
+        self.channel.finish()
+        while not self._is_over:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
 
     def _abandon(self, claim: str) -> None:
         """What a process reserved and cannot settle any more counts as used."""
@@ -147,14 +192,31 @@ class Keeper:
     tasks: asyncio.TaskGroup
     began: float
     """Unix seconds: what was settled before is known from the ledger."""
-    sessions: set[Session] = field(default_factory=set)
+    sessions: dict[Session, None] = field(default_factory=dict)
+    """The oldest first."""
 
     def session(self) -> Channel[ToKeeper]:
         """The protocol of a new connection."""
         session = Session(self)
-        self.sessions.add(session)
+        self.sessions[session] = None
         session.channel.greeted.add_done_callback(lambda greeted: self._greet(session, greeted))
         return session.channel
+
+    async def bequeath(self, within: float) -> bool:
+        """Has every worker say nothing more, and leaves what was counted to the one that came last; whether
+        one has it. `within`: seconds for each of the two."""
+        sessions = tuple(self.sessions)
+        leaving = [self.tasks.create_task(session.leave()) for session in sessions]
+        if leaving:
+            _, late = await asyncio.wait(leaving, timeout=within)
+            for task in late:
+                task.cancel()
+        heirs = [session for session in sessions if session.has_left]
+        if not heirs:
+            return False
+        giving = self.tasks.create_task(heirs[-1].bequeath(self.limiter.estate()))
+        await asyncio.wait([giving], timeout=within)
+        return giving.done() or not giving.cancel()
 
     def _greet(self, session: Session, greeted: asyncio.Future[None]) -> None:
         if not greeted.cancelled() and greeted.exception() is None:

@@ -5,6 +5,7 @@ import msgspec
 from antiphon.domain.limits import Amounts, Limit, Standing
 from antiphon.error_reports import ErrorReport
 from antiphon.ipc.frames import Hello, Message
+from antiphon.limits.estate import Estate
 
 # --- to the keeper; `call` is a number that the worker gives, never twice on one connection -----------------
 
@@ -48,6 +49,10 @@ class Restore(Message, tag=5):
     amounts: Amounts
 
 
+class Left(Message, tag=6):
+    """After Leave: the last thing that is said; nothing that was said before is on its way any more."""
+
+
 # --- from the keeper ----------------------------------------------------------------------------------------
 
 
@@ -74,10 +79,22 @@ class Refused(Message, tag=3):
     standings: tuple[Standing, ...] = ()
 
 
+class Leave(Message, tag=4):
+    """The keeper ends, and another process counts from then on: say nothing more but Left."""
+
+
+class Bequest(Message, tag=5):
+    """What the keeper has counted, in parts, for the one of its workers that counts from then on."""
+
+    estate: Estate
+    is_last: bool = False
+
+
 Asking = Reserve | Extend | Ask
-ToKeeper = Hello | Settle | Restore | Asking
+ToKeeper = Hello | Settle | Restore | Asking | Left
 Reply = Stand | Refused
-ToWorker = Hello | Since | Reply
+Farewell = Leave | Bequest
+ToWorker = Hello | Since | Reply | Farewell
 
 TO_KEEPER = msgspec.msgpack.Decoder(tuple[int, list[ToKeeper]])
 TO_WORKER = msgspec.msgpack.Decoder(tuple[int, list[ToWorker]])

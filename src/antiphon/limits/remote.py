@@ -7,7 +7,7 @@ keeper is away a request waits a moment for it. What is settled is told in order
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,17 +17,23 @@ from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, Limi
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Hello, Incompatible
 from antiphon.ipc.tasks import task_group
+from antiphon.limits.estate import Estate
 from antiphon.limits.frames import (
     TO_WORKER,
     Ask,
     Asking,
+    Bequest,
     Extend,
+    Farewell,
+    Leave,
+    Left,
     Refused,
     Reply,
     Reserve,
     Restore,
     Settle,
     Since,
+    Stand,
     ToWorker,
 )
 from antiphon.telemetry.logs import record
@@ -75,6 +81,10 @@ class Ended:
     """Unix seconds."""
 
 
+class Superseded(Exception):
+    """Nobody is asked any more: this process counts by itself from now on."""
+
+
 class RemoteLimiter:
     """A `Limiter` over the keeper's socket. `keep_connected` must run beside it, in a task group."""
 
@@ -90,7 +100,11 @@ class RemoteLimiter:
         """What is waited for; None: the connection ended."""
         self._claims: dict[str, Claim] = {}
         self._ended: list[Ended] = []
-        self._closed = False
+        self._current: Channel[ToWorker] | None = None
+        """The connection, also where the keeper wants to hear nothing more."""
+        self._closed = self._superseded = False
+        self._inherited: list[Estate] = []
+        self._is_heir = False
 
     @property
     def available(self) -> bool:
@@ -100,6 +114,26 @@ class RemoteLimiter:
     async def connected(self) -> None:
         """Waits until the keeper is there."""
         await self._there.wait()
+
+    @property
+    def claims(self) -> Mapping[str, Claim]:
+        """What this process reserved and has not settled."""
+        return self._claims
+
+    @property
+    def ended(self) -> Sequence[Ended]:
+        """What it settled and could tell nobody."""
+        return self._ended
+
+    @property
+    def inherited(self) -> Sequence[Estate] | None:
+        """What a keeper that ended left to this process, in parts; None where it left nothing."""
+        return self._inherited if self._is_heir else None
+
+    def supersede(self) -> None:
+        """Has whoever still asks get Superseded: it is not connected any more, nor will be."""
+        self._superseded = self._closed = True
+        self._there.set()
 
     # --- the seam -------------------------------------------------------------------------------------------
 
@@ -158,6 +192,8 @@ class RemoteLimiter:
         """What a keeper that did not go away meanwhile says."""
         while True:
             await self._there.wait()
+            if self._superseded:
+                raise Superseded
             if (reply := await self._sent(asking)) is not None:
                 return reply
 
@@ -171,7 +207,7 @@ class RemoteLimiter:
         finally:
             self._calls.pop(number, None)
 
-    def _put(self, message: Settle | Asking) -> None:
+    def _put(self, message: Settle | Asking | Left) -> None:
         if self._channel is not None:
             self._channel.put(message)
 
@@ -181,7 +217,7 @@ class RemoteLimiter:
         """Connects, and connects again when the connection is lost, until closed."""
         while not self._closed:
             try:
-                await self._connection()
+                await self.connection()
             except Incompatible as problem:
                 record("keeper_incompatible", logging.ERROR, reason=str(problem))
                 return
@@ -189,9 +225,10 @@ class RemoteLimiter:
                 pass
             await asyncio.sleep(PAUSE)
 
-    async def _connection(self) -> None:
+    async def connection(self) -> None:
         """One connection from greeting to end. Raises OSError, TimeoutError or Incompatible when there is
         none."""
+        self._inherited, self._is_heir = [], False
         over, since = asyncio.Event(), asyncio.get_running_loop().create_future()
 
         def received(message: ToWorker) -> None:
@@ -205,7 +242,7 @@ class RemoteLimiter:
             if not since.done():
                 since.set_exception(ConnectionAbortedError(reason))
                 since.exception()
-            if self._channel is channel:
+            if self._current is channel:
                 self._drop(reason)
 
         channel: Channel[ToWorker] = Channel(FrameReader(TO_WORKER), received, ended)
@@ -221,7 +258,7 @@ class RemoteLimiter:
 
     def _begin(self, channel: Channel[ToWorker], began: float) -> None:
         """Tells a keeper that began at that moment what stands, before anything else is asked of it."""
-        self._channel = channel
+        self._channel = self._current = channel
         for id_, claim in self._claims.items():
             channel.put(Restore(id_, claim.limits, claim.amounts))
         ended, self._ended = self._ended, []
@@ -233,7 +270,7 @@ class RemoteLimiter:
         record("keeper_connected", logging.DEBUG, claims=len(self._claims))
 
     def _drop(self, reason: str) -> None:
-        self._channel = None
+        self._channel = self._current = None
         self._there.clear()
         calls, self._calls = self._calls, {}
         level = logging.DEBUG if self._closed else logging.WARNING
@@ -242,9 +279,25 @@ class RemoteLimiter:
             if not answer.done():
                 answer.set_result(None)
 
-    def _receive(self, message: Hello | Reply) -> None:
-        if isinstance(message, Hello):
-            raise FrameError("the keeper said Hello twice")
+    def _receive(self, message: Hello | Reply | Farewell) -> None:
+        match message:
+            case Hello():
+                raise FrameError("the keeper said Hello twice")
+            case Leave():
+                self._leave()
+            case Bequest(estate, is_last):
+                self._inherited.append(estate)
+                self._is_heir = is_last
+            case Stand() | Refused():
+                self._answer(message)
+
+    def _leave(self) -> None:
+        """Says nothing more: what is settled from now on the next keeper is told."""
+        self._put(Left())
+        self._channel = None
+        self._there.clear()
+
+    def _answer(self, message: Reply) -> None:
         answer = self._calls.get(message.call)
         if answer is not None and not answer.done():
             answer.set_result(message)
