@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import AntiphonError, ServerBusy
@@ -198,11 +198,10 @@ def _outcome(answer: bytes, code: int) -> object:
 
     if code in (-signal.SIGPROF, -signal.SIGXCPU):
         raise JobStopped(Stop.TIME, "it took too much time")
-    said = _said(answer)
-    if said is None and (code == -signal.SIGALRM or was_ended(code)):
-        raise JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-code).name}")
-    if said is None:
-        raise JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
+    try:
+        said = json.loads(answer)
+    except ValueError:  # there is none, or a part of one
+        raise _unanswered(code) from None
     if "result" in said:
         return said["result"]
     if "error" in said:
@@ -210,13 +209,13 @@ def _outcome(answer: bytes, code: int) -> object:
     raise JobStopped(Stop(said["stop"]), said["message"])
 
 
-def _said(answer: bytes) -> dict[str, Any] | None:
-    """The answer; None where there is none, or a part of one."""
-    try:
-        found: dict[str, Any] = json.loads(answer)
-    except ValueError:
-        return None
-    return found
+def _unanswered(code: int) -> JobStopped:
+    """Of a helper that ended before it had said all."""
+    import signal
+
+    if code == -signal.SIGALRM or was_ended(code):
+        return JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-code).name}")
+    return JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
 
 
 # --- the helper's side --------------------------------------------------------------------------------------
