@@ -20,10 +20,25 @@ DEEP = 2000
 BUSY = (503, "engine_busy")
 """A machine that has no time to find out whether a constraint is too much."""
 
+
+def tool(schema: dict[str, Any]) -> dict[str, Any]:
+    """A function with an argument of that schema."""
+    inner = {name: value for name, value in schema.items() if name != "$defs"}
+    parameters = {
+        "type": "object",
+        "properties": {"a": inner},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    parameters |= {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+
+
 FIELDS: list[dict[str, Any]] = [
     *({"guided_regex": each} for each in REGEXES.values()),
     *({"guided_json": each} for each in SCHEMAS.values()),
     *({"guided_grammar": each} for each in GRAMMARS.values()),
+    *({"tools": [tool(each)], "tool_choice": "required"} for each in SCHEMAS.values()),
     {"guided_choice": [f"value {at}" for at in range(300_000)]},
     {"guided_json": {"enum": [f"value {at}" for at in range(1_000_000)]}},
     {"guided_json": '{"items":' * DEEP + "true" + "}" * DEEP},

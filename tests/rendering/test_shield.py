@@ -63,12 +63,12 @@ def test_what_is_sought_stays_only_where_it_can_do_no_harm(sought, stays):
 
 
 def test_a_vocabulary_of_many_names_costs_little():
-    begun = time.perf_counter()
+    begun = time.process_time()
     template = Written(("<start>",) * 50, ("<think>", "</think>"))
     shield = Shield([f"<unused{number}>" for number in range(6000)], template)
-    assert time.perf_counter() - begun < 3
+    assert time.process_time() - begun < 3
     rendered = "<unused17> text <unused5999> and < no name " * 1000
-    begun = time.perf_counter()
+    begun = time.process_time()
     pieces = shield.cover([]).pieces(rendered)
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
     assert sum(piece.control for piece in pieces) == 2000
