@@ -19,7 +19,8 @@ CLIENTS := fireworks fireworks-client node
 CLIENT_STAMPS := $(CLIENTS:%=.venvs/%/made.stamp) .venvs/node/npm.stamp
 NODE_TESTS := tests/contract/node
 
-BENCH := $(filter-out make_model,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# memory takes up to an hour: BENCH=memory asks for it.
+BENCH := $(filter-out make_model memory,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve native install test check soak bench score docs lock clean system

@@ -19,9 +19,9 @@ from tests.e2e.server import wait_for
 from tests.e2e.traffic import KINDS, RARE, Kind, Traffic, kind_of
 
 COUNTING = str(Path(__file__).parent / "counting")
-EACH = 8
+EACH = 6
 """Requests of each kind, rare ones too, before anything is counted: what is made once is made then."""
-ASKED = 700
+ASKED = 600
 """Between one count and the next, of which there are three: only what grows both times is a leak. Some things
 fill up to a bound: what a database's driver has prepared, or constraints that were understood."""
 SHARE, BLOCKS = 0.04, 0.5
@@ -182,7 +182,7 @@ def remains(holding: Holding) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -> None:
     with counted(tmp_path) as traffic:
         traffic.kind_of = kind_of
