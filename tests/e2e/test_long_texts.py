@@ -1,0 +1,75 @@
+"""The largest texts that a body can hold, of one caller, beside others: the server goes on answering, and no
+short text waits for a long one."""
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import httpx2
+
+from tests.e2e.server import Server
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+WIDE = {"type": "object", "properties": {"a": {"enum": list(range(100_000))}}}
+SHORT: dict[str, Any] = {"model": "cantor", "prompt": "The hen", "max_tokens": 1}
+STATED = 0.1
+"""Seconds within which 99 of 100 questions for the server's health are answered, on an idle machine."""
+
+
+def chat(content: str, **more: Any) -> bytes:
+    return json.dumps({"model": "cantor", "messages": [{"role": "user", "content": content}]} | more).encode()
+
+
+LARGEST = (
+    (CHAT, chat("word " * 1_600_000)),
+    (CHAT, chat("<|im_start|>" * 600_000)),
+    (CHAT, chat("hi", tools=[{"type": "function", "function": {"name": "f", "parameters": WIDE}}])),
+    (TEXT, json.dumps(SHORT | {"prompt": "word " * 1_600_000}).encode()),
+    (TEXT, json.dumps(SHORT | {"prompt": [300] * 1_000_000}).encode()),
+    ("/tokenize", json.dumps({"prompt": " " * 8_000_000}).encode()),
+    ("/detokenize", json.dumps({"tokens": [300] * 1_000_000}).encode()),
+)
+SLOW = json.dumps(SHORT | {"prompt": "a" * 1_000_000, "truncate_prompt_tokens": 5}).encode()
+"""Keeps the tokenizer busy for seconds."""
+
+
+def waits(client: httpx2.Client, ask: Callable[[], httpx2.Response], over: Callable[[], bool]) -> list[float]:
+    """Seconds of each answer, one question after the other, until it is over."""
+    found: list[float] = []
+    while not over() or len(found) < 50:
+        begun = time.monotonic()
+        assert ask().status_code == 200
+        found.append(time.monotonic() - begun)
+        time.sleep(0.005)
+    return sorted(found)
+
+
+def sent(server: Server, path: str, body: bytes) -> int:
+    with server.client() as client:
+        return client.post(path, content=body, headers={"content-type": "application/json"}).status_code
+
+
+def test_health_is_told_while_the_largest_texts_are_read(server: Server) -> None:
+    with server.client() as client, ThreadPoolExecutor(1) as threads:
+        ask = partial(client.get, "/health")
+        alone = waits(client, ask, lambda: True)
+        large = threads.submit(lambda: [sent(server, *each) for each in LARGEST])
+        beside = waits(client, ask, large.done)
+        assert large.result()[:5] == [400] * 5
+    assert beside[len(beside) * 99 // 100] < max(STATED, 5 * alone[-1]), beside[-5:]
+
+
+def test_a_short_prompt_waits_for_no_long_one(server: Server) -> None:
+    def timed() -> float:
+        begun = time.monotonic()
+        assert sent(server, TEXT, SLOW) == 200
+        return time.monotonic() - begun
+
+    with server.client() as client, ThreadPoolExecutor(3) as threads:
+        long: list[Future[float]] = [threads.submit(timed) for _ in range(3)]
+        short = waits(client, lambda: client.post(TEXT, json=SHORT), lambda: any(one.done() for one in long))
+        first = min(one.result() for one in long)
+    assert short[-1] < first / 2, "it does not wait for even one of them"
