@@ -16,6 +16,7 @@ from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, r
 from tests.pipeline.books import Books, limit
 
 FIREWORKS = "/fireworks/inference/v1/completions"
+FIREWORKS_CHAT = "/fireworks/inference/v1/chat/completions"
 EMPOWER = "/empower/api/v1/chat/completions"
 STREAM = PROMPT | {"stream": True, "max_tokens": 1000}
 ENDLESS = Answer(endless=True)
@@ -119,6 +120,17 @@ async def test_a_budget_that_is_gone_is_said_in_every_dialects_way():
         assert "10 tokens per day for the key anonymous" in reply.body.decode()
         assert "resets at" in reply.body.decode() and reply.headers["x-should-retry"] == "false"
         assert 1 <= int(reply.headers["retry-after"]) <= 86_400
+
+
+async def test_what_a_dialect_takes_by_itself_is_not_asked_by_the_caller():
+    """Without max_tokens at most what there is is taken, also where the dialect has a number of its own."""
+    room = limit(Measure.OUTPUT_TOKENS, 7)
+    for path, body in ((TEXT, PROMPT), (FIREWORKS_CHAT, HELLO), (EMPOWER, HELLO)):
+        async with limited(room, step=512) as (served, books):
+            reply = await served.ask(path, body)
+            assert reply.status == 200, (path, reply.body)
+            assert (await served.ask(path, body | {"max_tokens": 8})).status == 400
+            assert len(books.ledger.entries) == 1
 
 
 async def test_a_rate_in_fireworks_is_429():

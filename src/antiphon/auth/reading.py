@@ -66,8 +66,7 @@ class Reading:
     def _seen(self, actor: Actor, chosen: Selection, by: Iterable[Dimension] = ()) -> Selection:
         """The part of a selection that the actor may see."""
         role = self._role_of(actor)
-        if not actor.admin:
-            self._require_project(actor, chosen.conditions)
+        self._require_project(actor, chosen.conditions)
         if role is Role.VIEWER:
             _require_impersonal((*by, *(each.of for each in chosen.conditions)))
         return replace(chosen, conditions=(*chosen.conditions, *_confined(actor, role)))
@@ -81,9 +80,11 @@ class Reading:
 
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
         for each in conditions:
-            if each.of is Field.PROJECT and each.value != actor.project:
-                policy = self._changes.policy
-                found(policy.projects(actor), each.value or "", "project")
+            if each.of is not Field.PROJECT or (actor.admin and each.value is None):
+                continue  # entries without a project are there for the operator to look for
+            if actor.admin or each.value != actor.project:
+                found(self._changes.policy.projects(actor), each.value or "", "project")
+            if not actor.admin and each.value != actor.project:
                 raise PermissionDenied(
                     f"this key speaks in {actor.project} here: choose another of its projects by the header "
                     "X-PROJECT-ID",

@@ -108,6 +108,8 @@ class Output:
     include_stop: bool = False
     """Whether the text that ended a choice stays in it; else it is cut."""
     overflow: Overflow = Overflow.ERROR
+    is_usual: bool = False
+    """Whether `max_tokens` is what the dialect takes where its caller says none."""
 
 
 @dataclass(frozen=True, slots=True)

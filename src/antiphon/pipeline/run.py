@@ -52,7 +52,7 @@ class Pipeline:
             request = replace(request, model=model.name)
         account = None
         if self.accounting is not None:
-            is_bounded = request.output.max_tokens is not None
+            is_bounded = request.output.max_tokens is not None and not request.output.is_usual
             account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
             context = context.sized_by(account)
         attempted = attempt(model.engine, request, context, self.restart_patience)

@@ -98,6 +98,7 @@ def _request(wire: ChatRequest, prompts: tuple[Conversation, ...]) -> Generation
     limit = MAX_TOKENS if wire.max_tokens is None else wire.max_tokens
     output = Output(
         max_tokens=limit,
+        is_usual=wire.max_tokens is None,
         choices=choices,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
         stop_token_ids=tuple(wire.stop_token_ids or ()),

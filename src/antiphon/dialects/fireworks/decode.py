@@ -143,6 +143,7 @@ def _settled(call: Call, wire: Common) -> FireworksCall:
     output = replace(
         call.request.output,
         constraint=asked_constraint(wire.response_format),
+        is_usual=_limit(wire, wire.max_tokens) is None,
         include_stop=True,
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )

@@ -100,6 +100,7 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
         )
     output = Output(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
+        is_usual=wire.max_tokens is None,
         choices=wire.n or 1,
         stop=_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
