@@ -8,6 +8,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from antiphon.auth import single_sign_on
 from antiphon.auth.base import REFUSAL, Chosen
 from antiphon.auth.changes import Changes
 from antiphon.auth.claims import ClaimReader, group_rules
@@ -339,3 +340,11 @@ async def test_a_signature_is_checked_once_for_each_token(world, monkeypatch):
     assert len(checked) == 1
     assert await world.verify(world.token(sub="again"))
     assert len(checked) == 2
+
+
+async def test_tokens_that_were_proved_are_remembered_up_to_a_bound(world, monkeypatch):
+    monkeypatch.setattr(single_sign_on, "MOST_PROVED", 8)
+    await world.add()
+    for number in range(20):
+        assert await world.verify(world.token(sub=str(number)))
+    assert len(world.verifier._proof._proved) == 8
