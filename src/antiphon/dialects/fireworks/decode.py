@@ -58,14 +58,15 @@ def decode_text(body: bytes, report: bool = False) -> Call:
     given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
     wire = shaped(given, CompletionRequest)
     require_images(wire)
+    limit = _limit(wire, wire.max_tokens)
     asked = superset.CompletionRequest(
         prompt=wire.prompt,
-        max_tokens=_limit(wire, wire.max_tokens),
+        max_tokens=limit,
         echo=wire.echo,
         logprobs=_alternatives(wire),
         **_alike(wire),
     )
-    return _settled(text_call(asked, ignored + named(unknown)), wire)
+    return _settled(text_call(asked, ignored + named(unknown)), wire, limit is None)
 
 
 def decode_chat(body: bytes, report: bool = False) -> Call:
@@ -90,7 +91,7 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
         replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
-    return _settled(replace(call, request=replace(call.request, prompts=prompts)), wire)
+    return _settled(replace(call, request=replace(call.request, prompts=prompts)), wire, limit is None)
 
 
 def _alike(wire: Common) -> dict[str, Any]:
@@ -137,13 +138,13 @@ def _tool_choice(
     )
 
 
-def _settled(call: Call, wire: Common) -> FireworksCall:
+def _settled(call: Call, wire: Common, is_usual: bool) -> FireworksCall:
     """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
-    tokens, and usage in every stream."""
+    tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""
     output = replace(
         call.request.output,
         constraint=asked_constraint(wire.response_format),
-        is_usual=_limit(wire, wire.max_tokens) is None,
+        is_usual=is_usual,
         include_stop=True,
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
