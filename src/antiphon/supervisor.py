@@ -88,8 +88,14 @@ class Serving:
     """By the model's name."""
 
 
-def supervise(settings: Settings, serving: Callable[[Serving], None], programs: Programs = Programs()) -> int:
-    """Serves until SIGTERM, SIGINT or SIGHUP; `serving` is told once, when every process is ready.
+def supervise(
+    settings: Settings,
+    serving: Callable[[Serving], None],
+    programs: Programs = Programs(),
+    replaced: Callable[[str | None], None] = lambda _: None,
+) -> int:
+    """Serves until SIGTERM, SIGINT or SIGHUP; `serving` is told once, when every process is ready, `replaced`
+    of the end of each rolling restart, with why it failed where it did.
 
     Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
     """
@@ -98,7 +104,7 @@ def supervise(settings: Settings, serving: Callable[[Serving], None], programs: 
     if settings.engine.user is not None:
         other_user(settings.engine.user)  # refused before anything is started
     with bind(settings.server.host, settings.server.port) as listener, runtime_directory() as runtime:
-        return asyncio.run(_Supervisor(settings, listener, runtime, programs).run(serving))
+        return asyncio.run(_Supervisor(settings, listener, runtime, programs, replaced).run(serving))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -171,7 +177,12 @@ class _Supervisor:
     """The running server: one watch for each child."""
 
     def __init__(
-        self, settings: Settings, listener: socket.socket, runtime: Path, programs: Programs
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        runtime: Path,
+        programs: Programs,
+        replaced: Callable[[str | None], None],
     ) -> None:
         self._settings = settings
         self._listener = listener
@@ -187,6 +198,7 @@ class _Supervisor:
             self._start_http,
             self._note_progress,
             self._fail,
+            replaced,
         )
         self._keeper = self._keeper_watch() if has_keeper(settings) else None
         self._news: dict[str, EngineNews] = {}

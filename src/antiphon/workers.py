@@ -46,14 +46,17 @@ class Workers:
         start: Callable[[], Awaitable[Child]],
         changed: Callable[[], None],
         failed: Callable[[AntiphonError], None],
+        replaced: Callable[[str | None], None],
     ) -> None:
         """`patience`: seconds that one which is replaced gets. `changed` is called when one is ready or no
-        more; `failed` with what ends the server."""
+        more; `failed` with what ends the server; `replaced` when all were replaced, or with why one was
+        not."""
         self._count = count
         self._patience = patience + MARGIN
         self._start = start
         self._changed = changed
         self._failed = failed
+        self._replaced = replaced
         self._serving: list[Worker] = []
         self._leaving: set[Worker] = set()
         self._stopping = asyncio.Event()
@@ -140,15 +143,17 @@ class Workers:
         while True:
             await self._replacing.wait()
             record("replacing_workers", workers=self._count)
-            replaced = 0
-            while replaced < self._count and await self._replace(replaced, group):
+            replaced, problem = 0, None
+            while replaced < self._count and problem is None:
+                problem = await self._replace(replaced, group)
                 replaced += 1
             self._replacing.clear()
-            if replaced == self._count:
+            if problem is None:
                 record("workers_replaced", workers=self._count)
+            self._replaced(problem)
 
-    async def _replace(self, number: int, group: asyncio.TaskGroup) -> bool:
-        """Starts another and has the old one leave once that is ready; whether it was."""
+    async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
+        """Starts another and has the old one leave once that is ready; else says why it was not."""
         new, old = self._made(number), self._serving[number]
         problems: list[str] = []
         self._leaving.add(new)  # until it serves
@@ -160,9 +165,9 @@ class Workers:
             why = problems[0] if problems else f"not ready within {READY_DEADLINE:g} s"
             record("replacing_failed", logging.ERROR, process=new.watch.name, error=why)
             await new.watch.stop(0)
-            return False
+            return f"{new.watch.name}: {why}"
         self._leaving.discard(new)
         self._serving[number] = new
         self._leaving.add(old)
         group.create_task(old.watch.stop(self._patience, RETIRE))
-        return True
+        return None

@@ -1,8 +1,10 @@
 """Several HTTP processes as one server: what one knows all know, and each may go at any time."""
 
 import json
+import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -241,8 +243,12 @@ def number(line: Line, series: str) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_while_all_processes_are_replaced_no_connection_is_refused_and_no_request_fails(count: int) -> None:
-    with serving("--workers", str(count)) as server:
+def test_while_all_processes_are_replaced_no_connection_is_refused_and_no_request_fails(
+    count: int, tmp_path: Path
+) -> None:
+    env = {**os.environ, "ANTIPHON_HOME": str(tmp_path)}
+    restart = [sys.executable, "-m", "antiphon", "rolling-restart"]
+    with serving("--workers", str(count), env=env) as server:
         before = {process.pid for process in workers(server)}
         over, outcomes, problems = threading.Event(), Counter[int](), list[str]()
 
@@ -268,8 +274,9 @@ def test_while_all_processes_are_replaced_no_connection_is_refused_and_no_reques
                 next(parts)
                 hammering = [pool.submit(hammer, is_kept) for is_kept in (False, False, False, True)]
                 wait_for(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
-                server.process.send_signal(signal.SIGUSR2)
-                wait_for(lambda: server.records("workers_replaced"), 60, "all are replaced")
+                told = subprocess.run(restart, env=env, capture_output=True, text=True, check=False)
+                assert (told.returncode, told.stdout) == (0, ""), told.stderr
+                assert server.records("workers_replaced"), "it waits until all are replaced"
                 so_far = sum(outcomes.values())
                 wait_for(lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones")
                 rest = list(parts)

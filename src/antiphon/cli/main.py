@@ -71,6 +71,21 @@ def serve(
     raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or [], alias or [])))
 
 
+@app.command("rolling-restart")
+def rolling_restart(
+    pid: Annotated[
+        int | None, typer.Option(help="Which server, where several share a home. [the only one]")
+    ] = None,
+) -> None:
+    """Have a running server replace its HTTP processes, one after the other.
+
+    Finds it by its home (ANTIPHON_HOME), on this machine. No connection is refused and no stream cut. Ends
+    when the new processes serve; with status 1 where they do not, and what served goes on."""
+    from antiphon.cli import restarting as command
+
+    raise typer.Exit(command.run(pid))
+
+
 @app.command("config")
 def show_config(
     model: options.Models = None,

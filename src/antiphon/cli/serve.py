@@ -13,6 +13,8 @@ from pathlib import Path
 from antiphon.cli.adapters import kept
 from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import fetched
+from antiphon.cli.home import home_of
+from antiphon.cli.running import noticed
 from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
@@ -43,7 +45,13 @@ def run(asked: Asked) -> int:
     try:
         settings = settled(asked)
         configure(settings.log.level, settings.log.format)
-        return supervise(settings, lambda serving: print(panel(settings, serving), flush=True))
+        with noticed(home_of(os.environ, Path.home())) as notice:
+
+            def serving(said: Serving) -> None:
+                notice.serves(said.url, settings.server.workers)
+                print(panel(settings, said), flush=True)
+
+            return supervise(settings, serving, replaced=notice.replaced)
     except AntiphonError as error:
         print(f"antiphon: {shown(error.message)}", file=sys.stderr)
         return 1

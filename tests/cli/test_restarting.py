@@ -1,0 +1,114 @@
+"""`antiphon rolling-restart`: it finds the server of its home, tells it, and waits for what becomes of it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.running import Notice, noticed, running_of
+
+SERVER = """
+import pathlib, signal, sys
+from antiphon.cli.running import noticed
+
+home, then = pathlib.Path(sys.argv[1]), sys.argv[2]
+with noticed(home) as notice:
+    notice.serves("http://127.0.0.1:1", 2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    print("serves", flush=True)
+    signal.sigwait([signal.SIGUSR2])
+    if then != "end":
+        notice.replaced(None if then == "replaced" else then)
+        sys.stdin.read()
+"""
+"""A stand-in for a server: it is told once."""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Run:
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "antiphon", "rolling-restart", *words]
+        env = {"PATH": "/usr/bin:/bin", "ANTIPHON_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+@contextmanager
+def server(home: Path, then: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(home), then],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "serves\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_it_ends_when_the_new_processes_serve(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "replaced"):
+        ended = restart()
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr == "antiphon: replacing 2 HTTP processes of http://127.0.0.1:1\n"
+
+
+def test_where_they_do_not_it_says_why_and_fails(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "the HTTP process 1: not ready within 60 s"):
+        ended = restart()
+    assert ended.returncode == 1
+    assert "what served goes on serving: the HTTP process 1: not ready within 60 s" in ended.stderr
+
+
+def test_a_server_that_ends_instead_is_told(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "end"):
+        ended = restart()
+    assert ended.returncode == 1 and "ended meanwhile" in ended.stderr
+
+
+def test_where_none_runs_that_is_said_with_the_home(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "end") as process:
+        process.kill()
+    assert len(list(tmp_path.glob("server-*"))) == 1, "it was killed, and left its file"
+    ended = restart()
+    assert ended.returncode == 1 and f"no server of {tmp_path} is running" in ended.stderr
+
+
+def test_of_several_one_has_to_be_chosen(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "replaced") as one, server(tmp_path, "replaced") as other:
+        ended = restart()
+        assert ended.returncode == 1 and "--pid" in ended.stderr
+        assert str(one.pid) in ended.stderr and str(other.pid) in ended.stderr
+        assert restart("--pid", "1").returncode == 1
+        assert restart("--pid", str(other.pid)).returncode == 0
+        assert one.poll() is None
+
+
+def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with noticed(home) as notice:
+        assert running_of(home) == []
+        notice.serves("http://a", 1)
+        notice.replaced("x" * 5_000)
+        (found,) = running_of(home)
+        assert (found.url, found.rounds, found.problem) == ("http://a", 1, "x" * 500)
+        (path,) = home.iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert running_of(home) == [] == list(home.iterdir())
+
+
+def test_a_home_that_cannot_be_written_holds_no_server_up(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with noticed(tmp_path / "file" / "home") as notice:
+        notice.serves("http://a", 1)
+        assert isinstance(notice, Notice)
