@@ -42,7 +42,8 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         said(
             "ANTIPHON_MAX_BODIES_BYTES",
             "Bytes of all running requests' bodies together in one HTTP process, at least one whole body; "
-            "beyond them a request is a 503.",
+            "beyond them a request is a 503. Where keys are on, one caller's are at most as many as it "
+            "leaves free; beyond that its requests are a 429.",
         ),
         Meta(ge=KIB),
     ] = 64 * MIB

@@ -203,6 +203,7 @@ class Gate:
         self._bodies = edge.bodies
         self._most = max(edge.settings.max_bodies_bytes, self._limit)
         self._seconds = edge.settings.receive_timeout
+        self._told_apart = edge.tenants is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
@@ -210,7 +211,8 @@ class Gate:
         declared = int(exchange.headers.get(b"content-length", (b"0",))[0])
         if declared > self._limit:
             raise self._too_large()
-        with self._bodies.account(self._most) as account:
+        actor = exchange.actor.id if self._told_apart else None
+        with self._bodies.account(self._most, actor) as account:
             account.expect(declared)
             exchange.body = await self._read(scope, receive, account)
             await self._app(scope, receive, send)

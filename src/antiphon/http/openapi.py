@@ -210,7 +210,7 @@ def _failures(operation: Mapping[str, Any], keyed: bool) -> Iterator[type[Antiph
     tags = set(operation.get("tags", ()))
     if "requestBody" in operation or "parameters" in operation:
         yield from OF_STORE if "admin" in tags else OF_MODELS
-    if tags & WAITING:
+    if tags & WAITING or (keyed and "requestBody" in operation):
         yield Overloaded
     if keyed and tags & METERED:
         yield BudgetExceeded

@@ -1,0 +1,68 @@
+"""The room for request bodies: no caller keeps it from the others."""
+
+import asyncio
+
+import pytest
+
+from antiphon.domain.tenancy import KeyKind
+from antiphon.errors import Overloaded, ServerBusy
+from antiphon.http.bodies import Bodies
+from antiphon.testing import Answer
+from tests.http.harness import CHAT, HELLO
+from tests.http.test_admin import keyed
+
+LONG = "wait"
+"""A request whose answer takes long."""
+
+
+def padded(size):
+    """A request of that size that asks for little."""
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "wait"}]}'
+    return body + b" " * (size - len(body))
+
+
+async def test_a_caller_that_fills_the_room_shuts_nobody_else_out(tmp_path):
+    """Whatever it holds, and however long."""
+    gate = asyncio.Event()
+    async with keyed(tmp_path) as server:
+        largest = server.edge.settings.max_body_bytes
+        room = server.edge.settings.max_bodies_bytes
+        server.engine.answer = lambda request: Answer(
+            gate=gate if request.prompts[0].messages[0].text == LONG else None
+        )
+        mallory, ada = [await server.token(KeyKind.SERVICE, project="default") for _ in range(2)]
+        async with asyncio.TaskGroup() as group:
+            held = [group.create_task(server.asked(mallory, CHAT, padded(largest))) for _ in range(8)]
+            async with asyncio.timeout(60):
+                while not any(task.done() for task in held) or server.edge.bodies.held < room / 2:
+                    await asyncio.sleep(0.002)
+            refused = await server.asked(mallory, CHAT, padded(largest))
+            assert (refused.status, refused.error["code"]) == (429, "overloaded")
+            assert refused.headers["retry-after"] and "to others" in refused.error["message"]
+            assert server.edge.bodies.held <= room / 2
+            assert (await server.asked(ada, CHAT, HELLO)).status == 200
+            assert (await server.asked(ada, CHAT, padded(largest).replace(b"wait", b"now!"))).status == 200
+            gate.set()
+        assert {task.result().status for task in held} == {200, 429}
+        assert server.edge.bodies.held == 0
+        assert (await server.asked(mallory, CHAT, padded(largest))).status == 200
+
+
+def test_one_body_alone_may_take_all_the_room_and_others_what_is_left_in_equal_parts():
+    bodies = Bodies()
+    with bodies.account(100, "ada") as first:
+        first.charge(60)
+        first.charge(40)
+        with bodies.account(100, "bob") as second, pytest.raises(ServerBusy):
+            second.charge(1)
+    with bodies.account(100, "ada") as first, bodies.account(100, "ada") as more:
+        first.charge(40)
+        more.charge(10)
+        with pytest.raises(Overloaded):
+            more.charge(1)
+        with bodies.account(100, "bob") as second, bodies.account(100) as nobody:
+            second.charge(25)
+            with pytest.raises(Overloaded):
+                second.charge(1)
+            nobody.charge(25)
+    assert bodies.held == bodies.of("ada") == bodies.of("bob") == 0
