@@ -179,8 +179,9 @@ def wait_for_key(side: Side) -> None:
 class Timed(Caller):
     """Takes the time of each answer."""
 
-    def __init__(self, question: bytes) -> None:
+    def __init__(self, question: bytes, most: int = ONE_BY_ONE) -> None:
         super().__init__(question, stream=False)
+        self.most = most
         self.times: list[float] = []
         self._asked = time.perf_counter()
 
@@ -190,7 +191,7 @@ class Timed(Caller):
         if self.done > before:
             now = time.perf_counter()
             self.times.append(now - self._asked)
-            self._asked, self.stop = now, len(self.times) > ONE_BY_ONE
+            self._asked, self.stop = now, len(self.times) > self.most
 
 
 async def median(side: Side) -> float:
