@@ -299,8 +299,7 @@ class DeadlineExceeded(EngineError):
 
 
 class ServerBusy(AntiphonError):
-    """The server holds as many bytes of requests as it may, or its machine is too loaded for a helper's
-    work; nothing of this one was begun."""
+    """The server holds as many bytes of requests as it may, or its machine is too busy; nothing was begun."""
 
     status = 503
     code = "server_busy"
