@@ -105,6 +105,10 @@ async def test_no_filter_opens_what_is_not_seen(server):
     assert (await server.asked(annas, f"{ENTRIES}?user={bob}")).json()["data"] == []
     assert (await server.asked(bot, f"{USAGE}?key=key_x")).json()["total"]["requests"] == 0
     assert (await server.asked(owners, f"{USAGE}?project=default")).json()["total"]["requests"] == 2
+    for path in (USAGE, f"{USAGE}/entries"):  # the operator too: a typing error is no project without usage
+        reply = await server.asked(server.admin, f"{path}?project=nope")
+        assert (reply.status, reply.error["message"]) == (404, "there is no project nope")
+        assert (await server.asked(server.admin, f"{path}?project=")).status == 200
     await server.tenants.put_member(OPERATOR, other, ann, Role.OWNER)
     chosen = {"headers": {"x-project-id": "default"}}
     reply = await server.asked(annas, f"{USAGE}?project={other}", **chosen)
@@ -374,3 +378,22 @@ async def test_the_document_says_what_is_answered(server):
     assert set(content) == {"application/json", "text/csv", "application/jsonl"}
     named = {each.get("name") for each in document["paths"][USAGE]["get"]["parameters"]}
     assert {"since", "until", "by", "format", "limit", "model", "end_user"} <= named
+
+
+async def test_sums_that_take_too_long_are_ended_and_say_what_to_ask_instead(server, monkeypatch):
+    monkeypatch.setattr("antiphon.store.usage.WITHIN_S", 0.3)
+    keep(server, PLAIN)
+    many = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT i FROM n"
+    )
+    with server.entries._database.writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE ledger RENAME TO kept")
+        connection.exec_driver_sql(f"CREATE VIEW ledger AS SELECT kept.* FROM kept, ({many})")
+    for path in (USAGE, f"{USAGE}?by=model,day", f"{USAGE}/entries"):
+        reply = await server.asked(server.admin, path)
+        assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded"), path
+        assert "shorter time" in reply.error["message"]
+    with server.entries._database.writing() as connection:
+        connection.exec_driver_sql("DROP VIEW ledger")
+        connection.exec_driver_sql("ALTER TABLE kept RENAME TO ledger")
+    assert (await server.asked(server.admin, USAGE)).json()["total"]["requests"] == 1

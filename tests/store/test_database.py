@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
-from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
+from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.store.database import Database
 from antiphon.store.schema import metadata
 from tests.postgresql import PASSWORD, running
@@ -280,3 +280,18 @@ def test_a_process_that_only_serves_makes_no_file(tmp_path):
         with closing(Database(f"sqlite:///{path}")) as starting:
             starting.ready()
         assert noted(serving) == ""
+
+
+FOREVER = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000)
+SELECT count(*) FROM n"""
+
+
+def test_a_statement_that_takes_too_long_is_ended_and_the_next_is_not(url: str) -> None:
+    with closing(Database(url)) as database:
+        database.ready()
+        late = pytest.raises(DeadlineExceeded, match=r"longer than 0\.2 s: ask for a shorter time")
+        with late, database.reading(0.2) as connection:
+            connection.execute(sa.text(FOREVER))
+        slow = FOREVER.replace("1000000000", "300000")
+        with database.reading() as connection:  # the same one, out of the pool
+            assert connection.execute(sa.text(slow)).scalar() == 300_000

@@ -179,7 +179,7 @@ class Entries(Protocol):
 
 class Usage(Protocol):
     """What the ledger says. Every method blocks, and belongs into a thread; each reads one moment. Raises
-    StoreUnavailable."""
+    StoreUnavailable, and DeadlineExceeded for what would take too long."""
 
     def report(self, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
         """Totals of a selection and, where dimensions are named, of its groups: at most so many of them, the

@@ -23,6 +23,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
+from antiphon.store.bounds import bounded
 from antiphon.telemetry.logs import record
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -213,9 +214,14 @@ class Database:
         return target
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A connection for one consistent read. Raises StoreUnavailable."""
-        with self._spoken(), self._engine.connect() as connection:
+    def reading(self, within: float | None = None) -> Iterator[Connection]:
+        """A connection for one consistent read. `within`: seconds that a statement may take. Raises
+        StoreUnavailable, and DeadlineExceeded for one that takes longer."""
+        with (
+            self._spoken(),
+            self._engine.connect() as connection,
+            nullcontext() if within is None else bounded(connection, within),
+        ):
             yield connection
 
     @contextmanager

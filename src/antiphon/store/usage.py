@@ -37,6 +37,9 @@ HALF = 1 << 32
 MEASURED = ("queue_ms", "ttft_ms", "total_ms")
 SUMMED = ("prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
+WITHIN_S = 30.0
+"""Seconds that a statement may take: two threads read for everybody."""
+
 ledger = schema.ledger.c
 
 
@@ -47,7 +50,7 @@ class SqlUsage:
         self._database = database
 
     def report(self, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
-        with self._database.reading() as connection:
+        with self._database.reading(WITHIN_S) as connection:
             if not by:
                 return Report(_total(connection, chosen))
             groups = tuple(_groups(connection, chosen, by, most + 1))
@@ -56,7 +59,7 @@ class SqlUsage:
             return Report(sum((group.totals for group in groups), Totals()), groups)
 
     def entries(self, chosen: Selection, most: int, after: Place | None = None) -> Sequence[Entry]:
-        with self._database.reading() as connection:
+        with self._database.reading(WITHIN_S) as connection:
             found = sa.select(schema.ledger).where(*_where(chosen, connection.dialect.name))
             if after is not None:
                 found = found.where(ledger.at >= after.at, sa.or_(ledger.at > after.at, ledger.id > after.id))
