@@ -401,13 +401,16 @@ async def test_fifty_requests_at_once_find_room_for_ten():
 class Embedding(ScriptedEngine):
     """Makes vectors of seven tokens, or fails."""
 
-    def __init__(self, error: AntiphonError | None = None) -> None:
+    def __init__(self, error: BaseException | None = None, made: int = 0) -> None:
+        """`made`: tokens of what was made when it failed."""
         super().__init__()
         self._error = error
+        self._made = made
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         assert context.sizing is not None
         await context.sizing.sized(7, 0)
+        context.progress.embedded += self._made
         if self._error is not None:
             raise self._error
         return Embeddings(bytes(16), 2, 7)
@@ -430,6 +433,15 @@ async def test_vectors_for_which_there_is_no_room_are_refused_without_a_trace():
     with pytest.raises(LargerThanLimit):
         await embed(at)
     assert await at.books.used() == [0, 0] and at.books.ledger.intents == {}
+
+
+async def test_vectors_that_are_cut_midway_count_as_far_as_they_were_made():
+    for error in (EngineDied("gone"), asyncio.CancelledError()):
+        at = Bench(Books(*EVERYTHING), Embedding(error, made=3))
+        with pytest.raises(type(error)):
+            await embed(at)
+        assert (at.books.ledger.entry.prompt_tokens, at.books.ledger.entry.cost) == (3, 3)
+        assert await at.books.used() == [1, 3, 0, 3, 0]
 
 
 async def test_vectors_that_fail_or_cannot_be_written_are_errors():

@@ -58,6 +58,22 @@ async def test_many_texts_come_in_order() -> None:
     assert list(found) == [vector_of((place % 200, 7)) for place in range(500)]
 
 
+async def test_what_was_made_is_known_of_a_request_that_is_cut_midway() -> None:
+    engine = ScriptedEmbeddingEngine(EmbeddingScript(hold=asyncio.Event()))
+    context = Context("r", WHO)
+    texts = (RawPrompt(tokens=(7, 8, 9)), RawPrompt(tokens=(7,)))
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(Renderer(engine).embed(EmbeddingRequest("m", texts), context))
+        async with asyncio.timeout(20):
+            while not context.progress.embedded:
+                await asyncio.sleep(0.001)
+        asking.cancel()
+    assert context.progress.embedded == 3
+    whole = Context("r", WHO)
+    found = await Renderer(ScriptedEmbeddingEngine()).embed(EmbeddingRequest("m", texts), whole)
+    assert whole.progress.embedded == found.prompt_tokens == 4
+
+
 async def test_tokens_are_shown_as_they_are_embedded() -> None:
     engine = ScriptedEmbeddingEngine()
     shown = await Renderer(engine).encode(RawPrompt("hello"))

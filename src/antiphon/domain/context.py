@@ -68,15 +68,18 @@ NOWHERE = Origin()
 
 
 class Progress:
-    """What becomes known of a request on its way; written by the pipeline, read by whoever answers."""
+    """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
+    answers."""
 
-    __slots__ = ("attempts", "body", "standings")
+    __slots__ = ("attempts", "body", "embedded", "standings")
 
     def __init__(self) -> None:
         self.attempts = 0
         """How often an engine was asked."""
         self.body = b""
         """What was sent, word by word."""
+        self.embedded = 0
+        """Tokens of the texts whose vectors were made, however the request ends."""
         self.standings: tuple[Standing, ...] = ()
         """How the limits that are for it stand, as they were last told."""
 

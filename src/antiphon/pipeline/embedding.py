@@ -56,7 +56,7 @@ async def embed(
         status = ending(error, context)
         raise
     finally:
-        tokens = 0 if found is None else found.prompt_tokens
+        tokens = context.progress.embedded if found is None else found.prompt_tokens
         ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
         _settle(ended if lost is None else changed(ended, status=lost.code), request, context, metrics)

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from antiphon.domain.context import Context
-from antiphon.domain.embedding import EmbeddingFacts, EmbeddingRequest, Embeddings, EmbedRequest, Vectors
+from antiphon.domain.embedding import (
+    WIDTH,
+    EmbeddingFacts,
+    EmbeddingRequest,
+    Embeddings,
+    EmbedRequest,
+    Vectors,
+)
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
@@ -35,8 +42,13 @@ async def embedded(
     _require_fitting(texts, facts)
     if context.sizing is not None:
         await context.sizing.sized(sum(map(len, texts)), 0)
+    parts: list[bytes] = []
     async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.id))) as events:
-        parts = [event.values async for event in events if isinstance(event, Vectors)]
+        async for event in events:
+            if isinstance(event, Vectors):
+                parts.append(event.values)
+                end = event.start + len(event.values) // (makes.dimensions * WIDTH)
+                context.progress.embedded += sum(map(len, texts[event.start : end]))
     made = Embeddings(b"".join(parts), makes.dimensions, sum(map(len, texts)))
     if len(made) != len(texts):
         raise EngineError("the engine did not make a vector of each text")
