@@ -19,7 +19,7 @@ from antiphon.rendering.ordered import Tokens
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.recital import Recital, lay_out
 from antiphon.rendering.sheet import Sheet
-from antiphon.rendering.spoken import size_of, texts_of
+from antiphon.rendering.spoken import measured, texts_of
 
 MOST_CUT = 1 << 20
 """Characters of a prompt that is longer than the context, where the caller asked to have it cut: what does
@@ -201,14 +201,16 @@ async def whole(tokens: Tokens, facts: Facts, text: str, special: bool = True) -
 
 async def pieces_of(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
     """A prompt's text, with what of it are control tokens. Raises a RequestError."""
-    _require_characters(prompt)
     if isinstance(prompt, RawPrompt):
+        _require_characters([prompt.text or ""], prompt)
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
+    texts, size = measured(prompt)
+    _require_characters(texts, prompt)
     if facts.template is None:
         raise TemplateRefused(facts.refusal, param="messages")
     if isinstance(facts.template, OwnTemplate):
         return await facts.template.render(prompt, clock)
-    if size_of(prompt) > LARGE_CONVERSATION or not _is_plain(prompt):
+    if size > LARGE_CONVERSATION or not _is_plain(prompt):
         return await asyncio.to_thread(facts.template.render, prompt, clock)
     return facts.template.render(prompt, clock)
 
@@ -280,9 +282,8 @@ def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt,
         )
 
 
-def _require_characters(prompt: Prompt) -> None:
+def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
     """Raises InvalidValue for half a surrogate pair: JSON can say one, UTF-8 and tokenizers cannot."""
-    texts = texts_of(prompt) if isinstance(prompt, Conversation) else [prompt.text or ""]
     if not all(map(is_whole, texts)):
         raise InvalidValue(
             "the text holds half of a surrogate pair, which is no character; send valid Unicode",

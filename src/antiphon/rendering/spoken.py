@@ -37,10 +37,15 @@ def texts_of(conversation: Conversation) -> list[str]:
 
 def size_of(conversation: Conversation) -> int:
     """Characters that a template has to deal with, about."""
+    return measured(conversation)[1]
+
+
+def measured(conversation: Conversation) -> tuple[list[str], int]:
+    """Every text that the caller wrote, and the characters that a template has to deal with, about."""
     tools = conversation.tools.tools if conversation.tools is not None else ()
     things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
     texts, values = _read(conversation)
-    return sum(map(len, texts)) + EACH * things + VALUE * values
+    return texts, sum(map(len, texts)) + EACH * things + VALUE * values
 
 
 def _read(conversation: Conversation) -> tuple[list[str], int]:

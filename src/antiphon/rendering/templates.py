@@ -33,9 +33,8 @@ from antiphon.rendering.spoken import (
     in_parts,
     in_system,
     in_thoughts,
-    size_of,
+    measured,
     spoken,
-    texts_of,
     tools_shown,
 )
 from antiphon.rendering.toolcalls.families import layout_of
@@ -186,10 +185,11 @@ class ChatTemplate:
         loses = self._roles.lose(conversation.messages)
         conversation = replace(conversation, messages=self._roles.cast(conversation.messages))
         conversation = written_out(conversation, self._support, self.layout)
-        cover = self._shield.cover(texts_of(conversation))
+        texts, size = measured(conversation)
+        cover = self._shield.cover(texts)
         variables = self._variables(conversation, cover, clock)
         # A message weighs more than its text: a template runs a dozen steps for each.
-        with allow(size_of(conversation)) as granted, covering(cover):
+        with allow(size) as granted, covering(cover):
             rendered = _valid("".join(self._written(variables, granted)))
         if loses:
             raise TemplateRefused(
