@@ -3,7 +3,6 @@
 import random
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +23,7 @@ from antiphon.domain.reports import (
     Totals,
 )
 from antiphon.domain.usage import UsageSource
+from antiphon.domain.values import changed
 from antiphon.store.entries import SqlEntries
 from antiphon.store.usage import SqlUsage
 
@@ -225,7 +225,7 @@ def test_pages_are_sure_where_many_begin_at_once(database):
 
 def test_what_no_database_holds_is_found_as_it_was_kept(database):
     odd = "a\0\ud800"
-    row = replace(entry_at(5, "e1"), end_user=odd, tags={odd: odd, "b": "c"})
+    row = changed(entry_at(5, "e1"), end_user=odd, tags={odd: odd, "b": "c"})
     SqlEntries(database).add([row, entry_at(6, "e2")])
     usage = SqlUsage(database)
     for condition in (Condition(Field.END_USER, odd), Condition(Tag(odd), odd)):
