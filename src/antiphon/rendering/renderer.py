@@ -36,13 +36,18 @@ from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.streams import late, merged, timely
 from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.rendering.toolcalls.calling import Listener, calling
-from antiphon.rendering.turns import Places
+from antiphon.rendering.turns import Bounds, Places, Shares
 from antiphon.rendering.voice import Voice, manner_of
 
 T = TypeVar("T")
 
 MANY = 10_000
 """Tokens to decode above which a thread does it: about two milliseconds."""
+
+
+CHECKS = Bounds(at_once=2, queue=65, queue_per_actor=64, usual=0.1, waiting="constraints")
+"""Constraints of one actor that are checked at once: an engine checks one after the other as they come, and
+may take seconds for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class Renderer:
         self._rules = rules
         self._places = Places(BOUNDS)
         """For long texts that are tokenized."""
+        self._checks = Shares(CHECKS)
+        """For constraints that are checked."""
         self._state = state
         self._generation = generation
         self._prove = prove
@@ -191,7 +198,8 @@ class Renderer:
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [held(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
-            await self._require_constrainable(constraint)
+            async with self._checks.taken(context.actor.id, context.clock):
+                await self._require_constrainable(constraint)
         return fitted
 
     def _tokens(self, actor: Actor, clock: Clock) -> InTurn:

@@ -68,6 +68,11 @@ class Places:
         self._waiting = Waiting(bounds)
         self._running = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has a place or waits for one."""
+        return not self._running
+
     @asynccontextmanager
     async def taken(self, actor: str, clock: Clock) -> AsyncIterator[None]:
         """A place for an actor, kept while the context lasts. Raises Overloaded or EngineBusy where too many
@@ -104,3 +109,23 @@ class Places:
             return
         self._waiting.leave(one)
         one.come.set()
+
+
+class Shares:
+    """Places that each actor has for itself, before work that is done in the order in which it comes: nobody
+    has more there than these."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._of: dict[str, Places] = {}
+
+    @asynccontextmanager
+    async def taken(self, actor: str, clock: Clock) -> AsyncIterator[None]:
+        """As of `Places`."""
+        places = self._of.setdefault(actor, Places(self._bounds))
+        try:
+            async with places.taken(actor, clock):
+                yield
+        finally:
+            if places.idle:
+                self._of.pop(actor, None)
