@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ EACH = 6
 """Requests of each kind, rare ones too, before anything is counted: what is made once is made then."""
 ASKED = 600
 """Between one count and the next, of which there are three: only what grows both times is a leak. Some things
-fill up to a bound: what a database's driver has prepared, or constraints that were understood."""
+fill up to a bound: what a database's driver has prepared, the keys that a decoder has seen, constraints that
+were understood."""
 SHARE, BLOCKS = 0.04, 0.5
 """Objects of one type, and blocks of memory, for each of these requests, by which a process may hold more."""
-ALONE = 300
-"""Requests of a single kind between two counts."""
-SHARE_ALONE, BLOCKS_ALONE = 0.1, 0.25
+ALONE, TIMES = 300, 3
+"""Requests of a single kind between one count and the next, and how often."""
+SHARE_ALONE, BLOCKS_ALONE = 0.25, 0.5
+"""What is kept of every request is one object or block for each at least."""
 KEPT = {"schema", "regex", "tools", "revoked"}
 """Kinds of which something is kept, up to a bound: constraints in the engine's host; keys, which are listed
 when they are revoked."""
@@ -102,14 +105,15 @@ class Holding:
 
 def holdings(place: Place) -> dict[str, Holding]:
     """Of each process but the one that checks constraints, whose words nobody hears."""
-    found = {}
-    for each in processes(place.server):
+    found, server = {}, place.server
+    for each in processes(server):
         if each.name == "checker":
             continue
-        process, before = each.process, len(place.server.records("held"))
+        process = each.process
+        server.lines.clear()  # thousands of records would be read again and again
         process.send_signal(signal.SIGUSR1)
-        wait_for(lambda before=before: len(place.server.records("held")) > before, 20, f"{each.name} counts")
-        said = place.server.records("held")[-1]
+        wait_for(lambda: server.records("held"), 60, f"{each.name} counts")
+        (said,) = server.records("held")
         assert said["pid"] == process.pid
         objects = said["objects"]
         assert isinstance(objects, dict)
@@ -123,10 +127,10 @@ Counts = dict[str, Holding]
 
 
 @contextmanager
-def counted(home: Path) -> Iterator[Traffic]:
-    """Traffic to a server of two HTTP processes, which say what they hold; each kind has been asked for."""
+def counted(home: Path, workers: int) -> Iterator[Traffic]:
+    """Traffic to a server whose processes say what they hold; each kind has been asked for."""
     path = os.pathsep.join(filter(None, (COUNTING, os.environ.get("PYTHONPATH"))))
-    arguments = ("--workers", "2", "--threads", "1")
+    arguments = (f"--workers={workers}", "--threads=1")
     with furnished(home, *arguments, embeds=False, window="day", env={"PYTHONPATH": path}) as place:
         traffic = Traffic(place, callers=16, kind_of=lambda number: EVERY[number % len(EVERY)])
         traffic.run(EACH * len(EVERY))
@@ -141,11 +145,11 @@ def only(kind: Kind, _number: int) -> Kind:
     return kind
 
 
-def held_thrice(traffic: Traffic, requests: int) -> list[Counts]:
-    """What all processes hold now, and after so many requests, and after as many more."""
+def held(traffic: Traffic, requests: int, times: int) -> list[Counts]:
+    """What all processes hold now, and so many times after so many requests."""
     found = []
-    for more in (0, requests, requests):
-        traffic.run(more)
+    for number in range(times + 1):
+        traffic.run(requests if number else 0)
         traffic.place.settle()
         found.append(holdings(traffic.place))
     return found
@@ -162,13 +166,11 @@ def grown(before: Holding, after: Holding, objects: float, blocks: float) -> dic
 
 def leaks(counts: list[Counts], objects: float, blocks: float) -> dict[str, dict[str, int]]:
     """What grew from each count to the next, by process."""
-    first, second, third = counts
     found = {}
-    for name in first:
-        once = grown(first[name], second[name], objects, blocks)
-        again = grown(second[name], third[name], objects, blocks)
-        if both := {kind: again[kind] for kind in once.keys() & again.keys()}:
-            found[name] = both
+    for name in counts[0]:
+        gaps = [grown(now[name], then[name], objects, blocks) for now, then in pairwise(counts)]
+        if always := set.intersection(*(set(gap) for gap in gaps)):
+            found[name] = {kind: gaps[-1][kind] for kind in always}
     return found
 
 
@@ -184,9 +186,9 @@ def remains(holding: Holding) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -> None:
-    with counted(tmp_path) as traffic:
+    with counted(tmp_path, workers=2) as traffic:
         traffic.kind_of = kind_of
-        counts = held_thrice(traffic, ASKED)
+        counts = held(traffic, ASKED, 2)
     first, *_, last = counts
     assert set(last) == {"supervisor", "HTTP process 1", "HTTP process 2", "engine host", "keeper"}
     assert leaks(counts, SHARE * ASKED, BLOCKS * ASKED) == {}
@@ -201,10 +203,11 @@ def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -
 def test_nothing_is_kept_of_any_kind_of_request(tmp_path: Path) -> None:
     """Each by itself: what is kept of a rare kind would be little among all."""
     found = {}
-    with counted(tmp_path) as traffic:
+    with counted(tmp_path, workers=1) as traffic:
         for kind in KINDS:
             traffic.kind_of = partial(only, kind)
-            if leaked := leaks(held_thrice(traffic, ALONE), SHARE_ALONE * ALONE, BLOCKS_ALONE * ALONE):
+            counts = held(traffic, ALONE, TIMES)
+            if leaked := leaks(counts, SHARE_ALONE * ALONE, BLOCKS_ALONE * ALONE):
                 found[kind.ask.__name__] = leaked
     assert {name: leaked for name, leaked in found.items() if name not in KEPT} == {}
 
