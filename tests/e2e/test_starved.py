@@ -42,7 +42,8 @@ def flag(tmp_path: Path) -> Path:
 def replaced(tmp_path: Path, flag: Path) -> Iterator[Server]:
     """A server that runs while its package is being replaced, as long as the flag is there."""
     (tmp_path / "llguidance.py").write_text(STANDIN.format(flag=str(flag), place=str(tmp_path)))
-    with serving("--log-level", "warning", env={"PYTHONPATH": str(tmp_path)}) as server:
+    env = {"PYTHONPATH": str(tmp_path), "ANTIPHON_ENGINE_RESTART_PATIENCE": "60"}
+    with serving("--log-level", "warning", env=env) as server:
         yield server
 
 
