@@ -208,7 +208,7 @@ class TokenRequest:
     """Digest of the adapter to generate with; None is the base model. Never shares a prefix with another."""
     constraint: Constraint | None = None
     """What the completion must look like. Fails closed: without a mask there is no token, and where the
-    engine cannot follow it any further the sequence ends with an EngineError."""
+    engine cannot follow it any further the sequence ends with an error."""
     actor: str = ""
     """Who asks, opaque: actors take turns in the queue."""
     priority: int = 0
