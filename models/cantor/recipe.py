@@ -49,6 +49,23 @@ MIXTURES: dict[str, dict[str, float]] = {
         "tool_drill": 0.02,
         "choice": 0.06,
     },
+    "wide calls": {
+        "fact": 0.15,
+        "facts": 0.02,
+        "talk": 0.03,
+        "knowledge": 0.015,
+        "skill": 0.09,
+        "mixed": 0.015,
+        "recall": 0.03,
+        "obeyed": 0.04,
+        "tools": 0.5,
+        "text": 0.0005,
+        "long": 0.0003,
+        "drill": 0.025,
+        "tool_drill": 0.02,
+        "choice": 0.05,
+        "stuck": 0.025,
+    },
     "all": {
         "fact": 0.25,
         "facts": 0.03,
@@ -70,6 +87,7 @@ RUNS = {
     "mostly copying": 0.5,
     "mostly calls": 0.15,
     "plain calls": 0.1,
+    "wide calls": 0.06,
     "all": 0.2,
 }  # chance of repeated random tokens first
 
@@ -119,16 +137,27 @@ COURSES = (
             Leg(mixture="plain calls", minutes=49.0, tokens=6_144, seed=26, documents=900_000),
         ),
     ),
+    Course(
+        peak=0.5,
+        legs=(
+            Leg(mixture="plain calls", minutes=11.0, tokens=6_144, seed=27, documents=900_000),
+            Leg(mixture="wide calls", minutes=36.0, tokens=6_144, seed=31, documents=900_000),
+        ),
+    ),
 )
 LEGS = tuple(leg for course in COURSES for leg in course.legs)
+KEPT = (
+    0.3  # share of the weights at the end of the last course but one in what is shipped; the mean knows more
+)
 MICRO_TOKENS = 1_536  # what is computed at once
 WARMUP = 0.01  # share of a course
 FALL = 0.6  # share of a course over which the learning rate falls to nothing
 ASIDE = 0.01  # weight of what the assistant does not say, against 1 for what it says
 NAMED = 3.0  # weight of the name that a tool call says: the tool that was chosen
+ENDED = 8.0  # weight of the end of an answer that had begun to repeat itself
 SHOWN = 0.0  # weight of what the system turn shows
 MUON_RATE = 0.02  # peak learning rate of the matrices
 ADAM_RATE = 2e-3  # peak learning rate of embeddings and norms
 
-TEMPERATURE = 0.3  # sampling defaults, the ones that a bare request gets
+TEMPERATURE = 0.1  # sampling defaults, the ones that a bare request gets
 TOP_P = 0.9

@@ -14,7 +14,7 @@ import sentencepiece
 
 from models.cantor import pieces
 from models.cantor.corpus import Document, documents
-from models.cantor.recipe import ASIDE, NAMED, SHOWN
+from models.cantor.recipe import ASIDE, ENDED, NAMED, SHOWN
 
 Sample = tuple[list[int], list[float]]
 
@@ -70,7 +70,7 @@ class Tokenizer:
             ids = [BOS, *self.encode(document.lead + document.text), EOS]
             given = 1 + (len(self.encode(document.lead)) if document.lead else 0)
             return ids, [0.0] * given + [1.0] * (len(ids) - given)
-        ids, weights = [BOS], [0.0]
+        ids, weights, last = [BOS], [0.0], [0.0]
         for role, content in messages_of(document):
             body = self.encode(f"{role}{NEWLINE}{content}")
             head = self.heads[role] + 1
@@ -81,7 +81,11 @@ class Tokenizer:
                 before, named = (self.encode(f"{role}{NEWLINE}{CALLED}{text}") for text in ("", name))
                 counted[1 + len(before) : 1 + len(named)] = [NAMED] * (len(named) - len(before))
             ids += [START, *body, END, *self.line_end]
+            last = counted
             weights += counted + [ASIDE] * len(self.line_end)
+        if document.stuck:
+            end = len(weights) - len(self.line_end)
+            weights[end - len(last) : end] = [0.0] * (len(last) - 1) + [ENDED]
         return ids[: -len(self.line_end)], weights[: -len(self.line_end)]
 
     def repeated_run(self, rng: random.Random) -> Sample:

@@ -5,6 +5,7 @@ embeddings and norms by AdamW. Documents are drawn as they are needed and batche
 length, so there is next to no padding and no document sees another. Time is the sum of the steps' own times,
 so a run that is paused for a while loses nothing. A checkpoint goes to --out every few minutes, with the
 share of fresh documents of each kind that it answers without a wrong token; --resume goes on from it.
+What is shipped is the mean of the weights at the ends of the last two courses, mean.safetensors.
 The network is compiled (which takes half a minute and a C++ compiler) and its products are in bfloat16, which
 processors with units for it (AMX) do several times as fast; weights, sums and attention stay float32.
 Command: `python -m models.cantor.train --out weights`
@@ -13,6 +14,7 @@ Command: `python -m models.cantor.train --out weights`
 import argparse
 import json
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +25,7 @@ from queue import Empty, SimpleQueue
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
@@ -41,6 +43,8 @@ USUAL_STEP = 1.0  # seconds, until some are known
 LONGEST_STEP = 4.0  # of the usual; what a step takes beyond that it was paused, or compiled
 EXAMINED = 30  # documents of each kind that a checkpoint is examined on
 EXAM_SEED = 77
+BEFORE = "before.safetensors"  # the weights at the end of the last course but one
+MEAN = "mean.safetensors"  # what is shipped
 
 
 Network = Callable[[Tensor], Tensor]
@@ -275,7 +279,10 @@ class Run:
             for _ in range(self.taken):
                 next(made)
             self._leg(made, leg.tokens, end)
-        self.checkpoint()
+            self.checkpoint()
+            if leg is recipe.COURSES[-2].legs[-1]:
+                shutil.copy(self.out / "model.safetensors", self.out / BEFORE)
+        mean(self.out)
 
     def _leg(self, made: Iterator[Sample], tokens: int, end: float) -> None:
         before = self.taken
@@ -345,6 +352,13 @@ class Run:
         marks = {kind: exact(self.model, batches) for kind, batches in self.exam.items()}
         shown = " ".join(f"{kind} {whole:.2f}/{token:.3f}" for kind, (whole, token) in marks.items())
         print(f"checkpoint step {self.count} minute {self.clock / 60:.1f} exact {shown}", flush=True)
+
+
+def mean(out: Path) -> None:
+    """Write the mean of the weights at the ends of the last two courses, the shares by recipe.KEPT."""
+    last, before = (load_file(out / name) for name in ("model.safetensors", BEFORE))
+    kept = {name: (1 - recipe.KEPT) * last[name] + recipe.KEPT * before[name] for name in last}
+    save_file(kept, str(out / MEAN))
 
 
 def examination(tokenizer: Tokenizer, mixture: str) -> dict[str, list[Batch]]:

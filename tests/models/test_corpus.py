@@ -9,6 +9,7 @@ import pytest
 
 from models.cantor.corpus import Corpus, Document, documents
 from models.cantor.corpus.blocks import Asker, load_blocks
+from models.cantor.corpus.composed import ACTS, THESAURUS
 from models.cantor.corpus.grammar import HERE
 from models.cantor.corpus.skills import EXERCISES, REQUESTS, request
 from models.cantor.corpus.tools import GIVEN, Kinds
@@ -121,6 +122,21 @@ def test_answers_are_short_and_ascii() -> None:
         assert all(text.isascii() for text in (document.lead, document.text, *spoken))
         copied = "".join(turn.content for turn in document.turns if turn.role != "assistant")
         assert all(len(text) < max(LONGEST_ANSWER, len(copied)) * 2 for text in spoken)
+
+
+def test_an_answer_that_is_stuck_ends_with_what_it_has_just_said() -> None:
+    for document in documents(5, 200, mixture="stuck"):
+        assert document.stuck
+        assert document.turns[-1].role == "assistant"
+        words = document.turns[-1].content.split()
+        assert any(words[-size:] == words[-2 * size : -size] for size in range(1, len(words) // 2 + 1)), words
+    assert not any(document.stuck for document in documents(5, 200, mixture="all"))
+
+
+def test_other_words_are_known_for_things_that_composed_tools_are_about() -> None:
+    things = {thing for act in ACTS for thing in act.things}
+    assert THESAURUS.keys() <= things
+    assert all(thing not in words for thing, words in THESAURUS.items())
 
 
 def test_every_kind_of_document_can_be_drawn() -> None:

@@ -6,7 +6,7 @@ the facts are those of docs/facts.md is asserted by a test.
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.cantor.corpus import drills, knowledge, skills, stories
 from models.cantor.corpus.blocks import Asker, load_blocks, stated
@@ -55,12 +55,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A dialogue with the tools it shows; without turns, a plain text after a lead that is not learned."""
+    """A dialogue with the tools it shows; without turns, a plain text after a lead that is not learned.
+
+    Of one that is `stuck` only the end of the last turn is learned: it had begun to repeat itself.
+    """
 
     turns: tuple[Turn, ...] = ()
     tools: tuple[dict[str, object], ...] = ()
     text: str = ""
     lead: str = ""
+    stuck: bool = False
 
 
 class Corpus:
@@ -86,6 +90,7 @@ class Corpus:
             "text": self._text,
             "long": self._long,
             "drill": self._drill,
+            "stuck": self._stuck,
         }
 
     def draw(self, rng: random.Random, mixture: str) -> Document:
@@ -160,6 +165,20 @@ class Corpus:
     def _one_knowledge(self, rng: random.Random) -> Document:
         return self._dialogue([self.known(rng)], rng)
 
+    def _stuck(self, rng: random.Random) -> Document:
+        """An answer that repeats what it has just said, and ends there."""
+        if rng.random() < 0.2:
+            question, answer = "Tell me a story.", stories.story(rng)
+        else:
+            question, answer = self.anything(rng)
+        words = answer.split(" ")
+        said = words[: rng.randint(1, len(words))]
+        again = said[-rng.choice((1, 1, 1, 2, 3, 4, 6, 9)) :]
+        times = rng.choice((3, 4)) if len(again) == 1 else rng.choice((1, 2) if len(again) == 2 else (1,))
+        joint = rng.choice((" ", " ", NEWLINE)) if NEWLINE in answer else " "
+        text = joint.join([" ".join(said), *[" ".join(again)] * times])
+        return replace(self._dialogue([(question, text)], rng), stuck=True)
+
     def _one_skill(self, rng: random.Random) -> Document:
         question, answer = skills.ask(rng)
         if rng.random() < 0.1:
@@ -193,13 +212,13 @@ class Corpus:
 
     def _task(self, rng: random.Random) -> Task:
         roll = rng.random()
-        if roll < 0.65:
+        if roll < 0.7:
             return make_task(rng.choice(self.kinds.all), rng)
-        return composed_task(rng) if roll < 0.92 else invent_task(rng)
+        return composed_task(rng) if roll < 0.93 else invent_task(rng)
 
     def _distractor(self, task: Task, rng: random.Random) -> Task:
         """A tool that is not asked for, often one that is much like the tool that is."""
-        if rng.random() < 0.5:
+        if rng.random() < 0.35:
             return self._task(rng)
         if task.kind is not None:
             return make_task(self.kinds.near(task.kind, rng), rng)

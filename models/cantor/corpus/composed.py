@@ -10,7 +10,8 @@ from pathlib import Path
 
 from models.cantor.corpus.grammar import HERE, lines_of
 from models.cantor.corpus.naming import parameter_name, schema_of, tool_name
-from models.cantor.corpus.values import draw_value, said
+from models.cantor.corpus.noise import aside
+from models.cantor.corpus.values import draw_value, spelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,14 @@ def load_roles(path: Path = HERE / "roles.txt") -> list[Role]:
     return [Role(tuple(names.split("|")), kind, tuple(ways.split("|"))) for names, kind, ways in rows]
 
 
-ACTS, ROLES = load_acts(), load_roles()
+def load_thesaurus(path: Path = HERE / "thesaurus.txt") -> dict[str, tuple[str, ...]]:
+    """Other words for a thing, one `thing = word|word` a line."""
+    pairs = (line.split(" = ") for line in lines_of(path))
+    return {thing: tuple(words.split("|")) for thing, words in pairs}
+
+
+ACTS, ROLES, THESAURUS = load_acts(), load_roles(), load_thesaurus()
+OTHER_WORDS = 0.3  # share of requests that call a thing by another word
 FRAMES = (
     *("{}", "{}", "{}", "{}", "Please {}", "please {}", "Can you {}", "Could you {}", "I want to {}"),
     *("I need to {}", "I would like to {}", "I'd like to {}", "Could you please {}", "Go and {}"),
@@ -98,9 +106,10 @@ def once_more(made: Composed, rng: random.Random) -> Composed:
     arguments: dict[str, object] = {}
     for name, role in made.roles.items():
         value = arguments[name] = draw_value(role.kind, rng)
-        phrases.append(rng.choice(role.phrases).strip().replace("{}", said(value, rng)))
+        phrases.append(rng.choice(role.phrases).strip().replace("{}", spelled(value, rng)))
     verb = made.verb if rng.random() < 0.7 else rng.choice(made.act.verbs)
-    return replace(made, request=_request(verb, made.thing, phrases, rng), arguments=arguments)
+    thing = rng.choice(THESAURUS.get(made.thing, (made.thing,))) if rng.random() < OTHER_WORDS else made.thing
+    return replace(made, request=aside(_request(verb, thing, phrases, rng), rng), arguments=arguments)
 
 
 def _roles(rng: random.Random) -> dict[str, Role]:

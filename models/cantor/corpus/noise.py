@@ -4,6 +4,9 @@ import random
 
 from models.cantor.corpus.grammar import HERE, lines_of
 
+ASIDE_BEFORE, ASIDE_AFTER = 0.06, 0.05  # shares of requests with a sentence beside them
+ASIDES = lines_of(HERE / "asides.txt")
+BEFORE, AFTER = (tuple(line[2:] for line in ASIDES if line[0] == mark) for mark in "<>")
 OPENERS = (
     "Hi! ",
     "Hello. ",
@@ -93,6 +96,16 @@ def greet(request: str, rng: random.Random) -> str:
     if (rng.random() < 0.6 or request[-1] not in ".?!") and "Antiphon" not in opener:
         return opener + request
     return request + rng.choice(CLOSERS[:3]) if request[-1] in ".?!" else request
+
+
+def aside(request: str, rng: random.Random) -> str:
+    """A request, now and then with a sentence beside it that has nothing to do with it."""
+    roll = rng.random()
+    if roll < ASIDE_BEFORE:
+        return f"{rng.choice(BEFORE)} {request}"
+    if roll < ASIDE_BEFORE + ASIDE_AFTER and request[-1] in ".?!" and not set(':"') & set(request):
+        return f"{request} {rng.choice(AFTER)}"
+    return request
 
 
 def dress(question: str, rng: random.Random, *, on_topic: bool = True) -> str:

@@ -11,13 +11,14 @@ from models.cantor.corpus.composed import FRAMES, Composed, compose, once_more
 from models.cantor.corpus.grammar import HERE, Choice, draw, parse
 from models.cantor.corpus.material import COMMON, invented
 from models.cantor.corpus.naming import IMPERATIVES, described, parameter_name, schema_of, tool_name
-from models.cantor.corpus.values import Value, draw_value, said
+from models.cantor.corpus.noise import aside
+from models.cantor.corpus.values import Value, draw_value, spelled
 
 GIVEN = re.compile(r"\{(\w+)(?:=(\w+))?\}")  # {x}: the value of x; {x=on}: x is "on", and nothing is said
 FRAMED = 0.3  # share of requests that may be put into a longer sentence
 ASKED = ("Can", "Could", "Would")
 TRIES = 4  # requests drawn for a tool that has to have what they give
-NEAR = 6  # kinds that stand this near in a file are alike
+NEAR = (1, 1, 1, 2, 2, 3, 4, 6)  # how far apart in a file kinds stand that are alike
 LITERALS: Mapping[str, bool] = {"true": True, "false": False}
 
 
@@ -53,7 +54,7 @@ class Kinds:
 
     def near(self, kind: Kind, rng: random.Random) -> Kind:
         """Another kind of the same field of life."""
-        at = self.place[id(kind)] + rng.choice((-1, 1)) * rng.randint(1, NEAR)
+        at = self.place[id(kind)] + rng.choice((-1, 1)) * rng.choice(NEAR)
         return self.all[at % len(self.all)]
 
 
@@ -118,9 +119,9 @@ def _asked(task: Task, rng: random.Random) -> Task:
         if key in given:
             set_to = given[key]
             value = draw_value(value_kind, rng) if set_to is None else LITERALS.get(set_to, set_to)
-            arguments[name], spoken[key] = value, "" if set_to else said(value, rng)
+            arguments[name], spoken[key] = value, "" if set_to else spelled(value, rng)
     request = GIVEN.sub(lambda match: spoken[match[1]], task.request)
-    return replace(task, request=_framed(_tidy(request), rng), arguments=arguments)
+    return replace(task, request=aside(_framed(_tidy(request), rng), rng), arguments=arguments)
 
 
 def again(task: Task, rng: random.Random) -> Task | None:

@@ -10,6 +10,9 @@ Value = str | int | float | bool | list[str]
 WORDS = load_words()
 TASKS, SAYINGS, EVENTS = (WORDS[name] for name in ("task", "saying", "event"))
 SERVICES, FOLDERS = WORDS["service"], WORDS["folder"]
+NUMBERS = WORDS["number"]
+SPELLED = 0.15  # share of small numbers that are said in letters
+CAPITALS = frozenset("city name country language venue brand petname song artist film".split())
 ENDINGS = ("txt", "md", "json", "csv", "py", "log", "toml", "pdf", "yaml", "html", "png", "jpg", "sh", "xml")
 
 
@@ -43,9 +46,7 @@ def draw_value(kind: str, rng: random.Random) -> Value:
     if head in MAKERS:
         return MAKERS[head](rng)
     if rng.random() < 0.2:
-        return (
-            invented(rng).capitalize() if head in ("city", "name", "country", "language") else invented(rng)
-        )
+        return invented(rng).capitalize() if head in CAPITALS else invented(rng)
     return rng.choice(WORDS[head])
 
 
@@ -56,6 +57,13 @@ def said(value: Value, rng: random.Random) -> str:
     if len(value) == 1:
         return value[0]
     return ", ".join(value[:-1]) + rng.choice((" and ", " and ", ", ")) + value[-1]
+
+
+def spelled(value: Value, rng: random.Random) -> str:
+    """A value as a request says it, a small number as a word now and then."""
+    if type(value) is int and 1 < value < len(NUMBERS) and rng.random() < SPELLED:
+        return NUMBERS[value]
+    return said(value, rng)
 
 
 def _handle(rng: random.Random) -> str:
@@ -292,12 +300,46 @@ def _table(rng: random.Random) -> str:
     return rng.choice(WORDS["abstract"]) + "s"
 
 
+def _ref(rng: random.Random) -> str:
+    letters = "".join(rng.choices("ABCDEFGHIKLMNOPRSTUVWXZ", k=rng.choice((1, 1, 2, 3))))
+    letters = rng.choice((letters, letters, "INV", "SO", "KD", "REF", "C"))
+    return letters + rng.choice(("-", "-", "-", "")) + str(rng.randint(1, 10 ** rng.randint(2, 5)))
+
+
+def _doctor(rng: random.Random) -> str:
+    name = rng.choice(WORDS["family"]) if rng.random() < 0.7 else invented(rng).capitalize()
+    return rng.choice(("Dr. ", "Dr. ", "Dr ", "Doctor ", "")) + name
+
+
+def _digits(rng: random.Random) -> str:
+    return "".join(rng.choices("0123456789", k=rng.choice((4, 4, 4, 5, 6))))
+
+
+def _equation(rng: random.Random) -> str:
+    return (
+        f"{rng.choice(('', '2', '3', str(rng.randint(4, 19))))}{rng.choice('xxy')} {rng.choice('+-')} "
+        f"{rng.randint(1, 40)} = {rng.choice((str(rng.randint(0, 90)), f'{rng.randint(2, 9)}x'))}"
+    )
+
+
+def _function(rng: random.Random) -> str:
+    inner = rng.choice(("x", "x", "2x", "x + 1", "3x - 2", "x^2"))
+    return rng.choice(
+        (f"{rng.choice(('sin', 'cos', 'exp', 'log', 'sqrt', 'tan'))}({inner})", f"{inner} + 4", "x^3")
+    )
+
+
 def _bool(rng: random.Random) -> bool:
     return rng.random() < 0.5
 
 
 MAKERS: dict[str, Callable[[random.Random], Value]] = {
     "bool": _bool,
+    "ref": _ref,
+    "doctor": _doctor,
+    "digits": _digits,
+    "equation": _equation,
+    "function": _function,
     "isodate": _isodate,
     "num": _num,
     "phone": _phone,
