@@ -17,11 +17,11 @@ import pytest
 from benchmarks.memory import CALLERS, MOST, REQUESTS, growth_of, measured, processes
 from tests.e2e.furnished import Place, furnished
 from tests.e2e.server import wait_for
-from tests.e2e.traffic import KINDS, RARE, Kind, Traffic, kind_of
+from tests.e2e.traffic import KINDS, Kind, Traffic, kind_of
 
 COUNTING = str(Path(__file__).parent / "counting")
 EACH = 6
-"""Requests of each kind, rare ones too, before anything is counted: what is made once is made then."""
+"""Requests of each kind before anything is counted: what is made once is made then."""
 ASKED = 600
 """Between one count and the next, of which there are three: only what grows both times is a leak. Some things
 fill up to a bound: what a database's driver has prepared, the keys that a decoder has seen, constraints that
@@ -132,12 +132,9 @@ def counted(home: Path, workers: int) -> Iterator[Traffic]:
     path = os.pathsep.join(filter(None, (COUNTING, os.environ.get("PYTHONPATH"))))
     arguments = (f"--workers={workers}", "--threads=1")
     with furnished(home, *arguments, embeds=False, window="day", env={"PYTHONPATH": path}) as place:
-        traffic = Traffic(place, callers=16, kind_of=lambda number: EVERY[number % len(EVERY)])
-        traffic.run(EACH * len(EVERY))
+        traffic = Traffic(place, callers=16, kind_of=lambda number: KINDS[number % len(KINDS)])
+        traffic.run(EACH * len(KINDS))
         yield traffic
-
-
-EVERY = (*KINDS, RARE)
 
 
 def only(kind: Kind, _number: int) -> Kind:
