@@ -10,8 +10,8 @@ import asyncio
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from antiphon.domain.context import Clock
@@ -86,10 +86,12 @@ class Succession:
         self._over.set()
         await self._remote.aclose()
 
-    async def ready(self) -> None:
-        """Waits until this process counts, or can ask who does."""
-        while not self.available:  # noqa: ASYNC110 - either of two
-            await asyncio.sleep(HEIR_PAUSE_S)
+    async def ready(self, within: float) -> None:
+        """Waits until this process counts, or can ask who does; at most so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not self.available:  # noqa: ASYNC110 - either of two
+                    await asyncio.sleep(HEIR_PAUSE_S)
 
     @property
     def counts(self) -> bool:
@@ -177,13 +179,20 @@ class Succession:
         return self._local
 
 
-def _opened(path: str) -> int | None:
-    """A file whose lock may be taken; None where it cannot be made, as on a full disk."""
+@contextmanager
+def _opened(path: str) -> Iterator[int | None]:
+    """A file whose lock may be taken, and is let go of at the end; None where it cannot be made, as on a full
+    disk."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as problem:
         record("limits_not_offered", logging.WARNING, problem=os.strerror(problem.errno or 0))
-        return None
+        yield None
+        return
+    try:
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def _taken(lock: int | None) -> bool:
@@ -203,21 +212,14 @@ async def succeeding(
 ) -> AsyncIterator[Succession]:
     """The limits of this process while the context lasts; afterwards those of the process that has taken its
     place. `within`: seconds that another may take to be asked; then the context begins all the same."""
-    lock = _opened(f"{path}{LOCK_SUFFIX}")
     limiter = Succession(str(path), clock, counting)
-    try:
+    with _opened(f"{path}{LOCK_SUFFIX}") as lock:
         async with task_group() as group:
             turns = group.create_task(limiter.take_turns(lock))
             try:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(within):
-                        await limiter.ready()
+                await limiter.ready(within)
                 yield limiter
             finally:
                 await limiter.aclose()
-                if limiter.counts:
-                    await asyncio.wait([turns], timeout=3 * BEQUEATHED_S)
+                await asyncio.wait([turns], timeout=3 * BEQUEATHED_S if limiter.counts else 0)
                 turns.cancel()
-    finally:
-        if lock is not None:
-            os.close(lock)
