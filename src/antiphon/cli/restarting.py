@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from antiphon.cli.home import home_of
-from antiphon.cli.running import Running, path_of, running_at, running_of
+from antiphon.cli.processes import Unproved, is_here, tell
+from antiphon.cli.running import Running, running_at, running_of
 from antiphon.cli.terminal import shown
 
 SIGNAL = signal.SIGUSR2
@@ -20,8 +22,8 @@ def run(pid: int | None) -> int:
     """The exit status: 0 when every process was replaced by one that serves."""
     home = home_of(os.environ, Path.home())
     try:
-        problem = _restarted(home, _chosen(running_of(home), home, pid))
-    except LookupError as unknown:
+        problem = _restarted(*_chosen(running_of(home), home, pid))
+    except (LookupError, Unproved) as unknown:
         problem = str(unknown.args[0])
     except KeyboardInterrupt:
         return 130
@@ -31,37 +33,39 @@ def run(pid: int | None) -> int:
     return 1
 
 
-def _chosen(found: list[Running], home: Path, pid: int | None) -> Running:
-    """The one that is meant. Raises LookupError."""
-    named = [each for each in found if pid in (None, each.pid)]
-    if len(named) == 1:
-        return named[0]
-    listed = ", ".join(f"{each.pid} ({each.url})" for each in found)
+def _chosen(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
+    """The one that is meant, with its file. Raises LookupError."""
     if not found:
         raise LookupError(
             f"no server of {home} is running here as this user; ANTIPHON_HOME names another home"
         )
-    if named:
+    listed = ", ".join(f"{each.process.pid} ({each.url})" for each in found.values())
+    named = [(path, each) for path, each in found.items() if pid in (None, each.process.pid)]
+    if not named:
+        raise LookupError(f"the server {pid} is not of {home}; there are {listed}")
+    here = [each for each in named if is_here(each[1].process)]
+    if len(here) > 1:
         raise LookupError(f"several servers of {home} are running: choose one with --pid; there are {listed}")
-    raise LookupError(f"the server {pid} is not of {home}; there are {listed}")
+    return (here or named)[0]
 
 
-def _restarted(home: Path, server: Running) -> str | None:
-    """Why it failed; None where every process was replaced."""
+def _restarted(file: Path, server: Running) -> str | None:
+    """Why it failed; None where every process was replaced. Raises Unproved."""
+    pid = server.process.pid
     try:
-        os.kill(server.pid, SIGNAL)
-    except (ProcessLookupError, PermissionError) as problem:
-        return f"the server {server.pid} cannot be told: {os.strerror(problem.errno or 0)}"
+        tell(server.process, file, SIGNAL)
+    except OSError as problem:
+        return f"the server {pid} cannot be told: {os.strerror(problem.errno or 0)}"
     print(f"antiphon: replacing {_processes(server)} of {server.url}", file=sys.stderr)
     end = time.monotonic() + PATIENCE_S * server.workers
     while time.monotonic() < end:
-        now = running_at(path_of(home, server.pid))
+        now = running_at(file)
         if now is None:
-            return f"the server {server.pid} ended meanwhile; its log says why"
+            return f"the server {pid} ended meanwhile; its log says why"
         if now.rounds > server.rounds:
             return now.problem and f"what served goes on serving: {now.problem}"
         time.sleep(PAUSE_S)
-    return f"the server {server.pid} says nothing of a restart; its log may"
+    return f"the server {pid} says nothing of a restart; its log may"
 
 
 def _processes(server: Running) -> str:

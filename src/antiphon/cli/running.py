@@ -4,12 +4,17 @@ lives, and in which it says how its last rolling restart went."""
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from antiphon.cli.processes import Process, this_process
+
 PREFIX, SUFFIX = "server-", ".json"
+UNLOCKED = ".new"
+"""What a file's name ends with until its lock is held: nobody looks for it yet."""
 SIZE = 2_048
 """Bytes of the file: it is always written whole, in one go."""
 LONGEST = 500
@@ -20,8 +25,8 @@ LONGEST = 500
 class Running:
     """A server that serves."""
 
-    pid: int
-    """Of its supervisor."""
+    process: Process
+    """Its supervisor."""
     url: str
     workers: int
     rounds: int = 0
@@ -39,7 +44,8 @@ class Notice:
 
     def serves(self, url: str, workers: int) -> None:
         """The server is ready."""
-        self._say(Running(os.getpid(), url, workers))
+        with suppress(OSError):  # who cannot say which process it is, is not found
+            self._say(Running(this_process(), url, workers))
 
     def replaced(self, problem: str | None) -> None:
         """A rolling restart has ended; `problem`: why it failed."""
@@ -57,25 +63,25 @@ class Notice:
 def noticed(home: Path) -> Iterator[Notice]:
     """This process's file while the context lasts. Where none can be made it is not found, and serves all the
     same."""
-    path = home / f"{PREFIX}{os.getpid()}{SUFFIX}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sweep(home)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        path, descriptor = _locked(home)
     except OSError:
         yield Notice(-1)
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield Notice(descriptor)
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
         os.close(descriptor)
 
 
-def running_of(home: Path) -> list[Running]:
-    """The servers of a home that serve now."""
-    return [running for path in _files(home) if (running := running_at(path)) is not None]
+def running_of(home: Path) -> Mapping[Path, Running]:
+    """The servers of a home that serve now, by their files."""
+    found = ((path, running_at(path)) for path in _files(home))
+    return {path: running for path, running in found if running is not None}
 
 
 def running_at(path: Path) -> Running | None:
@@ -84,14 +90,27 @@ def running_at(path: Path) -> Running | None:
         with path.open("rb") as file:
             if not _held(file.fileno()):
                 return None
-            return Running(**json.loads(file.read()))
-    except (OSError, ValueError, TypeError):
+            said = json.loads(file.read())
+            return Running(**{**said, "process": Process(**said["process"])})
+    except (OSError, ValueError, TypeError, LookupError):
         return None
 
 
-def path_of(home: Path, pid: int) -> Path:
-    """The file of a server."""
-    return home / f"{PREFIX}{pid}{SUFFIX}"
+def _locked(home: Path) -> tuple[Path, int]:
+    """A new file, and its descriptor, which holds its lock. Two servers may have one number, in two
+    containers, and whoever finds the file finds it locked. Raises OSError."""
+    path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
+    unlocked = path.with_name(path.name + UNLOCKED)
+    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(path)
+    except OSError:
+        os.close(descriptor)
+        with suppress(OSError):
+            unlocked.unlink()
+        raise
+    return path, descriptor
 
 
 def _files(home: Path) -> list[Path]:
@@ -109,7 +128,7 @@ def _held(descriptor: int) -> bool:
 
 
 def _sweep(home: Path) -> None:
-    """Removes what servers left that were killed."""
+    """Removes what servers left that were killed: no file without a lock will ever get one."""
     for path in _files(home):
         with suppress(OSError), path.open("rb") as file:
             if not _held(file.fileno()):
