@@ -15,7 +15,10 @@ def named(text: str) -> list[tuple[str, str]]:
 
 def is_there(file: str, test: str) -> bool:
     path = ROOT / file
-    return path.is_file() and re.search(rf"def {test or 'test_'}", path.read_text("utf-8")) is not None
+    return (
+        path.is_file()
+        and re.search(rf"def {test + '[(]' if test else 'test_'}", path.read_text("utf-8")) is not None
+    )
 
 
 def test_every_rule_names_tests_that_are_there() -> None:
@@ -31,4 +34,5 @@ def test_a_test_that_is_gone_is_found() -> None:
         ("tests/architecture/source.py", "none"),
         ("tests/a.py", ""),
     ]
-    assert not is_there("tests/architecture/source.py", "none") and not is_there("tests/a.py", "")
+    assert is_there("tests/architecture/source.py", "expect_none")
+    assert not is_there("tests/architecture/source.py", "expect") and not is_there("tests/a.py", "")

@@ -75,7 +75,7 @@ def test_a_new_key_with_limits_is_one_request(antiphon: Run, server: Scripted) -
         ("requests", "as requests=600/minute"),
         ("requests=5", "say requests=5/minute, day, week or month"),
         ("requests=5/hour", "minute, day, week or month"),
-        ("concurrent=4/day", "leave concurrent=4/day out"),
+        ("concurrent=4/day", "leave /day out"),
         ("requests=1.5/day", "must be an integer"),
         ("cost=much/day", "must be a decimal"),
     ],

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from antiphon.domain.tenancy import KeyKind
+from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.bodies import Bodies
 from antiphon.testing import Answer
@@ -46,6 +46,24 @@ async def test_a_caller_that_fills_the_room_shuts_nobody_else_out(tmp_path):
         assert {task.result().status for task in held} == {200, 429}
         assert server.edge.bodies.held == 0
         assert (await server.asked(mallory, CHAT, padded(largest))).status == 200
+
+
+async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
+    gate = asyncio.Event()
+    async with keyed(tmp_path) as server:
+        largest, room = server.edge.settings.max_body_bytes, server.edge.settings.max_bodies_bytes
+        server.engine.answer = lambda request: Answer(gate=gate)
+        user, token = await server.person(Role.MEMBER)
+        tokens = [token, *[await server.token(KeyKind.ACCESS_TOKEN, user=user) for _ in range(3)]]
+        async with asyncio.TaskGroup() as group:
+            asked = [server.asked(token, CHAT, padded(largest)) for token in tokens * 2]
+            held = [group.create_task(each) for each in asked]
+            async with asyncio.timeout(60):
+                while sum(task.done() for task in held) < 4 or server.edge.bodies.held < room / 2:
+                    await asyncio.sleep(0.002)
+            assert server.edge.bodies.held <= room / 2
+            gate.set()
+        assert {task.result().status for task in held} == {200, 429}
 
 
 def test_one_body_alone_may_take_all_the_room_and_others_what_is_left_in_equal_parts():

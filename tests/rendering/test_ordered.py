@@ -73,13 +73,32 @@ async def test_who_sends_many_long_texts_keeps_nobody_else_waiting(generates):
 async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
     engine, places, clock = Slow(), Places(BOUNDS), FakeClock()
     text = [TextPiece("ada " * LONG_TEXT)]
-    tokens = InTurn(engine, places, actor("ada"), clock)
+
+    async def ask():
+        await InTurn(engine, places, actor("ada"), clock).tokenize(text, False)
+
     async with asyncio.TaskGroup() as group:
-        jobs = [group.create_task(tokens.tokenize(text, False)) for _ in range(1 + BOUNDS.queue_per_actor)]
+        jobs = [group.create_task(ask()) for _ in range(1 + BOUNDS.queue_per_actor)]
         await settled()
         with pytest.raises(Overloaded, match="long texts of yours wait") as refused:
-            await tokens.tokenize(text, False)
+            await ask()
         assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.usual
         for job in jobs:
             job.cancel()
     assert len(engine.begun) == 1
+
+
+async def test_a_request_of_many_long_texts_waits_as_one():
+    """So that a few of the largest requests for vectors are not too many."""
+    engine, places, clock = Slow(), Places(BOUNDS), FakeClock()
+    async with asyncio.TaskGroup() as group:
+        for name in ("ada", "bob"):
+            tokens = InTurn(engine, places, actor("all"), clock)
+            text = [TextPiece(f"{name} " * LONG_TEXT)]
+            for _ in range(BOUNDS.queue_per_actor):
+                group.create_task(tokens.tokenize(text, False))
+        await settled()
+        for _ in range(2 * BOUNDS.queue_per_actor):
+            engine.let.release()
+    assert len(engine.begun) == 2 * BOUNDS.queue_per_actor
+    assert engine.begun[:4] == ["ada", "bob", "ada", "bob"]

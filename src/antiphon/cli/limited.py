@@ -18,24 +18,30 @@ def asked(text: str) -> Card:
             f"cost=12.50/month or concurrent=4; counted are {', '.join(Measure)}"
         )
     measure = Measure(name)
-    require_window(measure, window or None, f"{name}={amount}/")
+    require_window(measure, window or None, "/", f"{name}={amount}")
     said: Card = {"measure": name, "amount": units(measure, amount)}
     return said | ({"window": window} if window else {})
 
 
-def require_window(measure: Measure, window: str | None, said: str) -> None:
-    """Raises SettingsError where a measure is counted in another time than is said. `said`: what stands
-    before the window where a caller says one."""
+def require_window(measure: Measure, window: str | None, mark: str, said: str = "") -> None:
+    """Raises SettingsError where a measure is counted in another time than is said. `mark`: what
+    stands before the window where a caller says one; `said`: what stands before that."""
     if measure is Measure.CONCURRENT and window is not None:
-        raise SettingsError(f"{measure} is counted at once: leave {said}{window} out")
+        raise SettingsError(f"{measure} is counted at once: leave {mark}{window} out")
     if measure is not Measure.CONCURRENT and window not in set(Window):
         windows = f"{', '.join(list(Window)[:-1])} or {list(Window)[-1]}"
-        raise SettingsError(f"{measure} is counted in a time: say {said}{windows}")
+        raise SettingsError(f"{measure} is counted in a time: say {said}{mark}{windows}")
 
 
 def units(measure: Measure, amount: str) -> int:
     """As the server counts: of cost nano-units. Raises CallFailed."""
-    counted = nanos(amount) if measure is Measure.COST else int(amount) if amount.isdecimal() else None
+    counted = (
+        nanos(amount)
+        if measure is Measure.COST
+        else int(amount)
+        if amount.isascii() and amount.isdecimal()
+        else None
+    )
     if counted is None:
         taken = "a decimal, as 12.50" if measure is Measure.COST else "an integer"
         raise CallFailed(f"{amount} is no amount of {measure}: it must be {taken}")

@@ -65,6 +65,11 @@ class Actor(Value, frozen=True):
         """Whether the operator calls."""
         return self.kind is ActorKind.ADMIN
 
+    @property
+    def caller(self) -> str:
+        """Who takes turns and leaves room as one: a user, whatever the tokens, else a key."""
+        return self.user if self.kind is ActorKind.USER and self.user else self.id
+
     def may_use(self, model: str) -> bool:
         """Whether the key is for this model."""
         return self.grant.models is None or matches(self.grant.models, model)

@@ -211,7 +211,7 @@ class Gate:
         declared = int(exchange.headers.get(b"content-length", (b"0",))[0])
         if declared > self._limit:
             raise self._too_large()
-        actor = exchange.actor.id if self._told_apart else None
+        actor = exchange.actor.caller if self._told_apart else None
         with self._bodies.account(self._most, actor) as account:
             account.expect(declared)
             exchange.body = await self._read(scope, receive, account)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     """A `TaskGroup` that an error leaves as itself, not inside an ExceptionGroup.
 
-    For groups whose tasks raise nothing, so that the error is the body's own and its caller can name it.
+    So that the caller can name it; of several it is the first.
     """
     try:
         async with asyncio.TaskGroup() as group:

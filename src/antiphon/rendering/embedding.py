@@ -1,7 +1,6 @@
 """From texts to vectors over a token engine: tokenizing, what must fit, and gathering what comes. Shortens no
 text."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
@@ -17,6 +16,7 @@ from antiphon.domain.embedding import (
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
+from antiphon.ipc.tasks import task_group
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.ordered import Tokens
 from antiphon.rendering.prompts import require_known, whole
@@ -43,7 +43,7 @@ async def embedded(
     if context.sizing is not None:
         await context.sizing.sized(sum(map(len, texts)), 0)
     parts: list[bytes] = []
-    async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.id))) as events:
+    async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.caller))) as events:
         async for event in events:
             if isinstance(event, Vectors):
                 parts.append(event.values)
@@ -71,7 +71,9 @@ async def _tokenized(tokens: Tokens, facts: Facts, inputs: Sequence[RawPrompt]) 
 
     found: list[tuple[int, ...]] = []
     for start in range(0, len(inputs), AT_ONCE):
-        found += await asyncio.gather(*map(ids, inputs[start : start + AT_ONCE]))
+        async with task_group() as group:
+            jobs = [group.create_task(ids(given)) for given in inputs[start : start + AT_ONCE]]
+        found += [job.result() for job in jobs]
     return found
 
 

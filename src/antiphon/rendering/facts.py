@@ -150,7 +150,7 @@ def seen(facts: Facts, prompt: Prompt, helper: Helper | None, actor: Actor) -> F
     notation = thinking.notation_of(source, facts.families.reasoning)
     if notation is None and known is not None:
         notation = known.notation
-    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper, actor.id)
+    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
     return replace(facts, template=own)
 
 

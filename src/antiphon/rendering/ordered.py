@@ -2,6 +2,7 @@
 the other: callers take turns for it, so that one who sends many keeps nobody else waiting. Short texts pass
 by."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,19 +26,21 @@ class Tokens(Protocol):
 
 
 class InTurn:
-    """An engine's tokenizer, for one actor."""
+    """An engine's tokenizer, for one request: its long texts take their turns one after the other, so that a
+    request of many waits where a request of one does."""
 
-    __slots__ = ("_actor", "_clock", "_engine", "_places")
+    __slots__ = ("_actor", "_clock", "_engine", "_one", "_places")
 
     def __init__(self, engine: TokenEngine, places: Places, actor: Actor, clock: Clock) -> None:
         self._engine = engine
         self._places = places
         self._actor = actor
         self._clock = clock
+        self._one = asyncio.Lock()
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         """Raises Overloaded or EngineBusy where too many long texts wait."""
         if sum(len(piece.text) for piece in pieces) <= LONG_TEXT:
             return await self._engine.tokenize(pieces, add_bos)
-        async with self._places.taken(self._actor.id, self._clock):
+        async with self._one, self._places.taken(self._actor.caller, self._clock):
             return await self._engine.tokenize(pieces, add_bos)

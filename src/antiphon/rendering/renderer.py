@@ -198,7 +198,7 @@ class Renderer:
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [held(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
-            async with self._checks.taken(context.actor.id, context.clock):
+            async with self._checks.taken(context.actor.caller, context.clock):
                 await self._require_constrainable(constraint)
         return fitted
 
@@ -224,7 +224,7 @@ class Renderer:
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
             cache_salt=self._salt(request, context),
             adapter=adapter,
-            actor=context.actor.id,
+            actor=context.actor.caller,
             priority=request.priority,
         )
 
