@@ -2,18 +2,19 @@
 counted twice."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from antiphon.domain.context import SystemClock
-from antiphon.domain.limits import Amounts, Measure, Window
+from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited
 from antiphon.keeper import succession as module
 from antiphon.keeper.succession import Succession, succeeding
 from antiphon.limits.local import LocalLimiter
+from antiphon.limits.seeding import Seeds, Taken
 from tests.engines.host.linked import short_directory
 from tests.limits.limits import ONE, limit, tokens
 
@@ -43,10 +44,10 @@ class Processes:
         self._path, self._stack = path, stack
         self._ends: dict[Succession, Callable[[], Awaitable[None]]] = {}
 
-    async def begun(self) -> Succession:
+    async def begun(self, seeds: Seeds | None = None) -> Succession:
         own = await self._stack.enter_async_context(AsyncExitStack())
         clock = SystemClock()
-        made = succeeding(self._path, clock, lambda: LocalLimiter(clock), PATIENCE)
+        made = succeeding(self._path, clock, lambda: LocalLimiter(clock, seeds), PATIENCE)
         limiter = await own.enter_async_context(made)
         self._ends[limiter] = own.aclose
         return limiter
@@ -172,6 +173,57 @@ async def test_after_the_death_of_the_old_one_what_runs_in_the_new_one_counts(pr
     assert await left(new) == [70, 70, 2]
     new.settle("mine", tokens(1))
     assert await left(new) == [99, 99, 3]
+
+
+class Ledger:
+    """What is asked of it is read at once, and answered when that is released."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[tuple[float, int]]] = {}
+        self.read, self.released = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, limits: Sequence[Limit]) -> Taken:
+        taken = {each.id: tuple(self.rows.get(each.id, ())) for each in limits}
+        self.read.set()
+        await self.released.wait()
+        return taken
+
+
+async def test_after_a_death_what_ends_while_the_ledger_is_read_counts_too(processes, monkeypatch):
+    old, ledger, clock = await processes.begun(), Ledger(), SystemClock()
+    new = await processes.begun(ledger)
+    others = [limit(100, Measure.OUTPUT_TOKENS, Window.DAY, id_="other")]
+    await new.reserve("runs", ALL, tokens(10))
+    await new.reserve("ends", ALL, tokens(30))
+    await new.reserve("ends unread", others, tokens(40))
+    ledger.rows = {DAY.id: [(clock.wall(), 5)]}
+    await processes.kill(old, monkeypatch)
+    await ledger.read.wait()
+    for claim, row in (("ends", DAY.id), ("ends unread", others[0].id)):
+        ledger.rows.setdefault(row, []).append((clock.wall(), 20))
+        new.settle(claim, tokens(20))
+    assert not new.counts
+    ledger.released.set()
+    await soon(lambda: new.counts)
+    assert await left(new) == [70, 65, 2]
+    assert (await new.standing(others))[0].remaining <= 80
+    new.settle("runs", tokens(10))
+    assert await left(new) == [70, 65, 3]
+
+
+async def test_what_could_not_be_left_to_the_one_that_waits_is_said(processes, monkeypatch, caplog):
+    monkeypatch.setattr(module, "BEQUEATHED_S", 0.2)
+    old = await processes.begun()
+    new = await processes.begun()
+    monkeypatch.setattr(new._remote, "_leave", lambda: None)  # it hangs
+    await processes.end(old)
+    await soon(lambda: new.counts)
+    assert [each.levelname for each in caplog.records if each.message == "limits_not_bequeathed"] == [
+        "WARNING"
+    ]
+    caplog.clear()
+    await processes.end(new)
+    assert "limits_not_bequeathed" not in caplog.messages, "nobody waited"
 
 
 async def test_a_new_one_that_never_serves_changes_nothing(processes):

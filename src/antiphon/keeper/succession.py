@@ -115,7 +115,7 @@ class Succession:
         estate = self._remote.inherited
         local, began = self._counting(), self._clock.wall()
         if estate is None:
-            await self._restored(local)
+            await self._restored(local, began)
         else:
             for part in estate:
                 local.inherit(part)
@@ -133,8 +133,11 @@ class Succession:
             if estate:
                 keeper.tasks.create_task(self._tidied(keeper, estate))
             await self._over.wait()
+            waits = bool(keeper.sessions)
             if await keeper.bequeath(BEQUEATHED_S):
                 record("limits_bequeathed", logging.DEBUG)
+            elif waits:
+                record("limits_not_bequeathed", logging.WARNING)
 
     async def _locked(self, lock: int | None) -> bool:
         """Whether it is this process's turn now that nobody counts: first that of who was left what was
@@ -149,11 +152,15 @@ class Succession:
                 return True
         return False
 
-    async def _restored(self, local: LocalLimiter) -> None:
-        """Has claims count that stand in this process, after the death of who counted them."""
+    async def _restored(self, local: LocalLimiter, began: float) -> None:
+        """Has claims count that stand in this process, after the death of who counted them, and those that
+        ended since this moment: the ledger may have been read before they were in it."""
         for id_, claim in tuple(self._remote.claims.items()):
             if id_ in self._remote.claims:
                 await local.restore(id_, claim.limits, claim.amounts)
+        for each in self._remote.ended:  # others may end meanwhile, and are looked at too
+            if each.at >= began:
+                await local.restore(each.id, each.claim.limits, each.claim.amounts)
 
     def _turn(self, local: LocalLimiter) -> None:
         """Counts from now on; what ended while nobody could be told is settled first."""
