@@ -159,5 +159,5 @@ SHOWN = 0.0  # weight of what the system turn shows
 MUON_RATE = 0.02  # peak learning rate of the matrices
 ADAM_RATE = 2e-3  # peak learning rate of embeddings and norms
 
-TEMPERATURE = 0.1  # sampling defaults, the ones that a bare request gets
+TEMPERATURE = 0.0  # sampling defaults, the ones that a bare request gets
 TOP_P = 0.9
