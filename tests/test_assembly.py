@@ -73,6 +73,8 @@ class Hosted(ScriptedTokenEngine):
 
     def note_adapters(self, _: object) -> None: ...
 
+    def lose(self, _: str, __: str) -> None: ...
+
 
 @pytest.mark.parametrize(("sharing", "shared"), [("project", False), ("server", True)])
 async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shared: bool) -> None:

@@ -145,13 +145,14 @@ async def refuse_statement(server, text):
         assert (await server.asked(server.admin, asked)).status in (400, 404), path
     for query in (
         "audit?target=",
-        "usage?project=",
         "usage/entries?model=",
         "usage/entries?tag:a=",
         "limits?target=",
     ):
         answer = await server.asked(server.admin, f"{ROOT}/{query}{quoted}")
         assert answer.status == 200 and not answer.json()["data"], query
+    answer = await server.asked(server.admin, f"{ROOT}/usage?project={quoted}")
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert (await server.asked(server.admin, f"{ROOT}/usage?by={quoted}")).status == 400
     assert (await server.asked(server.admin, f"{ROOT}/audit?before={quoted}")).status == 400
 

@@ -282,7 +282,7 @@ class Padding(Retold):
     def told(self, event):
         if not isinstance(event, Usage):
             return [event]
-        return [replace(event, completion_tokens=event.completion_tokens + 1)]
+        return [structs.replace(event, completion_tokens=event.completion_tokens + 1)]
 
 
 class Unbilled(Retold):
