@@ -354,10 +354,10 @@ def test_at_the_end_what_does_not_finish_gets_an_error_event_from_every_process(
     with serving(cwd=tmp_path) as server:
         started: list[object] = []
 
+        endless = json.dumps(LONG | {"n": 8, "ignore_eos": True})
+
         def stream(line: Line) -> str:
-            line.connection.request(
-                "POST", "/v1/completions", json.dumps(LONG | {"n": 8}), {"content-type": "application/json"}
-            )
+            line.connection.request("POST", "/v1/completions", endless, {"content-type": "application/json"})
             reply = line.connection.getresponse()
             started.append(reply.read(1))
             return reply.read().decode()
