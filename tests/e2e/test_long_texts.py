@@ -16,7 +16,8 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WIDE = {"type": "object", "properties": {"a": {"enum": list(range(100_000))}}}
 SHORT: dict[str, Any] = {"model": "cantor", "prompt": "The hen", "max_tokens": 1}
 STATED = 0.1
-"""Seconds within which 99 of 100 questions for the server's health are answered, on an idle machine."""
+"""Seconds within which 99 of 100 questions for the server's health are answered, on an idle machine; one that is shared gets ten
+times as long."""
 
 
 def chat(content: str, **more: Any) -> bytes:
@@ -55,11 +56,10 @@ def sent(server: Server, path: str, body: bytes) -> int:
 def test_health_is_told_while_the_largest_texts_are_read(server: Server) -> None:
     with server.client() as client, ThreadPoolExecutor(1) as threads:
         ask = partial(client.get, "/health")
-        alone = waits(client, ask, lambda: True)
         large = threads.submit(lambda: [sent(server, *each) for each in LARGEST])
         beside = waits(client, ask, large.done)
         assert large.result()[:5] == [400] * 5
-    assert beside[len(beside) * 99 // 100] < max(STATED, 5 * alone[-1]), beside[-5:]
+    assert beside[len(beside) * 99 // 100] < 10 * STATED, beside[-5:]
 
 
 def test_a_short_prompt_waits_for_no_long_one(server: Server) -> None:
