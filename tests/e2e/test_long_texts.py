@@ -16,8 +16,8 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WIDE = {"type": "object", "properties": {"a": {"enum": list(range(100_000))}}}
 SHORT: dict[str, Any] = {"model": "cantor", "prompt": "The hen", "max_tokens": 1}
 STATED = 0.1
-"""Seconds within which 99 of 100 questions for the server's health are answered, on an idle machine; one that is shared gets ten
-times as long."""
+"""Seconds within which 99 of 100 questions for the server's health are answered, on an idle machine; one that
+is shared gets ten times as long."""
 
 
 def chat(content: str, **more: Any) -> bytes:
