@@ -18,14 +18,15 @@ from antiphon.domain.constraint import Constraint, ConstraintKind
 IDS = 131_072
 TURNS = 51
 
+PROPERTIES = {
+    "name": {"type": "string", "maxLength": 10},
+    "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    "city": {"enum": ["Paris", "London"]},
+}
 PERSON = {
     "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 10},
-        "age": {"type": "integer", "minimum": 0, "maximum": 99},
-        "city": {"enum": ["Paris", "London"]},
-    },
-    "required": ["name", "age", "city"],
+    "properties": PROPERTIES,
+    "required": list(PROPERTIES),
     "additionalProperties": False,
 }
 SCHEMAS = {

@@ -1,5 +1,5 @@
-"""What values are made of of which every request makes several: a frozen dataclass takes three to five times
-as long to make, and the garbage collector looks at each."""
+"""The base of values of which every request makes several: a frozen dataclass takes three to five times as
+long to make, and the garbage collector looks at each."""
 
 from msgspec import Struct, field
 from msgspec.structs import fields
