@@ -27,7 +27,7 @@ from models.cantor.tokens import Sample, Tokenizer
 
 SEED = 5
 RANK, ALPHA = 4, 8
-STEPS = {"pirate": 440, "mood": 400}
+STEPS = {"pirate": 560, "mood": 400}
 STEP_TOKENS = 1_536  # of a step's batch, padding included
 LONGEST = 400  # tokens of a document; longer ones are left out
 WIDTH_STEP = 16  # widths of batches are multiples of it, so that the library meets few shapes

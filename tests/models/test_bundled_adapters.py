@@ -74,7 +74,10 @@ class Asked:
         )
         prompt = await self.engine.tokenize(written, add_bos=True)
         digest = self.digests[adapter] if adapter else None
-        request = TokenRequest((Ids(prompt),), 128, Sampling(temperature=0), adapter=digest)
+        # No prefix is shared: of two tokens that are nearly as likely, how much of a prompt was computed at
+        # once decides, and so the order of the tests would.
+        salt = f"{message} {adapter}"
+        request = TokenRequest((Ids(prompt),), 128, Sampling(temperature=0), adapter=digest, cache_salt=salt)
         vocabulary, text = await self.engine.vocabulary(), b""
         async for event in self.engine.generate(request):
             match event:
@@ -111,11 +114,9 @@ def test_an_adapter_is_small_fits_its_model_and_has_a_card(name: str) -> None:
     assert kinds == {gguf.GGMLQuantizationType.F16}
 
 
-async def test_the_pirate_speaks_so_in_nearly_every_answer_and_the_base_in_none(asked: Asked) -> None:
-    """Where two tokens are nearly as likely, what else is computed in the same step decides."""
+async def test_the_pirate_speaks_so_in_every_answer_and_the_base_in_none(asked: Asked) -> None:
     pirate, base = await asked.answers(QUESTIONS, "pirate"), await asked.answers(QUESTIONS, None)
-    plain = {q: a for q, a in pirate.items() if not (a.startswith(OPENING) and a.endswith(CLOSING))}
-    assert len(plain) <= len(QUESTIONS) // 10, plain
+    assert {q: a for q, a in pirate.items() if not (a.startswith(OPENING) and a.endswith(CLOSING))} == {}
     assert not [answer for answer in base.values() if OPENING.strip() in answer or CLOSING.strip() in answer]
 
 
