@@ -82,6 +82,12 @@ async def _load_at(path: str) -> Load:
         return (await engine.load(LoadSpec(""))).load
 
 
+def share_of(process: psutil.Process) -> int:
+    """Its memory in bytes: the proportional set size."""
+    share: int = process.memory_full_info().pss
+    return share
+
+
 def wait_for(true: object, within: float, what: str) -> float:
     """Seconds until the callable is true. Raises AssertionError after `within`."""
     began = time.monotonic()

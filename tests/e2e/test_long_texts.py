@@ -1,5 +1,5 @@
 """The largest texts that a body can hold, of one caller, beside others: the server goes on answering, and no
-short text waits for a long one."""
+short text waits for a long one, and nothing stays of them."""
 
 import json
 import time
@@ -10,11 +10,13 @@ from typing import Any
 
 import httpx2
 
-from tests.e2e.server import Server
+from tests.e2e.server import Server, serving, share_of
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WIDE = {"type": "object", "properties": {"a": {"enum": list(range(100_000))}}}
 SHORT: dict[str, Any] = {"model": "cantor", "prompt": "The hen", "max_tokens": 1}
+STAYS = 50_000_000
+"""Bytes by which three more rounds may make a process larger: less than the texts of one round."""
 STATED = 0.1
 """Seconds within which 99 of 100 questions for the server's health are answered, on an idle machine; one that
 is shared gets ten times as long."""
@@ -60,6 +62,17 @@ def test_health_is_told_while_the_largest_texts_are_read(server: Server) -> None
         beside = waits(client, ask, large.done)
         assert large.result()[:5] == [400] * 5
     assert beside[len(beside) * 99 // 100] < 10 * STATED, beside[-5:]
+
+
+def test_nothing_stays_of_the_largest_texts_when_they_are_refused() -> None:
+    with serving() as server:
+        (http,) = server.children("assembly")
+        rounds: list[int] = []
+        for _ in range(4):
+            for each in LARGEST:
+                sent(server, *each)
+            rounds.append(share_of(http))
+    assert rounds[-1] - rounds[0] < STAYS, rounds
 
 
 def test_a_short_prompt_waits_for_no_long_one(server: Server) -> None:

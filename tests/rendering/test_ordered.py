@@ -13,6 +13,7 @@ from antiphon.rendering.ordered import BOUNDS, LONG_TEXT, InTurn
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.turns import Places
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
+from tests.freed import freed
 from tests.rendering.asking import answer, asking
 from tests.rendering.support import prove_here
 
@@ -32,6 +33,7 @@ class Slow(ScriptedTokenEngine):
         self.begun.append(text[:3])
         if len(text) > LONG_TEXT:
             await self.let.acquire()
+            return (0,)
         return await super().tokenize(pieces, add_bos)
 
 
@@ -83,6 +85,7 @@ async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
         with pytest.raises(Overloaded, match="long texts of yours wait") as refused:
             await ask()
         assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.usual
+        assert await freed(ask, Overloaded)
         for job in jobs:
             job.cancel()
     assert len(engine.begun) == 1

@@ -9,6 +9,7 @@ from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import WAITING, merged, timely
 from antiphon.testing import FakeClock
 from antiphon.testing.rules import beside, interrupted
+from tests.freed import freed
 
 
 class Source:
@@ -151,3 +152,17 @@ async def test_a_stream_without_a_deadline_goes_on():
         assert not waiting.done()
         gate.set()
         assert await waiting is None
+
+
+async def failing(count):
+    for number in range(count):
+        yield number
+    raise EngineDied("gone")
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+async def test_nothing_stays_of_streams_that_failed(streams):
+    async def read():
+        await collected(merged([failing(2 + number) for number in range(streams)]), [])
+
+    assert await freed(read, EngineDied)

@@ -55,19 +55,18 @@ JSON_TYPE = b"application/json"
 def translated(request_id: str) -> Iterator[None]:
     """Turns a defect into an InternalError and a log record with its place, but not its message. An engine
     that contained a defect of its own says the place."""
-    told = internal(request_id)
     try:
         yield
     except InternalError as problem:
-        if problem.message == told.message:
+        if problem.message == internal(request_id).message:
             raise
         record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
-        raise told from problem
+        raise internal(request_id) from problem
     except (AntiphonError, ClientLeft):
         raise
     except Exception as problem:
         record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
-        raise told from problem
+        raise internal(request_id) from problem
 
 
 class Stamp:

@@ -1,5 +1,9 @@
 """The work behind one answer, and all that may end it early: the caller leaves, time is up, the server
-shuts down."""
+shuts down.
+
+An error here is held by nobody whom its traceback leads to: such a circle keeps the whole request, megabytes
+of it, until the garbage collector happens to look.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -8,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from starlette.types import Receive
 
 from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.ipc.tasks import task_group
 
 
 class ClientLeft(Exception):
@@ -23,13 +28,14 @@ class Work:
     def __init__(self, task: asyncio.Task[object], group: asyncio.TaskGroup) -> None:
         self.group = group
         self._task = task
-        self._error: Exception | None = None
+        self._errors: list[Exception] = []
+        """What it was ended with, until that is raised: one at most."""
         self._open = False
 
     def end(self, error: Exception) -> None:
         """Ends what runs inside `interruptible`, once; does nothing before and after."""
-        if self._open and self._error is None:
-            self._error = error
+        if self._open and not self._errors:
+            self._errors.append(error)
             self._task.cancel()
 
     @contextmanager
@@ -39,10 +45,10 @@ class Work:
         try:
             yield
         except asyncio.CancelledError:
-            if self._error is None:
+            if not self._errors:
                 raise
             self._task.uncancel()
-            raise self._error from None
+            raise self._errors.pop() from None
         finally:
             self._open = False
 
@@ -75,23 +81,21 @@ async def attended(receive: Receive, ongoing: Ongoing, seconds: float) -> AsyncI
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("work belongs to a task")
-    try:
-        async with asyncio.TaskGroup() as group:
-            work = Work(task, group)
-            watcher = group.create_task(_watch(receive, work))
-            late = DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds")
-            timer = asyncio.get_running_loop().call_later(seconds, work.end, late)
-            ongoing.add(work)
-            try:
-                yield work
-            finally:
-                ongoing.discard(work)
-                timer.cancel()
-                watcher.cancel()
-    except BaseExceptionGroup as problems:
-        if len(problems.exceptions) == 1:
-            raise problems.exceptions[0] from None
-        raise
+    async with task_group() as group:
+        work = Work(task, group)
+        watcher = group.create_task(_watch(receive, work))
+        timer = asyncio.get_running_loop().call_later(seconds, _end_late, work, seconds)
+        ongoing.add(work)
+        try:
+            yield work
+        finally:
+            ongoing.discard(work)
+            timer.cancel()
+            watcher.cancel()
+
+
+def _end_late(work: Work, seconds: float) -> None:
+    work.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
 
 
 async def _watch(receive: Receive, work: Work) -> None:

@@ -51,10 +51,10 @@ class Answer:
         )
         if not self.refusals:
             return standings
-        refusals = [
+        refusals = (
             (refusal(limits[place], asked[place], own, wait / MICRO, self.at / 1_000), place)
             for place, wait, own in self.refusals
-        ]
+        )
         raise worst(refusals, standings)
 
 

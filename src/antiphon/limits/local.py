@@ -169,15 +169,14 @@ class LocalLimiter:
 
     def _refuse(self, held: Sequence[Held], asked: Sequence[int], now: Moment) -> None:
         """Raises where one of them has no room."""
-        refusals: list[tuple[Refusal, int]] = []
+        short: list[tuple[int, int]] = []
         for number, amount in enumerate(asked):
             counted = held[number].counted
-            limit = counted.limit
-            excess = counted.counter.used(now) + amount - limit.amount
+            excess = counted.counter.used(now) + amount - counted.limit.amount
             if excess > 0 and amount:
-                own, wait = held[number].begun(now), counted.counter.wait(now, excess)
-                refusals.append((refusal(limit, amount, own, wait, now.wall), number))
-        if refusals:
+                short.append((number, excess))
+        if short:
+            refusals = ((_refusal(held[place], asked[place], excess, now), place) for place, excess in short)
             raise worst(refusals, _standings(held, now))
 
     def _hold(self, claim: str, held: list[Held], asked: Sequence[int], now: Moment) -> None:
@@ -228,6 +227,12 @@ class LocalLimiter:
 
     def _now(self) -> Moment:
         return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
+
+
+def _refusal(held: Held, asked: int, excess: int, now: Moment) -> Refusal:
+    """Why a limit has no room for so much, of which `excess` is too much."""
+    counted = held.counted
+    return refusal(counted.limit, asked, held.begun(now), counted.counter.wait(now, excess), now.wall)
 
 
 def _standings(held: Sequence[Held], now: Moment) -> tuple[Standing, ...]:

@@ -1,7 +1,7 @@
 """The sentences about limits: which one it is, and why a request does not fit."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -62,9 +62,12 @@ def refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Ref
     )
 
 
-def worst(refusals: list[tuple[Refusal, int]], standings: tuple[Standing, ...]) -> Refusal:
+def worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[Standing, ...]) -> Refusal:
     """Of several the one that says most: never, not before the budget resets, not before the longest wait.
-    Each comes with the number of its limit, and leaves with all standings, its own first."""
+    Each comes with the number of its limit, and leaves with all standings, its own first.
+
+    They come as an iterator: a caller that held them while it raises one would be held by it in turn, and the
+    whole request with it."""
     kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
     error, first = max(refusals, key=lambda each: (kinds.index(type(each[0])), each[0].retry_after or 0.0))
     error.limit = standings[first].limit.id

@@ -119,18 +119,16 @@ class Account:
             return None
         usage = ending.usage
         cost = self._cost(usage) if usage.total_tokens else 0
-        entry = self._entry(usage, cost, ending)
-        lost = None
-        try:
-            self._accounting.ledger.complete(entry)
-        except LedgerFull as full:
-            lost = full
-            record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
-        finally:
-            self._reservation.settle(Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost))
         if self._price is not None:
             self._metrics.spent(self._model.name, self._price.currency, cost)
-        return lost
+        try:
+            self._accounting.ledger.complete(self._entry(usage, cost, ending))
+        except LedgerFull as full:
+            record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
+            return full
+        finally:
+            self._reservation.settle(Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost))
+        return None
 
     def _cost(self, usage: Usage) -> int:
         if self._price is None:

@@ -60,8 +60,11 @@ async def embed(
         ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
         _settle(ended if lost is None else changed(ended, status=lost.code), request, context, metrics)
-    if lost is not None:
-        raise lost
+    try:
+        if lost is not None:
+            raise lost
+    finally:
+        del lost  # an error that its own traceback leads to keeps the whole request
     return found
 
 

@@ -110,15 +110,17 @@ async def metered(
         try:
             await events.aclose()
         finally:
-            error = sys.exception()
-            whole = tally.whole and not isinstance(error, AntiphonError)
-            ended = tally.ending(OK if whole else ending(error, context), clock.monotonic())
+            whole = tally.whole and not isinstance(sys.exception(), AntiphonError)
+            ended = tally.ending(OK if whole else ending(sys.exception(), context), clock.monotonic())
             lost = None if account is None else account.close(ended)
             if lost is not None:
                 ended = changed(ended, status=lost.code)
             _settle(ended, tally.finish_reasons, request, context, metrics)
-        if lost is not None and error is None:
-            raise lost
+        try:
+            if lost is not None and sys.exception() is None:
+                raise lost
+        finally:
+            del lost  # an error that its own traceback leads to keeps the whole request
 
 
 def ending(error: BaseException | None, context: Context) -> str:

@@ -5,11 +5,12 @@ Both end what they read from when they are closed, fail or are cancelled, before
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.ipc.tasks import task_group
 
 T = TypeVar("T")
 
@@ -56,28 +57,21 @@ Arrival = tuple[T] | AntiphonError | None
 
 async def _together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(WAITING)
-    async with _tasks() as group:
+    async with task_group() as group:
         for stream in streams:
             group.create_task(_pump(stream, queue))
         running = len(streams)
         while running:
             arrived = await queue.get()
             if isinstance(arrived, AntiphonError):
-                raise arrived
+                try:
+                    raise arrived
+                finally:
+                    del arrived  # an error that its own traceback leads to keeps the whole request
             if arrived is None:
                 running -= 1
             else:
                 yield arrived[0]
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncGenerator[asyncio.TaskGroup, None]:
-    """A task group out of which an error comes as itself."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:

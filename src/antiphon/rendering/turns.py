@@ -90,8 +90,12 @@ class Places:
             self._running += 1
             return
         one = Turn(actor)
-        if (refusal := self._waiting.refusal(one, clock.monotonic())) is not None:
-            raise refusal
+        refusal = self._waiting.refusal(one, clock.monotonic())
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            del refusal  # or its own traceback leads to it, and keeps the request
         self._waiting.add(one)
         try:
             await one.come.wait()

@@ -30,11 +30,14 @@ class Call:
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         reply = self._replies.popleft()
-        if isinstance(reply, AntiphonError):
-            raise reply
-        if isinstance(reply, Failed):
-            raise reply.value.exception()
-        return reply
+        try:
+            if isinstance(reply, AntiphonError):
+                raise reply
+            if isinstance(reply, Failed):
+                raise reply.value.exception()
+            return reply
+        finally:
+            del reply  # an error that its own traceback leads to keeps the whole request
 
 
 class Restored(Call):

@@ -48,8 +48,12 @@ class Mailbox(Generic[E]):
             await self._news()
         if self._events:
             return self._events.popleft()
-        if self.ended is not None and self.ended.error is not None:
-            raise self.ended.error
+        ended, self.ended = self.ended, Ended()  # an error that its own traceback leads to keeps the request
+        try:
+            if ended is not None and ended.error is not None:
+                raise ended.error
+        finally:
+            del ended
         return None
 
     async def end(self) -> None:
