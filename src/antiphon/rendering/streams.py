@@ -62,16 +62,22 @@ async def _together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerato
             group.create_task(_pump(stream, queue))
         running = len(streams)
         while running:
-            arrived = await queue.get()
-            if isinstance(arrived, AntiphonError):
-                try:
-                    raise arrived
-                finally:
-                    del arrived  # an error that its own traceback leads to keeps the whole request
-            if arrived is None:
+            item = await _next(queue)
+            if item is None:
                 running -= 1
             else:
-                yield arrived[0]
+                yield item[0]
+
+
+async def _next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
+    """The next item, or None where a stream has ended. Raises the error that ended one."""
+    arrived = await queue.get()
+    try:
+        if isinstance(arrived, AntiphonError):
+            raise arrived
+        return arrived
+    finally:
+        del arrived  # an error that its own traceback leads to keeps the whole request
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
