@@ -65,6 +65,10 @@ class StopStrings:
                 pending.append(following)
 
 
+NO_STOPS = StopStrings(())
+"""Of all requests without any."""
+
+
 def step(state: _State, character: str, root: _State) -> _State:
     """Where a character leads."""
     while character not in state.next:

@@ -10,7 +10,7 @@ from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, Stop
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.reasoning.counting import Thoughts
-from antiphon.rendering.stops import StopFilter, StopStrings
+from antiphon.rendering.stops import NO_STOPS, StopFilter, StopStrings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def manner_of(request: GenerationRequest, facts: Facts) -> Manner:
     return Manner(
         pieces=facts.spelt if output.show_special else facts.pieces,
         silent=asked if named else facts.ends | asked,
-        stops=StopStrings(output.stop, output.include_stop),
+        stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOPS,
         deaf=sampling.min_tokens or 0,
         ids=output.token_ids,
     )
