@@ -181,7 +181,7 @@ async def test_more_scores_than_memory_holds_are_refused_before_any_is_made():
     await engine.profile()
     prompt = RawPrompt(tokens=(20,) * 4000)
     for output in ({"echo": True, "max_tokens": 4000}, {"max_tokens": 4096, "best_of": 128}):
-        with pytest.raises(InvalidValue, match=r"log-probabilities, and 8,388,608 are the most") as refused:
+        with pytest.raises(InvalidValue, match=r"log-probabilities, and 1,048,576 are the most") as refused:
             await answer(engine, asking(*(prompt,) * 60, logprobs=20, **output))
         assert refused.value.param == "logprobs" and not tokens.requests
 

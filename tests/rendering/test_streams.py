@@ -160,9 +160,11 @@ async def failing(count):
     raise EngineDied("gone")
 
 
-@pytest.mark.parametrize("streams", [1, 3])
-async def test_nothing_stays_of_streams_that_failed(streams):
+@pytest.mark.parametrize(("streams", "apart"), [(1, 0), (3, 0), (3, 1)])
+async def test_nothing_stays_of_streams_that_failed(streams, apart):
+    """All at once too: one error is raised, and nobody comes for the others."""
+
     async def read():
-        await collected(merged([failing(2 + number) for number in range(streams)]), [])
+        await collected(merged([failing(2 + apart * number) for number in range(streams)]), [])
 
     assert await freed(read, EngineDied)

@@ -25,8 +25,9 @@ MOST_CUT = 1 << 20
 """Characters of a prompt that is longer than the context, where the caller asked to have it cut: what does
 not count is tokenized all the same."""
 
-MOST_SCORES = 1 << 23
-"""Log-probabilities of one answer, alternatives included: some 250 megabytes of JSON."""
+MOST_SCORES = 1 << 20
+"""Log-probabilities of one answer, alternatives included: some 30 megabytes of JSON. 50,000 tokens with 20
+alternatives each are within it."""
 
 LARGE_CONVERSATION = 20_000
 """Characters, with 200 for each message, above which a template runs in a thread: about one millisecond."""

@@ -81,12 +81,13 @@ async def _next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
 
 
 async def _pump(stream: AsyncGenerator[T, None], queue: asyncio.Queue[Arrival[T]]) -> None:
-    """Carries one stream over. Its error goes the same way: raised here, it would cancel whoever reads."""
+    """Carries one stream over. Its error goes the same way: raised here, it would cancel whoever reads. And
+    without its traceback, which leads here and to the queue: nobody may come for it."""
     try:
         async with aclosing(stream):
             async for item in stream:
                 await queue.put((item,))
     except AntiphonError as error:
-        await queue.put(error)
+        await queue.put(error.with_traceback(None))
     else:
         await queue.put(None)
