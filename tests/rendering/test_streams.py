@@ -1,6 +1,7 @@
 """Merging and deadlines: order, errors, back-pressure, and that everything is closed, whoever leaves."""
 
 import asyncio
+from weakref import ref
 
 import pytest
 
@@ -9,7 +10,7 @@ from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import WAITING, merged, timely
 from antiphon.testing import FakeClock
 from antiphon.testing.rules import beside, interrupted
-from tests.freed import freed
+from tests.freed import Held, freed
 
 
 class Source:
@@ -154,17 +155,20 @@ async def test_a_stream_without_a_deadline_goes_on():
         assert await waiting is None
 
 
-async def failing(count):
-    for number in range(count):
-        yield number
-    raise EngineDied("gone")
-
-
 @pytest.mark.parametrize(("streams", "apart"), [(1, 0), (3, 0), (3, 1)])
 async def test_nothing_stays_of_streams_that_failed(streams, apart):
     """All at once too: one error is raised, and nobody comes for the others."""
+    held = []
+
+    async def failing(count):
+        its = Held()
+        held.append(ref(its))
+        for number in range(count):
+            yield number
+        raise EngineDied("gone")
 
     async def read():
         await collected(merged([failing(2 + apart * number) for number in range(streams)]), [])
 
     assert await freed(read, EngineDied)
+    assert [its() for its in held] == [None] * streams
