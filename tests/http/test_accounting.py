@@ -4,6 +4,7 @@ that are stopped, and entries written before an answer's last bytes."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from antiphon.errors import BudgetExceeded
 from antiphon.http.standings import NAMES, duration, limit_headers
 from antiphon.testing import Answer
 from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
-from tests.pipeline.books import Books, limit
+from tests.pipeline.books import PRICE, Books, limit
 
 FIREWORKS = "/fireworks/inference/v1/completions"
 FIREWORKS_CHAT = "/fireworks/inference/v1/chat/completions"
@@ -168,6 +169,48 @@ async def test_metrics_count_refusals_by_kind_and_cost_and_name_nobody():
     refused = 'antiphon_limit_refusals_total{subject="key",measure="requests",window="minute"} 1'
     assert refused in page and 'antiphon_cost_total{model="m",currency="USD"} 32' in page
     assert "secret-limit" not in page and 'anonymous"' not in page
+
+
+async def test_where_cost_is_limited_a_model_without_a_price_is_refused_in_every_dialects_way():
+    """A budget that counts nothing would let everything through."""
+    for amount in (0, 1_000_000):
+        books = Books(limit(Measure.COST, amount, Window.MONTH), prices=())
+        async with serving(accounting=books.accounting) as served:
+            replies = [
+                await served.ask(path, body | streaming)
+                for path, body in ((TEXT, PROMPT), (CHAT, HELLO), (FIREWORKS, PROMPT), (EMPOWER, HELLO))
+                for streaming in ({}, {"stream": True})
+            ]
+        assert [reply.status for reply in replies] == [403] * 8
+        for reply in replies:
+            said = reply.body.decode()
+            assert (
+                "the model m has no price" in said
+                and "per month for the key anonymous; the operator adds a price" in said
+            )
+            assert "permission_denied" in said.lower()
+        assert books.limiter.calls == [] and books.ledger.intents == {} and served.engine.streams == []
+
+
+async def test_what_costs_nothing_by_its_price_fits_a_budget_of_nothing():
+    free = replace(PRICE, input=0, cached=None, output=0)
+    books = Books(limit(Measure.COST, 0, Window.MONTH), prices=(free,))
+    async with serving(accounting=books.accounting) as served:
+        assert (await served.ask(TEXT, PROMPT)).status == 200
+    assert books.ledger.entry.price == PRICE.id
+
+
+async def test_a_limit_of_cost_that_does_not_hold_for_a_request_asks_for_no_price():
+    """One of other models, of another caller, or of no cost; and a price that ended is none."""
+    budget = limit(Measure.COST, 5, Window.MONTH)
+    ended = replace(PRICE, until=1)
+    for others in (replace(budget, models="n*"), replace(budget, target="key-2"), limit(Measure.TOKENS)):
+        books = Books(others, prices=(ended,))
+        async with serving(accounting=books.accounting) as served:
+            assert (await served.ask(TEXT, PROMPT)).status == 200
+        assert books.ledger.entry.price is None
+    async with serving(accounting=Books(replace(budget, models="m*"), prices=(ended,)).accounting) as served:
+        assert (await served.ask(TEXT, PROMPT)).status == 403
 
 
 # --- in flight ----------------------------------------------------------------------------------------------

@@ -8,13 +8,16 @@ what it took.
 import logging
 
 from antiphon.domain.context import Context
+from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry
-from antiphon.domain.limits import Amounts
+from antiphon.domain.limits import Amounts, Measure
+from antiphon.domain.money import decimal
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import Value
 from antiphon.engines.registry import Model
-from antiphon.errors import LedgerFull
+from antiphon.errors import LedgerFull, PermissionDenied
 from antiphon.pipeline.reserve import BOUNDLESS, NOTHING, Accounting, Reservation
+from antiphon.pipeline.rules import Rules
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
@@ -66,7 +69,7 @@ class Account:
         metrics: Metrics,
     ) -> None:
         """`asked`: the model as the caller spelt it. `is_bounded`: whether the caller said how much output
-        there may be."""
+        there may be. Raises PermissionDenied where a limit of cost holds and nobody knows what it costs."""
         rules, now = accounting.rulebook.rules, context.clock.wall()
         self._accounting = accounting
         self._model = model
@@ -81,6 +84,8 @@ class Account:
         self.is_admitted = False
         """Whether there is an entry."""
         self._price = rules.price_of(model.name, int(now))
+        if self._price is None:
+            _require_countable(rules, context.actor, model.name)
         self.granted = UNSIZED
         """Output tokens that may be made; at more of them `grow` is to be asked."""
         limits = rules.limits_of(context.actor, model.name)
@@ -169,6 +174,18 @@ class Account:
             end_user=origin.end_user,
             tags=origin.tags,
         )
+
+
+def _require_countable(rules: Rules, actor: Actor, model: str) -> None:
+    """Raises PermissionDenied where a limit counts cost and the model has no price: everything would pass."""
+    for limit in rules.limits_of(actor, model):
+        if limit.measure is Measure.COST:
+            raise PermissionDenied(
+                f"the model {model} has no price here, and a limit in cost holds, which could not count it: "
+                f"{decimal(limit.amount)} per {limit.window} for the {limit.subject} {limit.target}; the "
+                "operator adds a price, 0 where it is free (antiphon prices add)",
+                param="model",
+            )
 
 
 def _milliseconds(seconds: float | None) -> int | None:

@@ -44,7 +44,8 @@ class Pipeline:
     ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """Entering is cheap; the work runs as the iterator is read; leaving ends it, wherever it stands.
 
-        Raises ModelNotFound, and PermissionDenied for a model that the caller's key is not for.
+        Raises ModelNotFound, and PermissionDenied for a model that the caller's key is not for, or that has
+        no price where a limit of cost holds.
         """
         asked = request.model
         model = resolve(self.models, asked, context.actor)
