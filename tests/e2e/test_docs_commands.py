@@ -13,7 +13,7 @@ import typer
 from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
 
 from antiphon.cli.main import app
-from antiphon.settings import load
+from antiphon.settings import declared, load
 from tests.cli.conftest import bare_environment
 from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
 from tests.e2e.server import Server
@@ -144,3 +144,30 @@ def test_every_link_of_the_pages_leads_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name} names {target}"
+
+
+def section(page: str, heading: str) -> str:
+    """What stands under a heading, up to the next."""
+    text = (ROOT / page).read_text("utf-8")
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_no_page_denies_what_is_built() -> None:
+    missing = " ".join(re.findall(r"\*\*(.*?)\*\*", section("docs/faq.md", "What is not built yet?")))
+    missing += section("docs/engines.md", "Not built").partition("Encoders make vectors")[0]
+    assert "Reranking" in missing and "Graphics processors" in missing
+    built = "key|user|project|budget|limit|ledger|encoders|embedding|adapter|grammar|tool|worker"
+    assert re.findall(rf"(?i)\b(?:{built})s?\b", missing) == []
+
+
+def test_the_questions_name_every_setting_that_has_the_server_connect() -> None:
+    connections = (ROOT / "docs" / "faq.md").read_text("utf-8").partition("What does it send home?")[2]
+    for section_of, name in (
+        ("hub", "endpoint"),
+        ("lora", "repositories"),
+        ("keys", "store"),
+        ("limits", "url"),
+        ("oidc", "issuer"),
+    ):
+        variable = next(env for each, env, _, _ in declared(section_of) if each == name)
+        assert variable in connections.partition("Where is my data?")[0], variable
