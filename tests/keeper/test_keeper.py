@@ -59,9 +59,9 @@ async def test_two_workers_share_a_limit_and_a_refusal_says_all_that_the_keeper_
         standings = [each for each in refused.value.standings if isinstance(each, Standing)]
         assert [each.limit for each in standings] == [requests, few]
         with pytest.raises(LargerThanLimit) as larger:
-            await other.extend("2", tokens(101))
+            await other.extend("2", [requests, few], tokens(101))
         assert larger.value.limit == few.id
-        (_, standing) = await other.extend("2", tokens(40))
+        (_, standing) = await other.extend("2", [requests, few], tokens(40))
         assert standing.remaining == 60
         other.settle("2", tokens(10))
         (asked,) = await other.standing([few])

@@ -86,7 +86,7 @@ async def test_the_new_one_asks_the_old_one_and_counts_by_itself_when_that_has_e
     assert not new.counts and new.available
     assert await left(new) == [75, 75, 2]
     await new.reserve("mine", ALL, tokens(30))
-    await old.extend("runs", tokens(10))
+    await old.extend("runs", ALL, tokens(10))
     assert await left(old) == await left(new) == [35, 35, 1]
     with pytest.raises((RateLimited, BudgetExceeded)):
         await new.reserve("too much", ALL, tokens(36))
@@ -94,7 +94,7 @@ async def test_the_new_one_asks_the_old_one_and_counts_by_itself_when_that_has_e
     await processes.end(old)
     await soon(lambda: new.counts)
     assert await left(new) == [40, 40, 2]
-    await new.extend("mine", tokens(40))
+    await new.extend("mine", ALL, tokens(40))
     assert await left(new) == [0, 0, 2]
     new.settle("mine", tokens(1))
     assert await left(new) == [69, 69, 3]
@@ -112,7 +112,7 @@ async def test_what_is_asked_and_settled_at_the_handover_itself_counts_once(proc
         while made < 300:
             claim = f"{name}-{made}"
             await new.reserve(claim, [many, AT_ONCE], tokens(1))
-            await new.extend(claim, tokens(1))
+            await new.extend(claim, [many, AT_ONCE], tokens(1))
             await asyncio.sleep(0)
             new.settle(claim, tokens(1))
             made += 1

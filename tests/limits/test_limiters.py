@@ -63,7 +63,7 @@ async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock
     hundred = limit(100, OUTPUT)
     await limiter.reserve("a", [hundred], tokens(60))
     clock.advance(30)
-    await limiter.extend("a", tokens(40))
+    await limiter.extend("a", [hundred], tokens(40))
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [hundred], tokens(1))
     await ended(limiter, "a", tokens(70))  # 60 of the beginning stay, 10 of what came later
@@ -89,8 +89,8 @@ async def test_a_refused_extension_changes_nothing(limiter):
     await limiter.reserve("other", [hundred], tokens(10))
     await limiter.reserve("a", [hundred], tokens(50))
     with pytest.raises(RateLimited):
-        await limiter.extend("a", tokens(41))
-    assert (await limiter.extend("a", tokens(40)))[0].remaining == 0
+        await limiter.extend("a", [hundred], tokens(41))
+    assert (await limiter.extend("a", [hundred], tokens(40)))[0].remaining == 0
 
 
 async def test_settling_twice_or_what_nobody_claimed_changes_nothing(limiter):
@@ -100,7 +100,7 @@ async def test_settling_twice_or_what_nobody_claimed_changes_nothing(limiter):
     await ended(limiter, "a", tokens(0))
     await ended(limiter, "b", tokens(10))
     assert (await limiter.standing([hundred]))[0].remaining == 50
-    assert await limiter.extend("a", tokens(1)) == ()
+    assert await limiter.extend("a", [hundred], tokens(1)) == ()
 
 
 async def test_requests_at_once_count_while_they_run(limiter, clock):
@@ -165,10 +165,10 @@ async def test_so_is_one_whose_size_is_told_later(limiter):
     for each in (limit(100, OUTPUT), limit(100, OUTPUT, Window.DAY, "two")):
         await limiter.reserve(each.id, [each], tokens(1))
         with pytest.raises(LargerThanLimit, match="this request alone takes 101 output tokens"):
-            await limiter.extend(each.id, tokens(100))
-        await limiter.extend(each.id, tokens(90))
+            await limiter.extend(each.id, [each], tokens(100))
+        await limiter.extend(each.id, [each], tokens(90))
         with pytest.raises((RateLimited, BudgetExceeded)):
-            await limiter.extend(each.id, tokens(10))  # it runs, and has used up what there is
+            await limiter.extend(each.id, [each], tokens(10))  # it runs, and has used up what there is
 
 
 async def test_of_several_refusals_the_one_that_lasts_longest_is_said(limiter, clock):
@@ -189,8 +189,46 @@ async def test_a_limit_that_is_changed_holds_at_once_for_what_was_counted_before
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [limit(50, OUTPUT)], tokens(1))
     with pytest.raises(LargerThanLimit):
-        await limiter.extend("a", tokens(1))
+        await limiter.extend("a", [limit(50, OUTPUT)], tokens(1))
     assert (await limiter.reserve("c", [limit(70, OUTPUT)], tokens(10)))[0].remaining == 0
+
+
+@pytest.mark.parametrize("window", [Window.MINUTE, Window.DAY])
+async def test_what_runs_is_held_to_a_limit_as_it_is_now(limiter, window):
+    """Whoever reserved it knows the limit as it is; nobody else has said it to the limiter."""
+    small, large, smaller = (limit(amount, OUTPUT, window) for amount in (100, 1_000, 130))
+    await limiter.reserve("a", [small], tokens(60))
+    await limiter.extend("a", [small], tokens(40))
+    with pytest.raises((RateLimited, BudgetExceeded)):
+        await limiter.extend("a", [small], tokens(1))
+    (standing,) = await limiter.extend("a", [large], tokens(20))
+    assert (standing.limit, standing.remaining) == (large, 880)
+    with pytest.raises((RateLimited, BudgetExceeded), match=r"the (limit|budget) of 130 output"):
+        await limiter.extend("a", [smaller], tokens(11))
+    assert (await limiter.extend("a", [smaller], tokens(10)))[0].remaining == 0
+
+
+async def test_looking_at_a_limit_changes_nothing_for_what_runs(limiter):
+    hundred = limit(100, OUTPUT)
+    await limiter.reserve("a", [hundred], tokens(60))
+    await limiter.extend("a", [hundred], tokens(1))
+    assert (await limiter.standing([limit(1_000, OUTPUT)]))[0].remaining == 939
+    with pytest.raises(RateLimited):
+        await limiter.extend("a", [hundred], tokens(40))
+
+
+async def test_a_limit_that_is_removed_refuses_nothing_that_runs(limiter):
+    gone, stays = limit(100, OUTPUT), limit(300, OUTPUT, Window.DAY, "two")
+    at_once = limit(1, Measure.CONCURRENT, id_="three")
+    await limiter.reserve("a", [gone, at_once, stays], tokens(90))
+    (standing,) = await limiter.extend("a", [stays], tokens(110))
+    assert (standing.limit, standing.remaining) == (stays, 100)
+    with pytest.raises(BudgetExceeded) as refused:
+        await limiter.extend("a", [stays], tokens(101))
+    assert [each.limit for each in refused.value.standings if isinstance(each, Standing)] == [stays]
+    assert await limiter.extend("a", [], tokens(500)) == ()
+    await ended(limiter, "a", tokens(250))
+    assert [each.remaining for each in await limiter.standing([stays, at_once])] == [50, 1]
 
 
 async def test_costs_are_said_in_units_of_the_currency(limiter):

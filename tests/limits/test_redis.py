@@ -97,7 +97,7 @@ async def test_what_is_sent_twice_is_done_once(node):
 
     node._asked = asked
     await node.reserve("a", limits, Amounts(1, 0, 30))
-    standings = await node.extend("a", tokens(20))
+    standings = await node.extend("a", limits, tokens(20))
     assert [each.remaining for each in standings] == [9, 50, 4]
     await ended(node, "a", Amounts(1, 0, 45))
     assert [each.remaining for each in await node.standing(limits)] == [9, 55, 5]
@@ -172,7 +172,7 @@ async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(
         with pytest.raises(LimitsUnavailable):
             await limiter.standing([three])
         with pytest.raises(LimitsUnavailable):
-            await limiter.extend("a", ONE)
+            await limiter.extend("a", [three], ONE)
         limiter.settle("a", ONE)
         own_redis.start()  # empty: what was counted is gone
         await until(lambda: limiter.available and not limiter._ended)
@@ -191,8 +191,8 @@ async def test_while_redis_is_away_each_process_counts_alone_where_the_operator_
             await limiter.reserve("c", [two], ONE)
         assert (await limiter.standing([two]))[0].remaining == 0
         limiter.settle("b", Amounts())
-        assert (await limiter.extend("a", ONE))[0].remaining == 0
-        assert await limiter.extend("before", ONE) == ()
+        assert (await limiter.extend("a", [two], ONE))[0].remaining == 0
+        assert await limiter.extend("before", [two], ONE) == ()
         own_redis.start()
         await until(lambda: limiter.available)
         limiter._clock.advance(1)
@@ -287,7 +287,7 @@ async def test_a_caller_that_leaves_while_more_is_taken_leaves_what_was_used(nod
     budget = limit(1000, OUTPUT, Window.MONTH)
     await node.reserve("a", [budget], tokens(100))
     way = OnTheWay(node)
-    await way.left(node.extend("a", tokens(400)))
+    await way.left(node.extend("a", [budget], tokens(400)))
     if not late:
         await way.arrives()
     await ended(node, "a", tokens(120))

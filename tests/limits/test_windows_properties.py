@@ -71,7 +71,7 @@ class Trial:
             if first:
                 await self.limiter.reserve(claim, LIMITS, amounts)
             else:
-                await self.limiter.extend(claim, amounts)
+                await self.limiter.extend(claim, LIMITS, amounts)
         except REFUSED:
             assert self.has_reason(amounts, first)
             return False

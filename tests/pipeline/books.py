@@ -69,10 +69,10 @@ class Counting:
             await asyncio.to_thread(self.on_refusal)
             raise
 
-    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         self.calls.append("extend")
         self.taken.append(amounts)
-        return await self._inner.extend(claim, amounts)
+        return await self._inner.extend(claim, limits, amounts)
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         self.calls.append("settle")

@@ -3,7 +3,7 @@ happens."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event, Finished, FinishReason, ReasoningDelta, Started, TextDelta
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.ledger import ABORTED
-from antiphon.domain.limits import Amounts, Measure, Window
+from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.engines.registry import Model, Models
@@ -147,6 +147,51 @@ async def test_a_stream_is_stopped_in_flight_when_there_is_no_room_for_what_it_m
     entry = at.books.ledger.entry
     assert (entry.status, entry.output_tokens, entry.cost) == (error.code, 22, 5 + 220)
     assert at.metrics.refusals == {("key", "output_tokens", window): 1}
+
+
+async def heard_by(at: Bench, first: int, limits: tuple[Limit, ...]) -> int:
+    """Pieces of a stream without end or until it is refused, whose limits are others after so many of
+    them."""
+    pieces = 0
+    with suppress(RateLimited, BudgetExceeded, LargerThanLimit):
+        async with at.stream(Output()) as events:
+            async for event in events:
+                pieces += isinstance(event, TextDelta)
+                if pieces == first:
+                    at.books.rulebook.learn(limits, (PRICE,))
+                if pieces == 100:
+                    break
+    return pieces
+
+
+async def test_a_stream_that_runs_is_held_to_its_limits_as_they_are_by_then():
+    def books() -> Books:
+        return Books(limit(Measure.OUTPUT_TOKENS, 21), limit(Measure.REQUESTS, 1))
+
+    def of(amount: int) -> Limit:
+        return limit(Measure.OUTPUT_TOKENS, amount)
+
+    first = limit(Measure.REQUESTS, 1)
+    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (of(21), first)) == 21
+    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (of(1_000), first)) == 100
+    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (of(16), first)) == 16
+    assert (
+        await heard_by(Bench(books(), Answer(endless=True)), 10, (of(1), first)) == 16
+    )  # what is granted is made
+    assert await heard_by(Bench(books(), Answer(endless=True)), 10, (first,)) == 100
+    assert await heard_by(Bench(books(), Answer(endless=True)), 10, ()) == 100
+    added = limit(Measure.OUTPUT_TOKENS, 5, name="added")
+    assert (
+        await heard_by(Bench(books(), Answer(endless=True)), 10, (of(1_000), first, added)) == 100
+    )  # for those that begin later
+
+
+async def test_what_is_counted_of_a_stream_whose_limit_is_removed_is_counted_of_the_others():
+    day = limit(Measure.OUTPUT_TOKENS, 1_000, Window.DAY)
+    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 21), day), Answer(endless=True))
+    assert await heard_by(at, 10, (day,)) == 100
+    assert at.books.ledger.entry.output_tokens == 100
+    assert await at.books.used() == [21, 100]
 
 
 async def test_an_answer_that_ends_with_the_last_token_there_is_room_for_is_whole():

@@ -111,8 +111,8 @@ class Session:
         match asking:
             case Ask(_, limits):
                 return await limiter.standing(limits)
-            case Extend(_, claim, amounts):
-                return await limiter.extend(claim, amounts)
+            case Extend(_, claim, limits, amounts):
+                return await limiter.extend(claim, limits, amounts)
             case Reserve(_, claim, limits, amounts):
                 standings = await limiter.reserve(claim, limits, amounts)
                 self._claims.add(claim)

@@ -66,11 +66,11 @@ class Succession:
                 return await self._remote.reserve(claim, limits, amounts)
         return await self._own().reserve(claim, limits, amounts)
 
-    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         if self._local is None:
             with suppress(Superseded):
-                return await self._remote.extend(claim, amounts)
-        return await self._own().extend(claim, amounts)
+                return await self._remote.extend(claim, limits, amounts)
+        return await self._own().extend(claim, limits, amounts)
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         (self._local or self._remote).settle(claim, amounts)

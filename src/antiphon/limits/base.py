@@ -21,8 +21,10 @@ class Limiter(Protocol):
         can say.
         """
 
-    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
-        """Takes more for a reservation that stands. Raises as `reserve` does; nothing has changed then."""
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        """Takes more for a reservation that stands. `limits`: those it was reserved of that still hold, in
+        their order and as they are now; one that was removed refuses nothing. Says how they stand then.
+        Raises as `reserve` does; nothing has changed then."""
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         """Ends a reservation: what was really used counts, what was reserved beyond it is there again at

@@ -24,6 +24,8 @@ class Extend(Message, tag=2):
 
     call: int
     claim: str
+    limits: tuple[Limit, ...]
+    """Those of the claim that still hold, as they are now."""
     amounts: Amounts
 
 

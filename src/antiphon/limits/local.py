@@ -24,7 +24,8 @@ KEPT = 24 * 3600 * SECOND
 
 @dataclass(slots=True)
 class Counted:
-    """A limit, as it was said last, with its counter."""
+    """A limit, as it was said first, with its counter. What is too much is judged by how it is said with each
+    call."""
 
     limit: Limit
     counter: Counter
@@ -93,20 +94,22 @@ class LocalLimiter:
         now = self._now()
         asked = [asked_of(limit, amounts) for limit in limits]
         held = [Held(self._counter(limit, now)) for limit in limits]
-        self._refuse(held, asked, now)
+        self._refuse(limits, held, asked, now)
         self._hold(claim, held, asked, now)
         self._tidy(now)
-        return _standings(held, now)
+        return _standings(limits, held, now)
 
-    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
-        held = self._claims.get(claim, [])
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        by_id = {each.counted.limit.id: each for each in self._claims.get(claim, ())}
+        limits = [limit for limit in limits if limit.id in by_id]
+        held = [by_id[limit.id] for limit in limits]
         now = self._now()
-        asked = [amounts.of(each.counted.limit.measure) for each in held]
-        self._refuse(held, asked, now)
+        asked = [amounts.of(limit.measure) for limit in limits]
+        self._refuse(limits, held, asked, now)
         for each, amount in zip(held, asked, strict=True):
             each.take(now, amount)
             each.sized = True
-        return _standings(held, now)
+        return _standings(limits, held, now)
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         now = self._now()
@@ -137,7 +140,7 @@ class LocalLimiter:
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         await self._known(limits)
         now = self._now()
-        return _standings([Held(self._counter(limit, now)) for limit in limits], now)
+        return _standings(limits, [Held(self._counter(limit, now)) for limit in limits], now)
 
     async def aclose(self) -> None:
         self._claims.clear()
@@ -167,17 +170,21 @@ class LocalLimiter:
 
     # --- how it is done ---
 
-    def _refuse(self, held: Sequence[Held], asked: Sequence[int], now: Moment) -> None:
+    def _refuse(
+        self, limits: Sequence[Limit], held: Sequence[Held], asked: Sequence[int], now: Moment
+    ) -> None:
         """Raises where one of them has no room."""
         short: list[tuple[int, int]] = []
         for number, amount in enumerate(asked):
-            counted = held[number].counted
-            excess = counted.counter.used(now) + amount - counted.limit.amount
+            excess = held[number].counted.counter.used(now) + amount - limits[number].amount
             if excess > 0 and amount:
                 short.append((number, excess))
         if short:
-            refusals = ((_refusal(held[place], asked[place], excess, now), place) for place, excess in short)
-            raise worst(refusals, _standings(held, now))
+            refusals = (
+                (_refusal(limits[place], held[place], asked[place], excess, now), place)
+                for place, excess in short
+            )
+            raise worst(refusals, _standings(limits, held, now))
 
     def _hold(self, claim: str, held: list[Held], asked: Sequence[int], now: Moment) -> None:
         self._claims[claim] = held
@@ -188,11 +195,11 @@ class LocalLimiter:
                 each.parts.append((counted.counter.take(now, amount), amount))
 
     def _counter(self, limit: Limit, now: Moment) -> Counted:
-        """The counter of a limit, which from now on is as it is said here."""
+        """The counter of a limit."""
         counted = self._counted.get(limit.id)
         if counted is None:
             counted = self._counted[limit.id] = Counted(limit, counter_of(limit), now.monotonic)
-        counted.limit, counted.touched = limit, now.monotonic
+        counted.touched = now.monotonic
         return counted
 
     def _tidy(self, now: Moment) -> None:
@@ -229,17 +236,15 @@ class LocalLimiter:
         return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
 
 
-def _refusal(held: Held, asked: int, excess: int, now: Moment) -> Refusal:
+def _refusal(limit: Limit, held: Held, asked: int, excess: int, now: Moment) -> Refusal:
     """Why a limit has no room for so much, of which `excess` is too much."""
-    counted = held.counted
-    return refusal(counted.limit, asked, held.begun(now), counted.counter.wait(now, excess), now.wall)
+    return refusal(limit, asked, held.begun(now), held.counted.counter.wait(now, excess), now.wall)
 
 
-def _standings(held: Sequence[Held], now: Moment) -> tuple[Standing, ...]:
+def _standings(limits: Sequence[Limit], held: Sequence[Held], now: Moment) -> tuple[Standing, ...]:
     found = []
-    for each in held:
-        counted = each.counted
-        limit, counter = counted.limit, counted.counter
+    for limit, each in zip(limits, held, strict=True):
+        counter = each.counted.counter
         left = limit.amount - counter.used(now)
         found.append(Standing(limit, max(0, left), counter.reset(now)))
     return tuple(found)

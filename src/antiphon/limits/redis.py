@@ -7,7 +7,7 @@ themselves; what such a node had reserved beyond that stays counted.
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,8 +39,6 @@ LEASE_S = 30.0
 RENEWED_S = 10.0
 BATCH = 500
 """Claims of one call."""
-KNOWN = 10_000
-"""Limits that are kept as they were said last."""
 DOUBTFUL = 10_000
 """Claims that Redis may have heard of, and that are told to be over; more than these stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
@@ -98,8 +96,6 @@ class RedisLimiter:
         self._settle, self._renew = registered(texts.settle), registered(texts.renew)
         self._seed = registered(texts.seed)
         self._held: dict[str, Held] = {}
-        self._latest: OrderedDict[str, Limit] = OrderedDict()
-        """Limits as they were said last, by id."""
         self._ended: deque[tuple[str, Amounts]] = deque()
         """Claims that Redis is to be told of, with what was used."""
         self._told = asyncio.Event()
@@ -115,9 +111,9 @@ class RedisLimiter:
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         held = Held(tuple(limits))
-        self._learn(limits)
+        asked = [asked_of(limit, amounts) for limit in limits]
         try:
-            standings = await self._taken(claim, held, [asked_of(limit, amounts) for limit in limits])
+            standings = await self._taken(claim, held.step, limits, asked)
         except asyncio.CancelledError:
             self._doubt(claim)
             raise
@@ -129,14 +125,13 @@ class RedisLimiter:
         self._held[claim] = held
         return standings
 
-    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         held = self._held.get(claim)
         if held is None:
-            return () if self._alone is None else await self._alone.extend(claim, amounts)
-        held.limits = tuple(self._latest.get(limit.id, limit) for limit in held.limits)
+            return () if self._alone is None else await self._alone.extend(claim, limits, amounts)
         held.step += 1  # also where no answer comes: what Redis may have taken is not taken for the next
         try:
-            return await self._taken(claim, held, [amounts.of(limit.measure) for limit in held.limits])
+            return await self._taken(claim, held.step, limits, [amounts.of(each.measure) for each in limits])
         except asyncio.CancelledError:
             held.doubtful = True
             raise
@@ -188,13 +183,6 @@ class RedisLimiter:
             self._ended.append((claim, Amounts()))
             self._told.set()
 
-    def _learn(self, limits: Sequence[Limit]) -> None:
-        for limit in limits:
-            self._latest[limit.id] = limit
-            self._latest.move_to_end(limit.id)
-        while len(self._latest) > KNOWN:
-            self._latest.popitem(last=False)
-
     async def _pause(self) -> None:
         """Until there is something to tell, but not longer than a pulse, after which Redis is looked for;
         where it is away, a pulse."""
@@ -223,10 +211,12 @@ class RedisLimiter:
         for at in range(0, len(claims), BATCH):
             await self._asked(self._renew, [int(LEASE_S * 1_000), *claims[at : at + BATCH]])
 
-    async def _taken(self, claim: str, held: Held, asked: Sequence[int]) -> tuple[Standing, ...]:
-        arguments = [claim, held.step, int(LEASE_S * 1_000), *limits_said(held.limits, asked)]
-        answer = await self._known(held.limits, self._take, arguments)
-        return answer.standings(held.limits, asked)
+    async def _taken(
+        self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
+    ) -> tuple[Standing, ...]:
+        arguments = [claim, step, int(LEASE_S * 1_000), *limits_said(limits, asked)]
+        answer = await self._known(limits, self._take, arguments)
+        return answer.standings(limits, asked)
 
     async def _known(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]

@@ -147,8 +147,9 @@ class RemoteLimiter:
         self._claims[claim] = Claim(asked, amounts)
         return standings
 
-    async def extend(self, claim: str, amounts: Amounts) -> tuple[Standing, ...]:
-        standings = await self._ask(lambda call: Extend(call, claim, amounts))
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        asked = tuple(limits)
+        standings = await self._ask(lambda call: Extend(call, claim, asked, amounts))
         if (held := self._claims.get(claim)) is not None:
             held.add(amounts)
         return standings

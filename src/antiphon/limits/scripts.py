@@ -215,12 +215,14 @@ local numbers = unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
 local claim = claim_of(id)
 if claim and claim.step >= step then return {'stands', standings(limits)} end
+local parts = {}
+for _, held in ipairs(claim and claim.held or {}) do parts[held.id] = held.parts end
 local refusals = {}
 for number, limit in ipairs(limits) do
   local excess = (used(limit.kind, limit.id) - limit.amount) + limit.asked  -- exact beyond 2^53
   if limit.asked > 0 and excess > 0 then
     local own = 0
-    for _, part in ipairs(claim and step == 1 and claim.held[number].parts or {}) do
+    for _, part in ipairs(step == 1 and parts[limit.id] or {}) do
       if holds(limit.kind, part[1]) then own = own + part[2] end
     end
     refusals[#refusals + 1] = {number, wait(limit.kind, limit.id, excess), own}
@@ -230,25 +232,29 @@ if #refusals > 0 then return {'refused', standings(limits), refusals, math.floor
 if not claim then
   claim = {held = {}}
   for number, limit in ipairs(limits) do
-    claim.held[number] = {id = limit.id, kind = limit.kind, measure = limit.measure, parts = {}}
+    parts[limit.id] = {}
+    claim.held[number] = {
+      id = limit.id, kind = limit.kind, measure = limit.measure, parts = parts[limit.id],
+    }
   end
 end
 claim.step = step
-for number, limit in ipairs(limits) do
+for _, limit in ipairs(limits) do
   if limit.kind == 'running' then
     if limit.asked > 0 then
       redis.call('ZADD', key('r', limit.id), text(math.floor(now / 1000) + lease), id)
       redis.call('EXPIRE', key('r', limit.id), RUNNING)
     end
   elseif limit.asked > 0 then
-    local parts = claim.held[number].parts
-    parts[#parts + 1] = {take(limit.kind, limit.id, limit.asked), limit.asked}
+    local taken = parts[limit.id]
+    taken[#taken + 1] = {take(limit.kind, limit.id, limit.asked), limit.asked}
   end
 end
 keep(id, claim)
 return {'stands', standings(limits)}
 """
-"""Arguments: the claim, which of its takings this is, milliseconds of its lease, limits. Answers as STANDING
+"""Arguments: the claim, which of its takings this is, milliseconds of its lease, limits: of a claim that
+stands those of its own that still hold. Answers as STANDING
 does, or which limits have no room, for how long, and what the claim took of them before its size was known;
 and the time (Unix milliseconds)."""
 

@@ -88,8 +88,7 @@ class Account:
             _require_countable(rules, context.actor, model.name)
         self.granted = UNSIZED
         """Output tokens that may be made; at more of them `grow` is to be asked."""
-        limits = rules.limits_of(context.actor, model.name)
-        self._reservation = Reservation(accounting, self.id, limits, self._price, context, metrics)
+        self._reservation = Reservation(accounting, self.id, model.name, self._price, context, metrics)
 
     async def open(self) -> None:
         """Takes the request itself out of its limits. Raises what refuses it."""

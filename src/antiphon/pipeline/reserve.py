@@ -76,16 +76,20 @@ class Reservation:
     """What one request has taken of its limits. Settled once, whatever happens."""
 
     __slots__ = (
+        "_actor",
         "_claim",
         "_clock",
         "_is_open",
         "_limiter",
         "_limits",
         "_metrics",
+        "_model",
         "_most",
         "_price",
         "_progress",
         "_prompt",
+        "_rulebook",
+        "_rules",
         "_scarce",
         "_step",
         "_taken",
@@ -96,16 +100,18 @@ class Reservation:
         self,
         accounting: Accounting,
         claim: str,
-        limits: tuple[Limit, ...],
+        model: str,
         price: Price | None,
         context: Context,
         metrics: Metrics,
     ) -> None:
-        """`claim`: an id that nobody else has."""
+        """`claim`: an id that nobody else has. `model`: its own name."""
         self._limiter = accounting.limiter
         self._step = accounting.reserve_tokens
         self._claim = claim
-        self._limits = limits
+        self._rulebook, self._rules = accounting.rulebook, accounting.rulebook.rules
+        self._actor, self._model = context.actor, model
+        self._limits = self._rules.limits_of(context.actor, model)
         self._price = price
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
@@ -113,7 +119,7 @@ class Reservation:
         self._taken = NOTHING
         self._is_open = False
         self._prompt = self._most = 0
-        self.granted = 0 if limits else BOUNDLESS
+        self.granted = 0 if self._limits else BOUNDLESS
         """Output tokens that may be made before more is asked for."""
 
     async def open(self) -> None:
@@ -130,7 +136,7 @@ class Reservation:
     async def sized(self, prompt_tokens: int, output_tokens: int, is_bounded: bool) -> None:
         """Takes the prompt and the output, and what both cost. `is_bounded`: whether the caller said how much
         output there may be; else it takes a step of it, or as much of one as a limit can ever give."""
-        if not self._limits:
+        if self.granted == BOUNDLESS:
             return None
         self._prompt, self._most = prompt_tokens, output_tokens
         output = output_tokens if is_bounded else min(output_tokens, self._step)
@@ -176,7 +182,7 @@ class Reservation:
         taken = self._taken
         if taken is NOTHING:
             self._is_open = True  # there is something to settle from now on, whether the answer comes or not
-            self._progress.standings = await self._limiter.reserve(self._claim, self._limits, wanted)
+            self._progress.standings = await self._limiter.reserve(self._claim, self._standing(), wanted)
         elif wanted != taken:
             more = Amounts(
                 0,
@@ -184,8 +190,18 @@ class Reservation:
                 wanted.output_tokens - taken.output_tokens,
                 wanted.cost - taken.cost,
             )
-            self._progress.standings = await self._limiter.extend(self._claim, more)
+            self._progress.standings = await self._limiter.extend(self._claim, self._standing(), more)
         self._taken = wanted
+
+    def _standing(self) -> tuple[Limit, ...]:
+        """Those of its limits that still hold, as they are now. One that was added meanwhile is for requests
+        that begin later."""
+        rules = self._rulebook.rules
+        if rules is not self._rules:
+            now = {limit.id: limit for limit in rules.limits_of(self._actor, self._model)}
+            self._limits = tuple(now[limit.id] for limit in self._limits if limit.id in now)
+            self._rules = rules
+        return self._limits
 
     def _refused(self, refusal: Refusal) -> None:
         """Counts a refusal by the kind of its limit, and learns how all of them stand."""
