@@ -64,6 +64,11 @@ class Policy:
         found(self.projects(actor), project, "project")
         if not (actor.admin or self.owns(actor, project)):
             raise PermissionDenied("only an owner of the project may change its members")
+        self.require_unconfined(actor)
+
+    def require_unconfined(self, actor: Actor) -> None:
+        """Raises PermissionDenied for a key that is confined, but for the operator's: members are of no model
+        and no path, not even who the key speaks for."""
         if not actor.admin and actor.grant != EVERYTHING:
             raise PermissionDenied(
                 "this key is confined to models or paths, and members are not: use one that is not confined"
@@ -105,6 +110,23 @@ class Policy:
         if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
             raise InvalidValue("the key has ended: make a new one", param="id")
         return key
+
+    def own_end(self, key: Key) -> int | None:
+        """When a key ends but for its rotation: what its latest successor has kept. Raises Conflict where a
+        successor lives, so that a rotation that is repeated leaves no second key that nobody knows of; and
+        InvalidValue where what is kept of the successor has ended it, as it would end another."""
+        later = _later(self._directory, key)
+        living = [each for each in later if each.revoked is None and (each.expires or LAST) > self._now]
+        if living:
+            raise Conflict(
+                f"{key.id} was rotated already, and its successor is {living[-1].id}: rotate that one, or "
+                "revoke it first if nobody has it",
+                param="id",
+            )
+        ends = later[-1].expires if later else key.expires
+        if ends is not None and ends <= self._now:
+            raise InvalidValue("the key has ended: make a new one", param="id")
+        return ends
 
     def require_operator_without(self, key: Key, changed: Key | None = None) -> None:
         """Raises InvalidValue where nobody could do everything any more if a key ended or was `changed`."""
@@ -198,6 +220,16 @@ def found(things: Iterable[Noun], id_: str, noun: str) -> Noun:
         if thing.id == id_:
             return thing
     raise NotFound(f"there is no {noun} {id_[:100]}")
+
+
+def _later(directory: Directory, key: Key) -> list[Key]:
+    """Those of a key's family that were made after it, the oldest first: where there is one, the key was
+    rotated, and its end is that of the overlap."""
+    family = sorted(
+        (kept.key for kept in directory.keys if kept.key.first == key.first),
+        key=lambda each: (each.family is not None, each.created, each.id),
+    )
+    return family[family.index(key) + 1 :]
 
 
 def _required(value: str | None, name: str) -> str:

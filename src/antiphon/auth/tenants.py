@@ -145,7 +145,9 @@ class Tenants:
 
     async def remove_member(self, actor: Actor, project: str, user: str) -> None:
         def changed() -> None:
-            if user != actor.user:
+            if user == actor.user:
+                self._changes.policy.require_unconfined(actor)
+            else:
                 self._changes.policy.require_owner(actor, project)
             found(self.projects(actor), project, "project")
             revision = self._tenancy.remove_membership(project, user, self._changes.by(actor))
@@ -212,25 +214,28 @@ class Tenants:
         return await self._changes.made(changed)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
-        """A new key that may what the old one may, which ends `overlap` seconds from now. The limits of the
-        old key become those of the new one, and go on counting what both use."""
+        """A new key that may what the old one may, for as long as that would have lasted; the old one ends
+            ends = self._changes.policy.own_end(self._changes.policy.key(actor, id_))
+        `overlap` seconds from now, if not before. The limits of the old key become those of the new one, and
+        go on counting what both use. Raises Conflict for a key that has a living successor."""
 
         def changed() -> MadeKey:
             old = self._changes.policy.living(actor, id_)
-            self._changes.policy.require_reached(actor, old)
             if overlap:
                 self._changes.policy.require_few(actor, old)
             secret = new_key()
             key = replace(
                 old,
+                expires=ends,
                 id=self._changes.id("key"),
                 prefix=prefix_of(secret),
                 created=self._changes.now(),
                 creator=actor.id,
                 family=old.first,
             )
-            ends = self._changes.now() + overlap
-            ending = replace(old, expires=ends if old.expires is None else min(ends, old.expires))
+            self._changes.policy.require_reached(actor, key)
+            last = self._changes.now() + overlap
+            ending = replace(old, expires=last if old.expires is None else min(last, old.expires))
             kept, limits = KeptKey(key, self._pepper.digest(secret)), self._moved(key)
             revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.by(actor))
             self._learn_key(revision, ending, made=(kept,), limits=limits)
