@@ -215,22 +215,22 @@ class Tenants:
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
         """A new key that may what the old one may, for as long as that would have lasted; the old one ends
-            ends = self._changes.policy.own_end(self._changes.policy.key(actor, id_))
         `overlap` seconds from now, if not before. The limits of the old key become those of the new one, and
         go on counting what both use. Raises Conflict for a key that has a living successor."""
 
         def changed() -> MadeKey:
+            ends = self._changes.policy.own_end(self._changes.policy.key(actor, id_))
             old = self._changes.policy.living(actor, id_)
             if overlap:
                 self._changes.policy.require_few(actor, old)
             secret = new_key()
             key = replace(
                 old,
-                expires=ends,
                 id=self._changes.id("key"),
                 prefix=prefix_of(secret),
                 created=self._changes.now(),
                 creator=actor.id,
+                expires=ends,
                 family=old.first,
             )
             self._changes.policy.require_reached(actor, key)
