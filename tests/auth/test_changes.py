@@ -180,7 +180,7 @@ async def test_what_is_learnt_is_what_the_store_holds(deaf):
     await one.add_limit(replace(LIMIT, subject=Subject.KEY, target=key.id))
     await one.tenants.rotate_key(ADMIN, key.id, 60)
     await one.tenants.revoke_key(ADMIN, key.id)
-    await one.tenants.change_user(ADMIN, user.id, "Anna", None, True)
+    await one.tenants.change_user(ADMIN, user.id, lambda user: replace(user, name="Anna"), True)
     assert one.changes.directory == one.tenancy.directory()
 
 
@@ -215,7 +215,7 @@ async def test_a_change_that_fails_leaves_what_was_known(deaf):
     one, _ = deaf
     before = one.changes.directory
     with pytest.raises(NotFound):
-        await one.tenants.change_user(ADMIN, "nobody", "n", None, None)
+        await one.tenants.change_user(ADMIN, "nobody", lambda user: user)
     assert one.changes.directory is before
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from dataclasses import replace
 
 import jwt
 import pytest
@@ -134,6 +135,9 @@ async def test_what_is_no_such_token_is_left_to_others(world, token):
         {"email": 7},
         {"email": ""},
         {"email": "a" * 400},
+        {"email": "ann\0@example.org"},
+        {"email": "\ud800@example.org"},
+        {"email": "\u200b"},
         {"email": "stranger@example.org"},
         {"email_verified": False},
     ],
@@ -202,9 +206,9 @@ async def test_a_disabled_user_and_an_archived_project_end_tokens_that_were_prov
     user = await world.add()
     token = world.token()
     assert await world.verify(token)
-    await world.tenants.change_user(OPERATOR, user.id, None, None, True)
+    await world.tenants.change_user(OPERATOR, user.id, lambda each: each, True)
     assert await world.refused(token)
-    await world.tenants.change_user(OPERATOR, user.id, None, None, False)
+    await world.tenants.change_user(OPERATOR, user.id, lambda each: each, False)
     assert await world.verify(token)
     await world.tenants.remove_member(OPERATOR, "default", user.id)
     with pytest.raises(PermissionDenied, match="no project"):
@@ -292,6 +296,22 @@ async def test_users_are_added_only_where_that_is_set(world):
     assert {entry.actor for entry in entries} == {"single-sign-on"}
     await world.verify(world.token(email="ANN@example.org", groups=["staff"]))
     assert len(world.changes.directory.users) == 1
+
+
+@pytest.mark.parametrize("name", ["\u200b ", "a\0b", "\ud800", " " * 300 + "Ann", 7])
+async def test_a_user_without_a_name_that_can_be_kept_is_called_by_the_address(world, name):
+    world.sign_on("staff=default:viewer", add_users=True)
+    await world.verify(world.token(groups=["staff"], name=name))
+    (added,) = world.changes.directory.users
+    assert (added.name, added.email) == ("ann@example.org", "ann@example.org")
+
+
+async def test_who_signs_on_with_the_address_that_a_user_got_is_that_user(world):
+    user = await world.add()
+    assert (await world.verify(world.token())).user == user.id
+    await world.tenants.change_user(OPERATOR, user.id, lambda each: replace(each, email="New@example.org"))
+    assert await world.refused(world.token())
+    assert (await world.verify(world.token(email="new@Example.org"))).user == user.id
 
 
 async def test_groups_make_and_end_memberships_of_the_projects_they_rule(world):

@@ -108,6 +108,32 @@ def test_what_a_key_may_be_without_is_taken_off(antiphon: Run, server: Scripted)
     assert ended.returncode == 1 and "not both" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (("--email", "ann@example.com"), {"email": "ann@example.com"}),
+        (("--no-email", "--name", "Ann", "--note", ""), {"name": "Ann", "note": "", "email": None}),
+    ],
+)
+def test_a_user_is_changed_where_it_is_named(
+    antiphon: Run, server: Scripted, words: tuple[str, ...], sent: object
+) -> None:
+    server.answers = [(200, {"object": "user", "id": "user_1", "email": None})]
+    ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, "id     user_1\nemail  -\n"), ended.stderr
+    assert server.asked == [("PATCH", "/admin/v1/users/user_1", sent, None)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "nothing to change"), (("--email", "a@b", "--no-email"), "say one of them")]
+)
+def test_a_change_of_a_user_that_says_nothing_or_two_things_is_refused(
+    antiphon: Run, server: Scripted, words: tuple[str, ...], said: str
+) -> None:
+    ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
+    assert (ended.returncode, server.asked) == (1, []) and said in ended.stderr
+
+
 def test_what_a_rotation_asks_for(antiphon: Run, server: Scripted) -> None:
     server.answers = [(201, {"id": "key_2", "kind": "service", "secret": SECRET})]
     ended = antiphon("keys", "rotate", "key_1", "--overlap", "1h", "--url", server.url)

@@ -157,6 +157,10 @@ async def test_lists_come_by_pages(server):
         ("/projects", {}, 400, "name"),
         ("/projects", {"name": "a\nb"}, 400, "name"),
         ("/projects", {"name": "a\n"}, 400, "name"),
+        ("/projects", {"name": "a\0b"}, 400, "name"),
+        ("/projects", {"name": "P", "note": "a\0b"}, 400, "note"),
+        ("/users", {"name": "A", "note": "\0"}, 400, "note"),
+        ("/users", {"name": "A", "email": "a\0@b"}, 400, "email"),
         ("/users", {"name": "A", "email": "a@b\n"}, 400, "email"),
         ("/projects", b'{"name": "P", "name": "Q"}', 400, "name"),
         ("/projects", b"[]", 400, None),
@@ -167,6 +171,7 @@ async def test_lists_come_by_pages(server):
         ("/keys", {"kind": "service", "project": "nope"}, 404, None),
         ("/keys", {"kind": "service", "project": "default", "digest": "00"}, 400, "digest"),
         ("/keys", {"kind": "service", "project": "default", "models": "m"}, 400, "models"),
+        ("/keys", {"kind": "service", "project": "default", "note": "a\0"}, 400, "note"),
         ("/keys", {"kind": "service", "project": "default", "expires_at": 1}, 400, "expires_at"),
         ("/keys", {"kind": "service", "project": "default", "expires_at": -1}, 400, "expires_at"),
         ("/keys/none/rotate", {"overlap": 10**12}, 400, "overlap"),
@@ -188,6 +193,56 @@ async def test_a_refusal_says_what_would_have_been_taken(server):
         assert said in (await server.asked(server.admin, f"{ROOT}/keys", body)).error["message"]
     answer = await server.asked(server.admin, f"{ROOT}/users", {"name": "A", "email": "nobody"})
     assert "email must be an email address" in answer.error["message"]
+
+
+async def test_a_name_is_something_that_can_be_seen(server):
+    for path in ("/projects", "/users"):
+        there = (await server.asked(server.admin, ROOT + path, {"name": " visible \u200b"})).json()
+        for name in (" ", "\u00a0\u3000", "\u200b", "\u202e\ufeff", "\u3164\u2800", "\U000e0041", "\u00ad "):
+            for asked, method in ((path, "POST"), (f"{path}/{there['id']}", "PATCH")):
+                answer = await server.asked(server.admin, ROOT + asked, {"name": name}, method=method)
+                assert (answer.status, answer.error["param"]) == (400, "name"), ascii(name)
+                assert "not of blanks alone" in answer.error["message"]
+
+
+async def test_a_note_without_the_one_character_that_databases_differ_in_is_kept_as_it_is(server):
+    note = "one\ntwo\t\x1b\u200b\U0001f916"
+    made = (await server.asked(server.admin, f"{ROOT}/projects", {"name": "P", "note": note})).json()
+    assert made["note"] == note
+    answer = await server.asked(
+        server.admin, f"{ROOT}/projects/{made['id']}", {"note": "a\0b"}, method="PATCH"
+    )
+    assert (answer.status, answer.error["param"]) == (400, "note")
+    assert "a text without NUL" in answer.error["message"]
+
+
+async def test_a_user_gets_another_address_and_none(server):
+    one, two = [
+        (
+            await server.asked(server.admin, f"{ROOT}/users", {"name": "A", "email": f"{name}@example.com"})
+        ).json()
+        for name in ("ann", "ben")
+    ]
+
+    async def patched(body, user=one, token=server.admin):
+        return await server.asked(token, f"{ROOT}/users/{user['id']}", body, method="PATCH")
+
+    assert (await patched({"email": "Anna@Example.com"})).json() == one | {"email": "anna@example.com"}
+    assert (await patched({"email": "ben@example.COM"})).status == 409
+    assert (await patched({"note": "n"})).json()["email"] == "anna@example.com"
+    assert (await patched({"email": None})).json()["email"] is None
+    assert (await patched({"email": "ANNA@example.com"}, two)).json()["email"] == "anna@example.com"
+    for wrong in ("nobody", "", "a@b@c", 3):
+        answer = await patched({"email": wrong})
+        assert (answer.status, answer.error["param"]) == (400, "email")
+    audit = (await server.asked(server.admin, f"{ROOT}/audit?target={one['id']}")).json()["data"]
+    assert [(each["action"], each["detail"]) for each in audit][:-1] == [
+        ("user.change", {"email": None}),
+        ("user.change", {"note": "n"}),
+        ("user.change", {"email": "anna@example.com"}),
+    ]
+    _, owner = await server.person(Role.OWNER)
+    assert (await patched({"email": "eve@example.com"}, token=owner)).status == 403
 
 
 async def test_an_email_address_is_one_however_it_is_written(server):

@@ -63,8 +63,11 @@ async def test_what_is_not_listed_is_protected_even_if_it_does_not_exist(keyed, 
         {"x-api-key": KEY},
         {"api-key": KEY},
         {"x-api-key": KEY, "api-key": KEY, "authorization": f"Bearer {KEY}"},
+        bearer() | {"x-api-key": ""},
+        bearer() | {"api-key": " "},
+        {"x-api-key": KEY, "api-key": "", "authorization": ""},
     ],
-    ids=range(5),
+    ids=range(8),
 )
 async def test_every_carrier_is_taken(keyed, headers):
     reply = await keyed.ask(CHAT, HELLO, headers=headers)
@@ -116,6 +119,12 @@ async def test_two_different_keys_are_a_400(keyed, headers):
 async def test_two_different_keys_in_one_carrier_are_a_400(keyed):
     request = b"GET /v1/models HTTP/1.1\r\nhost: a\r\nx-api-key: %b\r\nx-api-key: b\r\n\r\n" % KEY.encode()
     assert (await keyed.raw(request)).status == 400
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "api-key", "authorization"])
+async def test_an_empty_header_is_no_key(keyed, name):
+    reply = await keyed.ask(CHAT, HELLO, headers={name: ""})
+    assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize("query", [f"?api_key={KEY}", f"?key={KEY}", f"?access_token={KEY}"])

@@ -53,7 +53,7 @@ async def refused_keys(server):
         elif name == "archived":
             await server.tenants.change_project(OPERATOR, other.id, None, None, True)
         elif name == "disabled":
-            await server.tenants.change_user(OPERATOR, user.id, None, None, True)
+            await server.tenants.change_user(OPERATOR, user.id, lambda each: each, True)
     kinds = {
         "wrong": new_key,
         "of a right name": lambda: key[:16] + new_key()[16:],

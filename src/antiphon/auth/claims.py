@@ -1,15 +1,18 @@
 """What the claims of a proved token say: who the user is, and which role in which project. Decides, and asks
 nobody."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.domain.tenancy import Role
+from antiphon.domain.texts import NAME
 
 LONGEST_ADDRESS = 320
 LONGEST_NAME = 200
 LAST = 253_402_300_800
 """Unix seconds of the year 10,000; no token lasts so long."""
+NAMED, SURROGATE = re.compile(NAME), re.compile("[\ud800-\udfff]")
 RANKS = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
 
 
@@ -53,14 +56,14 @@ class ClaimReader:
     def identity(self, claims: Mapping[str, object], leeway: int) -> Identity | None:
         """None where the claims name no user, or an address that the issuer has not verified."""
         address, until = claim(claims, self.user_claim), claims.get("exp")
-        if not isinstance(address, str) or not 0 < len(address) <= LONGEST_ADDRESS:
+        if not isinstance(address, str) or len(address) > LONGEST_ADDRESS or not _is_name(address):
             return None
         if claims.get("email_verified") in (False, "false"):
             return None
         if not isinstance(until, int | float) or not 0 <= until < LAST:
             return None
         name, issued = claims.get("name"), claims.get("iat")
-        said = name if isinstance(name, str) and name.strip() else address
+        said = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
         groups = claim(claims, self.groups_claim)
         made = float(issued) if isinstance(issued, int | float) else 0.0
         return Identity(address.lower(), said[:LONGEST_NAME], self._roles(groups), until + leeway, made)
@@ -72,6 +75,11 @@ class ClaimReader:
             (rule for rule in self.rules if rule.group in named), key=lambda rule: RANKS[rule.role]
         )
         return {rule.project: rule.role for rule in found}
+
+
+def _is_name(text: str) -> bool:
+    """Whether a user may be called so; what is half of a character (JSON can say it) no database keeps."""
+    return NAMED.search(text) is not None and SURROGATE.search(text) is None
 
 
 def claim(claims: Mapping[str, object], name: str) -> object:

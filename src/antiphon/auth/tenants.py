@@ -96,8 +96,7 @@ class Tenants:
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
         require_admin(actor)
-        address = None if email is None else email.lower()
-        user = User(self._changes.id("user"), name, self._changes.now(), address, note=note)
+        user = _addressed(User(self._changes.id("user"), name, self._changes.now(), email, note=note))
 
         def changed() -> User:
             revision = self._tenancy.add_user(user, self._changes.by(actor))
@@ -107,18 +106,15 @@ class Tenants:
         return await self._changes.made(changed)
 
     async def change_user(
-        self, actor: Actor, id_: str, name: str | None, note: str | None, disabled: bool | None
+        self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
     ) -> User:
+        """`change`: from what the user is to what it is from then on, but for `disabled`."""
         require_admin(actor)
 
         def changed() -> User:
             user = found(self._changes.directory.users, id_, "user")
-            new = replace(
-                user,
-                name=user.name if name is None else name,
-                note=user.note if note is None else note,
-                disabled=self._changes.since(user.disabled, disabled),
-            )
+            since = self._changes.since(user.disabled, disabled)
+            new = _addressed(replace(change(user), disabled=since))
             revision = self._tenancy.change_user(new, self._changes.by(actor))
             self._changes.learn(revision, users=put(self._changes.directory.users, new))
             return new
@@ -305,3 +301,8 @@ class Tenants:
             for each in self._changes.directory.memberships
             if (each.project, each.user) != (project, user)
         )
+
+
+def _addressed(user: User) -> User:
+    """The user with the address as it is compared: an address is one however it is written."""
+    return user if user.email is None else replace(user, email=user.email.lower())

@@ -50,6 +50,38 @@ def create(
 
 
 @app.command()
+def update(
+    user: User,
+    name: Annotated[str | None, typer.Option(help="Another name. [as it is]")] = None,
+    email: Annotated[
+        str | None, typer.Option(help="Another address; who signs on with it is this user. [as it is]")
+    ] = None,
+    no_email: Annotated[bool, typer.Option("--no-email", help="The user has no address.")] = False,
+    note: Annotated[str | None, typer.Option(help="Who it is. [as it is]")] = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change a user's name, address or note; what is not named stays."""
+    from antiphon.cli import admin
+    from antiphon.errors import SettingsError
+
+    def work(server: "Admin") -> None:
+        if email is not None and no_email:
+            raise SettingsError(
+                "--email gives a user an address and --no-email takes it off: say one of them"
+            )
+        named = {"name": name, "email": email, "note": note}
+        said: dict[str, object] = {each: value for each, value in named.items() if value is not None}
+        said |= {"email": None} if no_email else {}
+        if not said:
+            raise SettingsError("nothing to change was named; antiphon users update --help lists what can be")
+        card = server.patched("users", user, said)
+        print(admin.as_json(card) if as_json else admin.details(card))
+
+    admin.run(work, url)
+
+
+@app.command()
 def disable(user: User, url: options.ServerUrl = None) -> None:
     """Shut a user out: from now on none of the user's keys is accepted."""
     _change(user, url, disabled=True)

@@ -129,9 +129,10 @@ def right_of(method: str, path: str) -> Right:
 
 
 def credential(headers: dict[bytes, list[bytes]]) -> str | None:
-    """The one credential that the headers carry. Raises RequestError when they carry different ones."""
-    carried = {_bearer(value) for value in headers.get(b"authorization", ())}
-    carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ())}
+    """The one credential that the headers carry; an empty header carries none. Raises RequestError when they
+    carry different ones."""
+    carried = {_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}
+    carried |= {value.strip() for name in KEY_HEADERS for value in headers.get(name, ()) if value.strip()}
     if len(carried) > 1:
         raise RequestError("the request carries two different keys; send one", param="authorization")
     token = carried.pop() if carried else b""

@@ -117,10 +117,10 @@ class Admin:
         return answer(shapes.user_card(made), 201)
 
     async def change_user(self, request: Request) -> Response:
-        """Renames, notes, disables."""
+        """Renames, gives another address or none, notes, disables."""
         said = shapes.decoded(body_of(request), shapes.UserChange)
         id_ = request.path_params["user"]
-        changed = await self._tenants.change_user(actor_of(request), id_, said.name, said.note, said.disabled)
+        changed = await self._tenants.change_user(actor_of(request), id_, said.changed, said.disabled)
         return answer(shapes.user_card(changed))
 
     # --- keys ---

@@ -1,25 +1,24 @@
 """What the admin API takes and gives, as JSON."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon import complaints
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.recording import Redaction
 from antiphon.domain.tenancy import AuditEntry, KeyKind, Membership, Project, Role, User
+from antiphon.domain.texts import EMAIL, NAME, NOTE, PLAIN
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
-PLAIN = r"^[^\x00-\x1f\x7f]+(?![\s\S])"
-"""No control characters. `$` would take a line break at the end."""
-
-Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=PLAIN)]
-Note = Annotated[str, Meta(max_length=2_000)]
-Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=r"^[^@\s]+@[^@\s]+(?![\s\S])")]
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME)]
+Note = Annotated[str, Meta(max_length=2_000, pattern=NOTE)]
+Email = Annotated[str, Meta(min_length=3, max_length=320, pattern=EMAIL)]
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=300, pattern=PLAIN)]
 Moment = Annotated[int, Meta(ge=0, le=2**53)]
@@ -51,11 +50,21 @@ class NewUser(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be another; what is left out stays."""
+    """What is to be another; what is left out stays. An `email` of null: the user has none."""
 
     name: Name | None = None
+    email: Email | UnsetType | None = UNSET
     note: Note | None = None
     disabled: bool | None = None
+
+    def changed(self, user: User) -> User:
+        """The user from then on, but for `disabled`."""
+        return replace(
+            user,
+            name=user.name if self.name is None else self.name,
+            email=user.email if self.email is UNSET else self.email,
+            note=user.note if self.note is None else self.note,
+        )
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,7 +228,7 @@ def _explained(complaint: complaints.Complaint) -> AntiphonError:
     if complaint.chooses and (choices := CHOICES.get(_field(path))):
         taken = " or ".join(choices)
     elif "matching regex" in complaint.said:
-        taken = TEXTS.get(path, "a text without control characters")
+        taken = TEXTS.get(_field(path), "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
 
 
@@ -231,6 +240,8 @@ def _field(path: str) -> str:
 TEXTS: Mapping[str, str] = MappingProxyType(
     {
         "email": "an email address",
+        **dict.fromkeys(("name", "target"), "a text without control characters, not of blanks alone"),
+        "note": "a text without NUL",
         "currency": "three capital letters, as in ISO 4217: USD",
         **dict.fromkeys(
             ("input", "output", "cached", "request"),
