@@ -7,9 +7,10 @@ from typing import Any
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
 from antiphon.engines.llama.cells import Change, Copy
+from antiphon.engines.llama.plans import Call, Plan
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.pool import Pool
-from antiphon.engines.llama.scheduler import Call, Plan, Scheduler
+from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
 
 BUDGET = 64
@@ -45,22 +46,28 @@ def spans(call: Call) -> list[tuple[int | None, int, int]]:
 class Simulation:
     """A scheduler and the cache that it believes in."""
 
-    def __init__(self, policy: Policy, draw: Callable[[Sequence], int] = lambda _: 0) -> None:
+    def __init__(
+        self, policy: Policy, draw: Callable[[Sequence], int] = lambda _: 0, tick: float = 0.0
+    ) -> None:
+        """`tick`: seconds that a step takes."""
         self.scheduler = Scheduler(policy)
         self.cache: dict[int, list[Entry]] = {}
         self.computed = 0
         """Rows that were computed, less padding."""
         self.given: list[Sequence] = []
         """Who got a token in the last step."""
+        self.now = 0.0
+        self._tick = tick
         self._draw = draw
 
     def add(self, *sequences: Sequence) -> None:
         for one in sequences:
-            assert self.scheduler.add(one) is None
+            assert self.scheduler.add(one, self.now) is None
 
     def step(self, budget: int = BUDGET) -> Plan:
-        plan = self.scheduler.plan(budget)
+        plan = self.scheduler.plan(budget, self.now)
         self.carry_out(plan)
+        self.now += self._tick
         return plan
 
     def run(self, steps: int = 10_000) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
 from antiphon.engines.llama.cells import Copy, Trim
-from antiphon.engines.llama.scheduler import Plan, Scheduler
+from antiphon.engines.llama.plans import Plan
+from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
 from antiphon.errors import EngineBusy, Overloaded
 from tests.engines.llama.simulation import BUDGET, Simulation, policy, sequence, spans
@@ -563,7 +564,7 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
         scored_rows=dice.choice([8, 32]),
         keep=dice.random() < 0.8,
     )
-    made = Simulation(rules, lambda one: dice.randrange(3))
+    made = Simulation(rules, lambda one: dice.randrange(3), tick=0.1)
     starts = [tuple(dice.randrange(2) for _ in range(60)) for _ in range(4)]
     left = []
     for index in range(150):

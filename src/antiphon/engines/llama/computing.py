@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from antiphon.engines.llama.adapters import Shelf
 from antiphon.engines.llama.cells import Change, Copy
+from antiphon.engines.llama.plans import Call
 from antiphon.engines.llama.sampling import Drawing, Drawn
-from antiphon.engines.llama.scheduler import Call
 from antiphon.errors import AntiphonError
 
 Logits = NDArray[np.float32]

@@ -29,8 +29,9 @@ from antiphon.engines.llama.inbox import Inbox
 from antiphon.engines.llama.lending import NO_NUMBERS, Lending
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.meters import Meters
+from antiphon.engines.llama.plans import Call, Plan, Span
 from antiphon.engines.llama.sampling import prompt_scores
-from antiphon.engines.llama.scheduler import Call, Plan, Scheduler, Span
+from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
 from antiphon.engines.llama.streams import Ended, Stream
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable

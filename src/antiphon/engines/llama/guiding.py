@@ -80,21 +80,20 @@ class Guiding:
 
     def forced(self, running: Iterable[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
         """Tokens that come without a draw, of sequences that have nothing else to compute. Where
-        log-probabilities are wanted each is drawn, as the only one allowed; and where the caller excludes
-        tokens, so that none of these comes by force."""
+        log-probabilities are wanted each is drawn, as the only one allowed; and where one of them may be
+        excluded, by the caller or before `min_tokens`, so that none of these comes by force."""
         found: list[tuple[Sequence, tuple[int, ...]]] = []
         for one in running:
-            excludes = one.drawing is not None and one.drawing.excludes
-            if one.guide is None or one.request.logprobs is not None or excludes:
+            if one.guide is None or one.request.logprobs is not None:
                 continue
             if one.computed != len(one.tokens) - 1 or one.scores or one.held:
                 continue
             try:
-                tokens = one.guide.take_forced()
+                tokens = one.guide.forced()
             except AntiphonError:
                 continue  # a worker has just found that it cannot go on: the next step ends it
-            if tokens:
-                found.append((one, tokens))
+            if tokens and not (one.drawing is not None and one.drawing.may_forbid(tokens)):
+                found.append((one, one.guide.take_forced()))
         return found
 
     def unparked(self) -> tuple[list[Sequence | None], Logits] | None:

@@ -13,15 +13,18 @@ A prompt is computed in chunks without logits; its last token gives the first dr
 A call computes for one adapter only, since the library cannot mix them.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from antiphon.engines.llama.cells import Cells, Change
 from antiphon.engines.llama.lanes import Lanes
 from antiphon.engines.llama.nodes import Match
+from antiphon.engines.llama.plans import Call, Plan, Span
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.pool import Pool
 from antiphon.engines.llama.sequence import Phase, Sequence
+from antiphon.engines.llama.shares import exchange
 from antiphon.engines.llama.waiting import Waiting
 from antiphon.errors import AntiphonError
 
@@ -29,62 +32,6 @@ WORTH_WAITING = 32
 """Tokens that a sequence must be spared to wait until another has computed them."""
 HEADROOM = 16
 """Cells that each sequence is to have for its next tokens when one more is admitted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Consecutive tokens of one sequence's prompt that one call computes."""
-
-    sequence: Sequence
-    start: int
-    stop: int
-    scored: bool = False
-    """Whether each row gives logits, for the scores of the prompt."""
-
-    @property
-    def logits(self) -> bool:
-        """Whether its last token is the sequence's last, so that a token can be drawn."""
-        return self.stop == len(self.sequence.tokens)
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of decode: single rows with logits first, then spans."""
-
-    rows: list[Sequence | None] = field(default_factory=list)
-    """Whose next token each single row gives; None is a row that is computed and thrown away."""
-    ids: list[int] = field(default_factory=list)
-    """Of the single rows, as the next two."""
-    positions: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    adapter: str | None = None
-
-    def sequences(self) -> frozenset[Sequence]:
-        """Sequences that have a row in it."""
-        singles = (sequence for sequence in self.rows if sequence is not None)
-        return frozenset((*singles, *(span.sequence for span in self.spans)))
-
-    @property
-    def watched(self) -> bool:
-        """Whether the end of each span gives logits, for a look at whether the adapter gives numbers."""
-        return self.adapter is not None
-
-    def abortable(self) -> frozenset[Sequence]:
-        """Sequences whose leaving is worth an abort: those whose prompt it computes, or the only one."""
-        if len(self.rows) + len(self.spans) == 1:
-            return self.sequences()
-        return frozenset(span.sequence for span in self.spans)
-
-
-@dataclass(slots=True)
-class Plan:
-    """What to do in one step, in this order."""
-
-    changes: list[Change] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
-    """For the first time; one that was preempted comes back silently."""
-    calls: list[Call] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -134,7 +81,7 @@ class Scheduler:
         refusal = self.waiting.refusal(sequence, now, self.policy.sequences - self.running)
         if refusal is None:
             self._arrivals += 1
-            sequence.arrival = self._arrivals
+            sequence.arrival, sequence.queued = self._arrivals, now
             self.waiting.add(sequence)
         return refusal
 
@@ -171,6 +118,7 @@ class Scheduler:
         self._now = now
         plan = Plan()
         self._admit(plan)
+        self._even_out(plan)
         if not self.policy.keep:
             self.cells.forget_all()
         if self._lanes is not None and not self.waiting:
@@ -205,7 +153,7 @@ class Scheduler:
         """Gives free places in turn, less to those that another's prompt will spare most of theirs."""
         if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
-        for sequence in self.waiting.in_turn():
+        for sequence in self.waiting.in_turn(Counter(one.actor for one in self._running)):
             if self._still_waits(sequence):
                 continue
             match = self.cells.match(sequence)
@@ -217,10 +165,28 @@ class Scheduler:
             if len(self._running) >= self.policy.sequences:
                 return
 
+    def _even_out(self, plan: Plan) -> None:
+        """Has a caller that holds more than its share give one place to another that waits with less."""
+        if not self.waiting or self._crowded:
+            return
+        found = exchange(self._running.keys(), self.waiting, self.policy, self._now, self._still_waits)
+        if found is None:
+            return
+        taker, giver = found
+        if self._waits_for_another(taker, self.cells.match(taker)):
+            return
+        self._release(giver, True)
+        self.waiting.give_back(giver)
+        self.tally.preemptions += 1
+        match = self.cells.match(taker)
+        if self._fits(taker, match):
+            self._start(taker, match, plan)
+
     def _start(self, sequence: Sequence, match: Match, plan: Plan) -> None:
         self.waiting.admitted(sequence)
         self.cells.admit(sequence, match)
         self._running[sequence] = None
+        sequence.since = self._now
         if sequence.started:
             return
         sequence.started = True
@@ -277,9 +243,15 @@ class Scheduler:
         return True
 
     def _put_back(self, sequence: Sequence, keep: bool) -> None:
-        del self._running[sequence]
-        self.cells.release(sequence, keep)
+        self._release(sequence, keep)
         self.waiting.put_back(sequence)
+
+    def _release(self, sequence: Sequence, keep: bool) -> None:
+        """It runs no more, for now."""
+        del self._running[sequence]
+        sequence.reached = max(sequence.reached, sequence.computed)
+        sequence.queued = self._now
+        self.cells.release(sequence, keep)
 
     # --- rows
 

@@ -45,9 +45,12 @@ class Sequence:
         "key",
         "limit",
         "prompt",
+        "queued",
+        "reached",
         "request",
         "scored",
         "shared",
+        "since",
         "started",
         "stops",
         "tokens",
@@ -73,6 +76,12 @@ class Sequence:
         self.actor = request.actor
         self.arrival = 0
         """Its number among all that were queued; the higher, the younger."""
+        self.queued = 0.0
+        """Since when it waits, of one that does."""
+        self.since = 0.0
+        """Since when it runs, of one that does."""
+        self.reached = 0
+        """Most of its tokens that were computed when it was put back."""
         self.id: int | None = None
         """Its number in the library's KV cache while it runs."""
         self.computed = 0

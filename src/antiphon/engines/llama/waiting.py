@@ -5,7 +5,8 @@ order to try.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
 
 from antiphon.domain.lines import Lines
 from antiphon.engines.llama.policy import Policy
@@ -48,9 +49,17 @@ class Waiting(Lines[Sequence]):
             self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
         self._count += 1
 
+    def give_back(self, sequence: Sequence) -> None:
+        """Puts one that gave its place to another caller before those of its own that are no more urgent; all
+        others' turns come before its caller's next one."""
+        line, priority = self._lines.setdefault(sequence.actor, deque()), sequence.request.priority
+        line.insert(sum(other.request.priority < priority for other in line), sequence)
+        self._count += 1
+        self._turn(sequence.actor)
+
     def remove(self, one: Sequence) -> None:
         """It is admitted, or waits no longer."""
-        if one.started:
+        if one.started and one in self._preempted:
             self._count -= 1
             self._preempted.remove(one)
         else:
@@ -69,9 +78,36 @@ class Waiting(Lines[Sequence]):
             if not self._groups[sequence.group]:
                 del self._groups[sequence.group]
 
-    def in_turn(self) -> Iterator[Sequence]:
-        """All in the order in which to try them. The queue may change meanwhile."""
+    def in_turn(self, held: Mapping[str, int]) -> Iterator[Sequence]:
+        """All in the order in which to try them: those of the caller that has the fewest places first, and of
+        equal ones those whose turn it is. `held`: places of each caller that has any. The queue may change
+        meanwhile."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
-        for place in range(max(map(len, lines), default=0)):
-            yield from (line[place] for line in lines if place < len(line))
+        order = [(held.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
+        heapify(order)
+        while order:
+            places, turn, at = order[0]
+            yield lines[turn][at]
+            if at + 1 < len(lines[turn]):
+                heapreplace(order, (places + 1, turn, at + 1))
+            else:
+                heappop(order)
+
+    def actors(self) -> set[str]:
+        """Callers of whom any waits."""
+        return {*self._lines, *(one.actor for one in self._preempted)}
+
+    def since(self, moment: float) -> bool:
+        """Whether the first of any line has waited since then, or since before."""
+        return any(line[0].queued <= moment for line in self._lines.values()) or any(
+            one.queued <= moment for one in self._preempted
+        )
+
+    def firsts(self, is_held: Callable[[Sequence], bool]) -> Iterator[Sequence]:
+        """The first of each caller's in the order of their turns, not counting those for which this holds."""
+        yield from (one for one in self._preempted if not is_held(one))
+        for line in self._lines.values():
+            first = next((one for one in line if not is_held(one)), None)
+            if first is not None:
+                yield first

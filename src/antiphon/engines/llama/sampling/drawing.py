@@ -133,10 +133,13 @@ class Drawing:
             self._early = None
         return self._lasting or self._early is not None or self.mask is not None
 
-    @property
-    def excludes(self) -> bool:
-        """Whether the caller excludes tokens, perhaps one that a constraint forces."""
-        return self._bans is not None or self._allowed is not None
+    def may_forbid(self, tokens: Sequence[int]) -> bool:
+        """Whether the next tokens might hold one that may not come there: then each has to be drawn, though
+        a constraint leaves no other."""
+        if self._bans is not None or self._allowed is not None:
+            return True
+        early = tokens[: max(self.sampling.min_tokens - self.made, 0)] if self._early is not None else ()
+        return self._early is not None and bool(np.isin(early, self._early).any())
 
     @property
     def plain(self) -> bool:
