@@ -186,8 +186,10 @@ async def test_more_scores_than_memory_holds_are_refused_before_any_is_made():
         assert refused.value.param == "logprobs" and not tokens.requests
 
 
-async def test_more_least_tokens_than_fit_are_refused():
-
+async def test_more_least_tokens_than_fit_are_refused_by_their_own_name():
     engine, _ = renderer(info=scripted_info(context_length=20))
-    with pytest.raises(ContextLengthExceeded, match=r"min_tokens is 9, and only 5"):
-        await answer(engine, asking(RawPrompt(tokens=(9,) * 15), sampling=AskedSampling(min_tokens=9)))
+    prompts = [RawPrompt(tokens=(9,) * size) for size in (8, 15)]
+    for asked in (prompts[1:], prompts):
+        with pytest.raises(ContextLengthExceeded, match=r"min_tokens is 9, and only 5") as refused:
+            await answer(engine, asking(*asked, sampling=AskedSampling(min_tokens=9)))
+        assert refused.value.param == "min_tokens"

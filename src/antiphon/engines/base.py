@@ -19,7 +19,8 @@ The contract, checked by `antiphon.testing.check_token_engine`:
   - sequences of one `group` have equal segments: the later wait for the first one's prefill and share it;
     each may be closed alone, the first included;
   - log-probabilities are of the model's raw distribution, before temperature;
-  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts.
+  - the last step's token (an end-of-generation or stop token) is part of Steps and of the counts; none comes
+    before `min_tokens`, forced by a constraint or not: where nothing else may, there is an InvalidValue.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -207,8 +208,7 @@ class TokenRequest:
     adapter: str | None = None
     """Digest of the adapter to generate with; None is the base model. Never shares a prefix with another."""
     constraint: Constraint | None = None
-    """What the completion must look like. Fails closed: without a mask there is no token, and where the
-    engine cannot follow it any further the sequence ends with an error."""
+    """What the completion must look like. Fails closed: where it cannot be followed, there is an error."""
     actor: str = ""
     """Who asks, opaque: actors take turns in the queue."""
     priority: int = 0
@@ -384,7 +384,7 @@ class Adapting(Protocol):
 
 @runtime_checkable
 class Constrainable(Protocol):
-    """A token engine that takes constraints; one that is not refuses requests that have one."""
+    """A token engine that takes constraints; others refuse such requests with UnsupportedParameter."""
 
     async def check(self, constraint: Constraint) -> None:
         """Raises the RequestError that says why a constraint cannot be kept; asked before admission."""

@@ -65,14 +65,13 @@ async def fitted(tokens: Tokens, facts: Facts, request: GenerationRequest, clock
         fits = _scored(len(found), prompt, fits, request.output, facts)
         found.append(await _echoed(prompt, fits, request, facts))
     _require_writable(request, found)
-    least = request.sampling.min_tokens or 0
-    for prompt, fits in zip(request.prompts, found, strict=True):
-        if least > fits.max_tokens:
-            raise ContextLengthExceeded(
-                f"min_tokens is {least}, and only {fits.max_tokens} tokens may follow this prompt: ask for "
-                "fewer, or shorten it",
-                param=_field(prompt),
-            )
+    least, room = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in found)
+    if least > room:
+        raise ContextLengthExceeded(
+            f"min_tokens is {least}, and only {room} tokens may follow this prompt: ask for fewer, or "
+            "shorten it",
+            param="min_tokens",
+        )
     return found
 
 

@@ -2,9 +2,10 @@
 
 Every rule is one function. They are about order, counts, ends and refusals here; `token_kit_draws` holds the
 rules about values (log-probabilities, seeds, groups), `token_kit_closing` the ones about closing,
-`token_kit_sampling` those about what may be drawn, `token_kit_scores` those about scored prompts,
-`token_kit_queue` those about the queue. Of an engine that computes with adapters, `check_adapters` in
-`token_kit_adapters` says whether it keeps the contract of `Adapting`.
+`token_kit_sampling` those about what may be drawn, `token_kit_constraints` those about constraints,
+`token_kit_scores` those about scored prompts, `token_kit_queue` those about the queue. Of an engine that
+computes with adapters, `check_adapters` in `token_kit_adapters` says whether it keeps the contract of
+`Adapting`.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from antiphon.errors import AntiphonError, InvalidValue
 from antiphon.testing.probe import Probe, Run
 from antiphon.testing.rules import PATIENCE, require, require_error
 from antiphon.testing.token_kit_closing import CLOSING_RULES
+from antiphon.testing.token_kit_constraints import CONSTRAINT_RULES
 from antiphon.testing.token_kit_draws import VALUE_RULES
 from antiphon.testing.token_kit_queue import QUEUE_RULES
 from antiphon.testing.token_kit_sampling import SAMPLING_RULES
@@ -249,4 +251,12 @@ ORDER_RULES = (
     control_text_needs_leave,
     totals_only_grow,
 )
-RULES = (*ORDER_RULES, *VALUE_RULES, *CLOSING_RULES, *SAMPLING_RULES, *SCORE_RULES, *QUEUE_RULES)
+RULES = (
+    *ORDER_RULES,
+    *VALUE_RULES,
+    *CLOSING_RULES,
+    *SAMPLING_RULES,
+    *CONSTRAINT_RULES,
+    *SCORE_RULES,
+    *QUEUE_RULES,
+)
