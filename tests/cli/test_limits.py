@@ -77,6 +77,39 @@ def test_one_is_removed(antiphon: Run, server: Scripted) -> None:
 
 
 @pytest.mark.parametrize(
+    ("amount", "nano"),
+    [("10000000", 10**16), ("9007199.3", 9_007_199_300_000_000), ("9000000000", 9 * 10**18)],
+)
+def test_large_budgets_are_set_to_the_last_billionth(
+    antiphon: Run, server: Scripted, amount: str, nano: int
+) -> None:
+    card = {**CARD, "measure": "cost", "window": "month", "amount": nano}
+    server.answers = [page(), (201, card)]
+    ended = antiphon("limits", "set", "user", "user_1", "cost", amount, "--per", "month", "--url", server.url)
+    assert f"set: {amount} cost per month" in ended.stderr
+    sent = server.asked[1][2]
+    assert isinstance(sent, dict) and sent["amount"] == nano
+
+
+@pytest.mark.parametrize(
+    ("measure", "amount", "most"),
+    [
+        ("cost", "9000000000.000000001", "9000000000 units of the currency"),
+        ("cost", "1" + "0" * 200, "9000000000 units of the currency"),
+        ("tokens", str(2**53 + 1), str(2**53)),
+    ],
+)
+def test_too_much_is_told_with_the_most(
+    antiphon: Run, server: Scripted, measure: str, amount: str, most: str
+) -> None:
+    server.answers = [page()]
+    words = ("limits", "set", "project", "default", measure, amount, "--per", "day", "--url", server.url)
+    ended = antiphon(*words)
+    assert ended.returncode == 1 and f"a limit of {measure} is of at most {most}" in ended.stderr
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
     ("measure", "amount", "taken"),
     [("requests", "1.5", "an integer"), ("tokens", "-1", "an integer"), ("cost", "1e3", "a decimal")],
 )

@@ -58,6 +58,8 @@ async def test_lists_come_by_pages_and_by_what_they_are_of(server):
     [
         ({"amount": -1}, "invalid_value", "amount"),
         ({"amount": 2**53 + 1}, "invalid_value", "amount"),
+        ({"amount": 10**60}, "invalid_value", "amount"),
+        ({"measure": "cost", "amount": 9 * 10**18 + 1}, "invalid_value", "amount"),
         ({"amount": 1.5}, "invalid_value", "amount"),
         ({"amount": None}, "invalid_value", "amount"),
         ({"measure": "words"}, "invalid_value", "measure"),
@@ -76,6 +78,32 @@ async def test_bad_limits_are_refused_by_name(server, change, code, param):
     answer = await server.asked(server.admin, LIMITS, {**LIMIT, **change})
     assert answer.status in (400, 404)
     assert (answer.error["code"], answer.error["param"]) == (code, param)
+
+
+MOST = 9_000_000_000 * 10**9
+TOO_MUCH = "a limit of cost is of at most 9000000000 units of the currency (9000000000000000000 billionths)"
+
+
+async def test_a_budget_is_kept_exactly_up_to_billions_and_what_is_more_is_refused_in_units(server):
+    budget = {**LIMIT, "measure": "cost", "window": "month"}
+    for amount in (2**53 + 1, MOST - 1):
+        card = (await server.asked(server.admin, LIMITS, {**budget, "amount": amount})).json()
+        shown = (await server.asked(server.admin, f"{LIMITS}/{card['id']}")).json()
+        assert (card["amount"], shown["amount"], shown["remaining"]) == (amount,) * 3
+        await server.asked(server.admin, f"{LIMITS}/{card['id']}", method="DELETE")
+    path = f"{LIMITS}/{(await server.asked(server.admin, LIMITS, {**budget, 'amount': MOST})).json()['id']}"
+    for amount in (MOST + 1, 2**64, 10**60):
+        limits = [{"measure": "cost", "window": "day", "amount": amount}]
+        key = {"kind": "service", "project": "default", "limits": limits}
+        replies = [
+            await server.asked(server.admin, LIMITS, {**budget, "amount": amount}),
+            await server.asked(server.admin, path, {"amount": amount}, method="PATCH"),
+            await server.asked(server.admin, f"{ROOT}/keys", key),
+        ]
+        assert [reply.status for reply in replies] == [400] * 3
+        assert [reply.error["param"] for reply in replies] == ["amount", "amount", "limits[0].amount"]
+        assert {reply.error["message"] for reply in replies} == {TOO_MUCH}
+    assert (await server.asked(server.admin, path)).json()["amount"] == MOST
 
 
 @pytest.mark.parametrize("field", ["subject", "target", "measure", "window", "models", "id", "created_at"])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from antiphon.domain.limits import Amounts, Measure, Standing, Window
+from antiphon.domain.limits import MOST_UNITS, Amounts, Measure, Standing, Window
+from antiphon.domain.money import NANO
 from antiphon.errors import (
     BudgetExceeded,
     LargerThanLimit,
@@ -276,3 +277,37 @@ async def test_without_the_ledger_nothing_passes_unless_the_operator_says_so(lim
         await closed.reserve("a", [limit(1)], ONE)
     assert len(asked) == 2
     assert await limiters(seeds, opens=True).reserve("a", [limit(1)], ONE)
+
+
+@pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
+async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, window):
+    budget = limit(MOST_UNITS * NANO, Measure.COST, window)
+
+    async def seeds(_):
+        return {budget.id: [(NOON - 2, budget.amount - 2**53 - 5), (NOON - 1, 2**53)]}
+
+    limiter = limiters(seeds)
+    assert (await limiter.reserve("a", [budget], Amounts(cost=3)))[0].remaining == 2
+    with pytest.raises(
+        (BudgetExceeded, RateLimited), match=r"of 9000000000 in cost .* 0\.000000003 in cost more"
+    ):
+        await limiter.reserve("b", [budget], Amounts(cost=3))
+    assert (await limiter.reserve("c", [budget], Amounts(cost=2)))[0].remaining == 0
+    with pytest.raises((BudgetExceeded, RateLimited)):
+        await limiter.extend("a", [budget], Amounts(cost=1))
+    await ended(limiter, "a", Amounts(cost=2))
+    assert (await limiter.standing([budget]))[0].remaining == 1
+    clock.advance(61 if window is Window.MINUTE else 32 * 24 * 3600)
+    assert (await limiter.standing([budget]))[0].remaining == budget.amount
+
+
+async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
+    budget = limit(MOST_UNITS * NANO, Measure.COST, Window.MONTH)
+
+    async def seeds(_):
+        return {budget.id: [(NOON - 1, 2**62)] * 3}
+
+    limiter = limiters(seeds)
+    with pytest.raises(BudgetExceeded):
+        await limiter.reserve("a", [budget], Amounts(cost=1))
+    assert (await limiter.standing([budget]))[0].remaining == 0

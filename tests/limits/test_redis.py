@@ -136,17 +136,6 @@ async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clo
         assert resets == pytest.approx(ends), at
 
 
-async def test_amounts_are_exact_up_to_what_a_limit_may_be(node):
-    budget = limit(2**53, Measure.COST, Window.MONTH)
-    await node.reserve("a", [budget], Amounts(cost=2**53 - 1))
-    assert (await node.standing([budget]))[0].remaining == 1
-    with pytest.raises(BudgetExceeded):
-        await node.reserve("b", [budget], Amounts(cost=2))
-    await node.reserve("b", [budget], Amounts(cost=1))
-    await ended(node, "a", Amounts(cost=2**53 - 3))
-    assert (await node.standing([budget]))[0].remaining == 2
-
-
 async def test_every_key_expires(node):
     limits = [limit(10), limit(10, window=Window.MONTH, id_="two"), limit(5, Measure.CONCURRENT, id_="three")]
     await node.reserve("a", limits, ONE)

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Subject, Window
+from antiphon.domain.money import NANO
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Project
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
@@ -21,6 +22,7 @@ from antiphon.store.tenancy import SqlTenancy
 
 BY = By("admin", 100)
 MINUTE = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
+LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MOST_UNITS * NANO, 7, Window.MONTH)
 AT_ONCE = Limit("limit-2", Subject.MODEL, "cantor", Measure.CONCURRENT, 4, 6, models=None, note="shared")
 PRICE = Price("price-1", "cantor*", "USD", 1_000, 150_000_000, 600_000_000, created=7)
 LATER = Price("price-2", "*", "USD", 2_000, 1 << 40, 1, 0, 2**53, until=3_000, note="sale")
@@ -32,13 +34,13 @@ def rules(database):
 
 
 def test_what_is_put_in_comes_out_also_after_a_restart(rules, url):
-    for limit in (MINUTE, AT_ONCE):
+    for limit in (MINUTE, AT_ONCE, LARGEST):
         rules.add_limit(limit, BY)
     for price in (LATER, PRICE):
         rules.add_price(price, BY)
     with closing(SqlTenancy(Database(url))) as restarted:
         again = restarted.directory()
-    assert again.limits == (MINUTE, AT_ONCE)
+    assert again.limits == (MINUTE, AT_ONCE, LARGEST)
     assert again.prices == (LATER, PRICE)
 
 

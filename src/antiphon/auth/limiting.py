@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from antiphon.auth.changes import Changes, put
 from antiphon.auth.policy import LIMITING, found, require_admin
-from antiphon.auth.wanted import WantedLimit, require_new, require_sound
+from antiphon.auth.wanted import WantedLimit, require_bounded, require_new, require_sound
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, Standing, Subject
 from antiphon.domain.tenancy import Key
@@ -66,6 +66,7 @@ class Limiting:
 
         def changed() -> Limit:
             limit = self._changeable(actor, id_)
+            require_bounded(limit.measure, limit.amount if amount is None else amount)
             new = replace(
                 limit,
                 amount=limit.amount if amount is None else amount,

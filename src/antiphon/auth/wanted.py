@@ -4,7 +4,7 @@ rights."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.domain.limits import Limit, Measure, Subject, Window
+from antiphon.domain.limits import Limit, Measure, Subject, Window, beyond
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
 MOST = 50
@@ -47,8 +47,15 @@ def require_sound(wanted: WantedLimit, place: str = "") -> None:
         raise InvalidValue(f"concurrent requests are counted at once: leave {window} out", param=window)
     if wanted.measure is not Measure.CONCURRENT and wanted.window is None:
         raise MissingParameter(f"{window} is missing", param=window)
+    require_bounded(wanted.measure, wanted.amount, place)
     if wanted.subject is Subject.MODEL and wanted.models is not None:
         raise InvalidValue(f"a limit of a model is of that one: leave {models} out", param=models)
+
+
+def require_bounded(measure: Measure, amount: int, place: str = "") -> None:
+    """Raises InvalidValue for more than can be counted exactly."""
+    if (problem := beyond(measure, amount)) is not None:
+        raise InvalidValue(problem, param=f"{place}amount")
 
 
 def require_sound_all(limits: Sequence[WantedLimit]) -> None:

@@ -2,9 +2,12 @@
 
 from antiphon.cli.admin import Card
 from antiphon.cli.client import CallFailed
-from antiphon.domain.limits import Measure, Window
+from antiphon.domain.limits import Measure, Window, beyond
 from antiphon.domain.money import decimal, nanos
 from antiphon.errors import SettingsError
+
+LONGEST = 300
+"""Digits of a number."""
 
 
 def asked(text: str) -> Card:
@@ -35,16 +38,14 @@ def require_window(measure: Measure, window: str | None, mark: str, said: str = 
 
 def units(measure: Measure, amount: str) -> int:
     """As the server counts: of cost nano-units. Raises CallFailed."""
-    counted = (
-        nanos(amount)
-        if measure is Measure.COST
-        else int(amount)
-        if amount.isascii() and amount.isdecimal()
-        else None
-    )
+    is_number = amount.isascii() and amount.isdecimal() and len(amount) <= LONGEST
+    of_cost = measure is Measure.COST
+    counted = nanos(amount) if of_cost else int(amount) if is_number else None
     if counted is None:
-        taken = "a decimal, as 12.50" if measure is Measure.COST else "an integer"
+        taken = "a decimal, at most nine digits behind the point, as 12.50" if of_cost else "an integer"
         raise CallFailed(f"{amount} is no amount of {measure}: it must be {taken}")
+    if (problem := beyond(measure, counted)) is not None:
+        raise CallFailed(problem)
     return counted
 
 

@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.money import NANO
 from antiphon.domain.values import Value
+
+MOST = 2**53
+"""Of what is counted in whole numbers: what JSON's numbers hold exactly for everybody."""
+MOST_UNITS = 9_000_000_000
+"""Of cost, in units of the currency. Nano-units end at 2**63 in databases and in Redis; the rest is for what
+counts beyond a limit."""
 
 
 class Subject(StrEnum):
@@ -40,6 +47,17 @@ class Window(StrEnum):
     WEEK = "week"
     """From Monday."""
     MONTH = "month"
+
+
+def beyond(measure: Measure, amount: int) -> str | None:
+    """Why a limit cannot be of so much; None where it can."""
+    if measure is not Measure.COST:
+        return None if amount <= MOST else f"a limit of {measure} is of at most {MOST}"
+    if amount <= MOST_UNITS * NANO:
+        return None
+    return (
+        f"a limit of cost is of at most {MOST_UNITS} units of the currency ({MOST_UNITS * NANO} billionths)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

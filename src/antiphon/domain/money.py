@@ -6,13 +6,14 @@ DIGITS = 9
 NANO = 1_000_000_000
 """Nano-units of one unit."""
 DECIMAL = rf"^[0-9]{{1,7}}(\.[0-9]{{1,{DIGITS}}})?(?![\s\S])"
-"""What an amount is written like: `0.15`, `3`, `0.000000001`."""
-_DECIMAL = re.compile(DECIMAL)
+"""What an amount of a price is written like: `0.15`, `3`, `0.000000001`."""
+_AMOUNT = re.compile(rf"[0-9]{{1,300}}(\.[0-9]{{1,{DIGITS}}})?")
+"""The same of any size that is worth a sentence about its size."""
 
 
 def nanos(text: str) -> int | None:
     """The nano-units of a decimal; None for what is none, or has more than nine digits behind the point."""
-    if _DECIMAL.match(text) is None:
+    if _AMOUNT.fullmatch(text) is None:
         return None
     whole, _, part = text.partition(".")
     return int(whole) * NANO + int(part.ljust(DIGITS, "0"))

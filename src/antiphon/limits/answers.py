@@ -9,6 +9,8 @@ from antiphon.limits.periods import period
 from antiphon.limits.wording import refusal, worst
 
 MICRO = 1_000_000
+INTEGERS_END = 2**63
+"""Of Redis."""
 RUNNING = "running"
 """The kind of what is counted at once."""
 Argument = str | int
@@ -86,13 +88,17 @@ def taken_said(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> 
         return said
     if limit.window is not Window.MINUTE:
         begin = period(limit.window, now)[0]
-        return [*said, 0, sum(amount for at, amount in taken if at >= begin)]
+        return [*said, 0, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
     for at, amount in sorted(taken):
         said += [int(at * MICRO), amount]
     return said
 
 
 def _integers(row: object) -> list[int]:
-    if isinstance(row, list) and all(isinstance(each, int) for each in row):
-        return row
+    """Numbers, of which large ones come as text."""
+    try:
+        if isinstance(row, list):
+            return [each if isinstance(each, int) else int(str(each)) for each in row]
+    except ValueError:
+        pass
     raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)

@@ -9,8 +9,9 @@ what was done is not done again. Keys, below one prefix, each with an expiry:
     r:ID  set    claims that run, by when their lease ends (milliseconds)
     k:ID  text   a claim: how often it took, and where it took how much of which limit (MessagePack)
 
-A kind is `minute`, `day`, `week`, `month` or `running`. Numbers are integers up to 2^53, which Lua holds
-exactly.
+A kind is `minute`, `day`, `week`, `month` or `running`. Numbers are integers: of one request up to 2^53,
+which Lua holds exactly; of limits and what they count up to 2^63, which Redis does. Lua has these as text,
+and compares them by halves.
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,10 @@ local OVER, LATE = 2 ^ 53, %LATE%
 local prefix = KEYS[1]
 local time = %TIME%
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local function text(number) return string.format('%.0f', number) end
+local function text(number)
+  return type(number) == 'string' and number or string.format('%.0f', number)
+end
+local function minus(text) return string.sub(text, 1, 1) == '-' and string.sub(text, 2) or '-' .. text end
 local function key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
 local function hashed(kind, id) return key(kind == 'minute' and 'w' or 'p', id) end
 
@@ -66,14 +70,28 @@ local function period(kind)
   return first_of(year, month) * 86400, first_of(year, month + 1) * 86400
 end
 
--- What counts now.
+-- Billions, and what is left of them.
+local function halves(text)
+  local sign = string.sub(text, 1, 1) == '-' and -1 or 1
+  local digits = string.match(text, '%d+')
+  return sign * (tonumber(string.sub(digits, 1, -10)) or 0), sign * tonumber(string.sub(digits, -9))
+end
+
+-- By how much what counts and what is asked are more than a limit: exact but where it is far from it.
+local function excess_of(counted, asked, limit)
+  local counted_high, counted_low = halves(counted)
+  local limit_high, limit_low = halves(limit)
+  return (counted_high - limit_high) * 1000000000 + (counted_low - limit_low + asked)
+end
+
+-- What counts now, as text.
 local function used(kind, id)
   if kind == 'running' then
     redis.call('ZREMRANGEBYSCORE', key('r', id), '-inf', text(math.floor(now / 1000)))
-    return redis.call('ZCARD', key('r', id))
+    return text(redis.call('ZCARD', key('r', id)))
   end
   if kind ~= 'minute' then
-    return tonumber(redis.call('HGET', key('p', id), text((period(kind)))) or 0)
+    return redis.call('HGET', key('p', id), text((period(kind)))) or '0'
   end
   local hash, queue = key('w', id), key('q', id)
   local oldest = math.floor(now / BUCKET) - BUCKETS
@@ -81,13 +99,13 @@ local function used(kind, id)
   while bucket and tonumber(bucket) < oldest do
     local amount = redis.call('HGET', hash, bucket)
     if amount then
-      redis.call('HINCRBY', hash, 't', text(-tonumber(amount)))
+      redis.call('HINCRBY', hash, 't', minus(amount))
       redis.call('HDEL', hash, bucket)
     end
     redis.call('LPOP', queue)
     bucket = redis.call('LINDEX', queue, 0)
   end
-  return tonumber(redis.call('HGET', hash, 't') or 0)
+  return redis.call('HGET', hash, 't') or '0'
 end
 
 -- Whether what was taken at a place counts now.
@@ -174,7 +192,7 @@ local function limits_from(place)
   for at = place, #ARGV, 5 do
     limits[#limits + 1] = {
       id = ARGV[at], kind = ARGV[at + 1], measure = ARGV[at + 2],
-      amount = tonumber(ARGV[at + 3]), asked = tonumber(ARGV[at + 4]),
+      amount = ARGV[at + 3], asked = tonumber(ARGV[at + 4]),
     }
   end
   return limits
@@ -219,7 +237,7 @@ local parts = {}
 for _, held in ipairs(claim and claim.held or {}) do parts[held.id] = held.parts end
 local refusals = {}
 for number, limit in ipairs(limits) do
-  local excess = (used(limit.kind, limit.id) - limit.amount) + limit.asked  -- exact beyond 2^53
+  local excess = excess_of(used(limit.kind, limit.id), limit.asked, limit.amount)
   if limit.asked > 0 and excess > 0 then
     local own = 0
     for _, part in ipairs(step == 1 and parts[limit.id] or {}) do
@@ -316,7 +334,7 @@ if redis.call('HSETNX', hashed(kind, id), 's', '1') == 0 then return 'known' end
 redis.call('EXPIRE', hashed(kind, id), KEPT[kind] or KEPT.period)
 for at = 3, #ARGV, 2 do
   if kind ~= 'minute' then
-    take(kind, id, tonumber(ARGV[at + 1]))
+    take(kind, id, ARGV[at + 1])
   else
     local bucket = text(math.floor(tonumber(ARGV[at]) / BUCKET))
     if redis.call('HEXISTS', key('w', id), bucket) == 0 then

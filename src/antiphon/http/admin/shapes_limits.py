@@ -7,17 +7,18 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from antiphon.auth.wanted import WantedLimit
-from antiphon.domain.limits import Limit, Measure, Standing, Subject, Window
+from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Standing, Subject, Window
+from antiphon.domain.money import NANO
 from antiphon.http.admin.shapes import Name, Note, Page, Pattern
 
-Amount = Annotated[int, Meta(ge=0, le=2**53)]
-"""What JSON's numbers hold exactly."""
+Amount = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": MOST_UNITS * NANO})]
+"""How much is too much depends on the measure."""
 
 
 class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
     """A limit to set: so much of `measure` in `window` (left out for `concurrent`). `target` is the id of a
-    key, user or project, or the name of a model; of `cost`, `amount` is in nano-units of the currency.
-    `models` is a pattern of the models whose requests count; null is all."""
+    key, user or project, or the name of a model; of `cost`, `amount` is in nano-units of the currency, else
+    at most 2^53. `models` is a pattern of the models whose requests count; null is all."""
 
     subject: Subject
     target: Name
