@@ -88,3 +88,23 @@ async def test_pages_and_their_removal(server):
     gone = await server.asked(server.admin, f"{ROOT}/requests?project=default", method="DELETE")
     assert gone.json()["removed"] == 5
     assert (await server.asked(server.admin, f"{ROOT}/requests/r1")).status == 404
+
+
+async def test_an_erasure_is_in_the_audit_and_holds_for_what_comes_late(server):
+    keep(server, kept(1))
+    owner, viewer = [(await server.person(role))[1] for role in (Role.OWNER, Role.VIEWER)]
+    everything = f"{ROOT}/requests?project=default"
+    for token, status in ((owner, 200), (viewer, 403), (server.admin, 200)):
+        assert (await server.asked(token, everything, method="DELETE")).status == status
+    keys = (await server.asked(server.admin, f"{ROOT}/keys")).json()["data"]
+    ids = [
+        next(key["id"] for key in keys if token.startswith(key["prefix"])) for token in (owner, server.admin)
+    ]
+    audit = (await server.asked(server.admin, f"{ROOT}/audit?target=default")).json()["data"]
+    erased = [entry for entry in audit if entry["action"] == "project.erase_requests"]
+    assert [(entry["actor"], entry["detail"]) for entry in erased] == [
+        (ids[1], {"removed": 0}),
+        (ids[0], {"removed": 1}),
+    ]
+    keep(server, kept(2))
+    assert (await server.asked(server.admin, everything)).json()["data"] == []

@@ -1,9 +1,14 @@
 """Requests that projects keep, in SQLite and in PostgreSQL."""
 
+import threading
+from contextlib import contextmanager
+
 import pytest
+import sqlalchemy as sa
 
 from antiphon.domain.recording import Record, Recording, Redaction
 from antiphon.domain.tenancy import Project
+from antiphon.errors import NotFound
 from antiphon.store.base import By
 from antiphon.store.records import SqlRecords
 
@@ -37,13 +42,79 @@ def test_pages_give_the_latest_first_and_each_once(records):
     assert records.one("r51") is None
 
 
-def test_what_has_expired_is_gone_and_a_project_forgets(records):
+@pytest.fixture
+def peopled(tenancy):
+    """With the projects one and two."""
+    by = By("operator", 5, tenancy.revision())
+    by = By("operator", 5, tenancy.add_project(Project("one", "One", 5), by))
+    tenancy.add_project(Project("two", "Two", 5), by)
+    return tenancy
+
+
+def test_what_has_expired_is_gone_and_a_project_is_erased(records, peopled):
     records.add([made(number, "one" if number % 2 else "two") for number in range(6)])
     assert records.expire(NOW + 2) == 3
     assert [each.id for each in records.page("one", 9)] == ["r5", "r3"]
-    assert records.forget("one") == 2
+    assert records.erase("one", 5_000, By("ann", 9)) == (2, peopled.revision())
     assert records.page("one", 9) == []
     assert [each.id for each in records.page("two", 9)] == ["r4"]
+    with pytest.raises(NotFound):
+        records.erase("three", 5_000, By("ann", 9))
+
+
+def test_an_erasure_is_in_the_audit(records, peopled):
+    before = peopled.revision()
+    records.add([made(1)])
+    records.erase("one", 5_000, By("ann", 9))
+    (entry,) = peopled.audit(1)
+    assert (entry.actor, entry.at, entry.action, entry.target) == ("ann", 9, "project.erase_requests", "one")
+    assert entry.detail == '{"removed": 1}'
+    assert peopled.revision() == before + 1
+
+
+def test_what_began_before_an_erasure_is_not_kept_later(records, peopled):
+    records.erase("one", 5_000, By("ann", 9))
+    late = [made(4), made(5), made(6), made(3, "two")]
+    records.add(late)
+    records.add(late)
+    assert [each.id for each in records.page("one", 9)] == ["r6"]
+    assert [each.id for each in records.page("two", 9)] == ["r3"]
+    records.erase("one", 4_000, By("ann", 10))  # a clock that is behind brings nothing back
+    records.add([made(5), made(7)])
+    assert [each.id for each in records.page("one", 9)] == ["r7"]
+
+
+@contextmanager
+def before_inserting(wait):
+    """Calls `wait` before each insert of records."""
+
+    def listen(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT INTO requests_logged"):
+            wait()
+
+    sa.event.listen(sa.engine.Engine, "before_cursor_execute", listen)
+    yield
+    sa.event.remove(sa.engine.Engine, "before_cursor_execute", listen)
+
+
+def test_an_erasure_waits_for_what_is_being_kept(records, peopled):
+    begun, erased = threading.Event(), threading.Event()
+
+    def erase():
+        begun.wait(30)
+        records.erase("one", 5_000, By("ann", 9))
+        erased.set()
+
+    def inserting():
+        begun.set()
+        assert not erased.wait(0.5)  # it would never see what is inserted now
+
+    eraser = threading.Thread(target=erase)
+    eraser.start()
+    with before_inserting(inserting):
+        records.add([made(1)])
+    eraser.join()
+    assert erased.is_set() and records.page("one", 9) == []
 
 
 def test_any_text_is_kept(records):

@@ -111,12 +111,16 @@ class Changes:
 
     def id(self, noun: str) -> str:
         """An id that nobody has."""
-        moment = _digits(int(1_000 * self._clock()))
+        moment = _digits(self.moment())
         return f"{noun}_{moment}" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
 
     def now(self) -> int:
         """Unix seconds."""
         return int(self._clock())
+
+    def moment(self) -> int:
+        """Unix milliseconds."""
+        return int(1_000 * self._clock())
 
     def since(self, before: int | None, said: bool | None) -> int | None:
         """Since when something holds that may be switched on and off."""

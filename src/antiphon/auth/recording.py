@@ -47,10 +47,17 @@ class Recordings:
             raise NotFound(f"there is no kept request {id_[:100]}")
         return record
 
-    async def forget(self, actor: Actor, project: str) -> int:
-        """Removes what was kept of a project; how much it was. Raises NotFound and PermissionDenied."""
-        self._ruled(actor, project)
-        return await self._changes.threaded(lambda: self._records.forget(project))
+    async def erase(self, actor: Actor, project: str) -> int:
+        """Removes what was kept of a project, and what still waits to be kept of requests that began before
+        now, in whatever process; how much there was in the database. Raises NotFound and PermissionDenied."""
+
+        def changed() -> int:
+            self._ruled(actor, project)
+            removed, revision = self._records.erase(project, self._changes.moment(), self._changes.by(actor))
+            self._changes.learn(revision)
+            return removed
+
+        return await self._changes.made(changed)
 
     def _ruled(self, actor: Actor, project: str) -> Project:
         """A project whose owner, or the operator, the actor is."""

@@ -150,7 +150,8 @@ class Records(Protocol):
     """Requests that projects keep word by word. Every method blocks, and belongs into a thread."""
 
     def add(self, records: Sequence[Record]) -> None:
-        """Keeps them; those whose id is there already change nothing. Raises StoreUnavailable."""
+        """Keeps them, but for those that began before their project's last erasure, however long they have
+        waited; those whose id is there already change nothing. Raises StoreUnavailable."""
 
     def page(self, project: str, most: int, before: tuple[int, str] | None = None) -> Sequence[Record]:
         """The latest of a project first, those before a moment (Unix milliseconds) and an id."""
@@ -161,8 +162,10 @@ class Records(Protocol):
     def expire(self, now: int) -> int:
         """Removes what has expired by now (Unix seconds); how much it was."""
 
-    def forget(self, project: str) -> int:
-        """Removes all of a project; how much it was."""
+    def erase(self, project: str, until: int, by: By) -> tuple[int, int]:
+        """Removes all of a project, and whatever is added later but began until then (Unix milliseconds): a
+        change as in `Tenancy`. Returns how much was removed, and the directory's revision. Raises NotFound.
+        """
 
 
 class Entries(Protocol):

@@ -1,16 +1,22 @@
 """Requests and answers that projects have kept, in a database."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
 
 from antiphon.domain.recording import Record
 from antiphon.store import schema
+from antiphon.store.base import By
+from antiphon.store.changing import changing
 from antiphon.store.database import Database
 from antiphon.store.entries import ABSENT
 
 TABLE = schema.requests_logged
+ERASED = "erased "
+"""Before a project's id the name of the mark that tells until when its requests were erased, in Unix
+milliseconds. It outlives every process, so what waited in whichever comes too late."""
 
 
 class SqlRecords:
@@ -20,19 +26,16 @@ class SqlRecords:
         self._database = database
 
     def add(self, records: Sequence[Record]) -> None:
-        rows = [
-            {
-                "id": each.id,
-                "project": each.project,
-                "at": each.at,
-                "expires": each.expires,
-                "request": each.request.translate(ABSENT),
-                "answer": each.answer.translate(ABSENT),
-            }
-            for each in sorted(records, key=lambda each: each.id)
-        ]
-        if rows:
-            with self._database.writing() as connection:
+        if not records:
+            return
+        with self._database.writing() as connection:
+            erased = _erased(connection, {each.project for each in records})
+            rows = [
+                _row(each)
+                for each in sorted(records, key=lambda each: each.id)
+                if each.at > erased.get(each.project, -1)
+            ]
+            if rows:
                 postgres = connection.dialect.name == "postgresql"
                 insert = postgresql.insert(TABLE) if postgres else sqlite.insert(TABLE)
                 connection.execute(insert.on_conflict_do_nothing(), rows)
@@ -55,6 +58,40 @@ class SqlRecords:
         with self._database.writing() as connection:
             return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
 
-    def forget(self, project: str) -> int:
-        with self._database.writing() as connection:
-            return connection.execute(TABLE.delete().where(TABLE.c.project == project)).rowcount
+    def erase(self, project: str, until: int, by: By) -> tuple[int, int]:
+        with changing(self._database, by, "the requests cannot be removed") as change:
+            there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
+            change.connection.execute(there.with_for_update())  # waits for those who add to it
+            change.require(schema.projects, project, "project")
+            gone = change.connection.execute(TABLE.delete().where(TABLE.c.project == project)).rowcount
+            before = _erased(change.connection, {project}).get(project, until)
+            _mark(change.connection, ERASED + project, str(max(until, before)))
+            change.note("project.erase_requests", project, {"removed": gone})
+        return gone, change.revision
+
+
+def _erased(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
+    """By project until when its requests were erased; none is erased before the transaction ends."""
+    names = sorted(projects)
+    rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
+    connection.execute(rows.with_for_update(read=True))  # SQLite has one writer anyway
+    mark = schema.marks.c
+    found = sa.select(mark.name, mark.value).where(mark.name.in_([ERASED + name for name in names]))
+    return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(found)}
+
+
+def _mark(connection: Connection, name: str, value: str) -> None:
+    marked = schema.marks.update().where(schema.marks.c.name == name).values(value=value)
+    if not connection.execute(marked).rowcount:
+        connection.execute(schema.marks.insert(), {"name": name, "value": value})
+
+
+def _row(record: Record) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "project": record.project,
+        "at": record.at,
+        "expires": record.expires,
+        "request": record.request.translate(ABSENT),
+        "answer": record.answer.translate(ABSENT),
+    }

@@ -61,7 +61,7 @@ class RecordingRoutes:
     async def forget(self, request: Request) -> Response:
         """Removes a project's."""
         project = _project(query_of(request, "project"))
-        return answer(Forgotten(removed=await self._recordings.forget(actor_of(request), project)))
+        return answer(Forgotten(removed=await self._recordings.erase(actor_of(request), project)))
 
 
 def _project(query: dict[str, str]) -> str:

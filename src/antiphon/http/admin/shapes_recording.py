@@ -45,7 +45,8 @@ class RequestPage(Page, frozen=True, kw_only=True):
 
 
 class Forgotten(Struct, frozen=True, kw_only=True):
-    """How many kept requests were removed."""
+    """How many kept requests were removed from the database. What waited in memory is not among them, and is
+    never written down."""
 
     object: Literal["removed"] = "removed"
     removed: int
