@@ -97,6 +97,8 @@ def test_a_database_that_is_none_is_told(place: Place) -> None:
     found = place.findings(store="postgresql://a:canary-hunter2@127.0.0.1:1/none?connect_timeout=1")
     assert broken(found) == ["store-unusable"]
     assert "canary-hunter2" not in found["store-unusable"].said
+    found = place.findings(store="sqlite://")
+    assert broken(found) == ["store-unusable"] and "in memory" in found["store-unusable"].said
 
 
 def test_a_postgresql_is_asked(place: Place, postgresql: str) -> None:

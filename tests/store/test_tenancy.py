@@ -123,3 +123,4 @@ def test_the_audit_is_read_by_pages_and_by_target(peopled):
     second = peopled.audit(10, before=first[-1].id)
     assert [entry.id for entry in (*first, *second)] == list(range(7, 0, -1))
     assert {entry.target for entry in peopled.audit(10, target="project-1")} == {"project-1"}
+    assert not peopled.audit(10, target="project-1\0")

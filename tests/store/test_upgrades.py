@@ -189,7 +189,7 @@ def peopled(url: str, old: Path) -> Database:
 def followed(monkeypatch: pytest.MonkeyPatch, folder: Path, then: str = "pass") -> None:
     """One more revision after those that there are."""
     migrations = shutil.copytree(module.MIGRATIONS, folder / "migrations")
-    with closing(Database("sqlite://")) as empty:
+    with closing(Database(f"sqlite:///{folder}/empty.db")) as empty:
         head = empty.standing().wanted
     (migrations / "versions" / "next.py").write_text(NEXT.format(head=head, then=then))
     monkeypatch.setattr(module, "MIGRATIONS", migrations)

@@ -20,7 +20,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from antiphon.errors import InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.store.bounds import bounded
@@ -116,8 +116,7 @@ class Database:
     @property
     def file(self) -> Path | None:
         """SQLite's file; None where there is none."""
-        inside = self._url.get_backend_name() == "sqlite" and self._url.database not in (None, "", ":memory:")
-        return Path(str(self._url.database)) if inside else None
+        return Path(str(self._url.database)) if self._url.get_backend_name() == "sqlite" else None
 
     def ready(self) -> None:
         """Makes the tables of an empty database; refuses one of another version. Raises StoreRefused."""
@@ -287,7 +286,7 @@ def _engine(url: sa.URL, shown: str) -> Engine:
     backend = url.get_backend_name()
     try:
         if backend == "sqlite":
-            return _sqlite(url)
+            return _sqlite(url, shown)
         if backend == "postgresql":
             return _postgresql(url, shown)
     except ModuleNotFoundError:
@@ -322,12 +321,27 @@ def _postgresql(url: sa.URL, shown: str) -> Engine:
     )
 
 
-def _sqlite(url: sa.URL) -> Engine:
-    connecting = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
+def _require_file(url: sa.URL, shown: str) -> None:
+    """Raises StoreRefused for an address of SQLite that says anything but a file: other processes would find
+    nothing there, or another file."""
+    said = shown.partition("?")[0]
+    if url.host or url.username or url.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise StoreRefused(f"{_masked(said)} is no address of a SQLite file; say sqlite:///PATH")
     if url.database in (None, "", ":memory:"):
-        engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting, poolclass=StaticPool)
-    else:
-        engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting)
+        raise StoreRefused(
+            f"{said} is a database in memory, which no other process sees and which ends with its own; say "
+            "sqlite:///PATH"
+        )
+    if url.query:
+        raise StoreRefused(
+            f"{said} takes no options, as a SQLite file has none: leave out the ? and the rest"
+        )
+
+
+def _sqlite(url: sa.URL, shown: str) -> Engine:
+    _require_file(url, shown)
+    connecting = {"check_same_thread": False, "timeout": BUSY_MS / 1000}
+    engine = sa.create_engine(url, hide_parameters=True, connect_args=connecting)
 
     @sa.event.listens_for(engine, "connect")
     def configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
