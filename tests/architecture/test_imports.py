@@ -96,7 +96,7 @@ BORDERS = {
         "antiphon.cli",
     ),
     "psycopg": ("antiphon.store",),
-    "redis": ("antiphon.limits.redis",),
+    "redis": ("antiphon.limits.redis", "antiphon.limits.reaching"),
     "sqlite3": ("antiphon.store",),
     "sqlalchemy": ("antiphon.store",),
     "alembic": ("antiphon.store",),

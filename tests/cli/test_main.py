@@ -5,7 +5,9 @@ import sys
 import time
 
 import pytest
+import typer
 
+from antiphon.cli.main import app
 from tests.cli.conftest import Run
 
 WORK = {"antiphon.supervisor", "antiphon.settings", "numpy", "rich", "starlette", "uvicorn", "http.client"}
@@ -48,6 +50,18 @@ def test_help_imports_no_work(arguments: tuple[str, ...]):
     )
     assert "Usage:" in shown.stdout
     assert not WORK & {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
+
+
+def options_of(name: str) -> set[str]:
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    return {option for each in command.commands[name].params for option in each.opts}
+
+
+@pytest.mark.parametrize("name", ["doctor", "config"])
+def test_what_says_how_serve_would_do_takes_the_options_of_serve(name: str):
+    assert "--workers" in options_of("serve")
+    assert options_of("serve") <= options_of(name)
 
 
 def test_a_mistyped_command_names_the_nearest(antiphon: Run):

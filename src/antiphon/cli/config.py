@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from antiphon.cli.asked import ADAPTERS_VARIABLE, ALIASES_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
+from antiphon.cli.refusals import refusals
+from antiphon.cli.idle import require_keys
 from antiphon.cli.sources import DEFAULT, Source, models_in, sources
 from antiphon.errors import AntiphonError
 from antiphon.settings import SECTIONS, Settings, declared
@@ -27,16 +29,20 @@ class Row:
 
 
 def run(asked: Asked, as_json: bool) -> int:
-    """Prints them; returns the process's exit status."""
+    """Prints them, and what `serve` refuses of them; returns the process's exit status."""
     try:
         settings = asked.settings()
+        require_keys(settings, asked)
         listed = (model_rows, adapter_rows, alias_rows)
         rows = [*section_rows(settings, asked), *(row for rows in listed for row in rows(settings, asked))]
     except AntiphonError as error:
         print(f"antiphon: {error.message}", file=sys.stderr)
         return 1
     print(as_object(rows) if as_json else f"{as_table(rows)}\n\n{_file(asked)}")
-    return 0
+    refused = [error.message for error in refusals(settings)]
+    for said in refused:
+        print(f"antiphon: serve refuses this: {said}", file=sys.stderr)
+    return 1 if refused else 0
 
 
 def _file(asked: Asked) -> str:

@@ -22,9 +22,10 @@ from antiphon.cli.checks import (
     check_sockets,
 )
 from antiphon.cli.engine_checks import check_library, check_loading, check_processor, check_threads
-from antiphon.cli.findings import Finding, Standing
+from antiphon.cli.findings import Finding, Standing, refused
 from antiphon.cli.inspection import inspect
 from antiphon.cli.processor import processor_features
+from antiphon.cli.refusals import refusals
 from antiphon.settings import interpreter
 from antiphon.supervisor import load_spec
 
@@ -46,6 +47,7 @@ def examine(asked: Asked, load: bool) -> Iterator[Finding]:
     """Every finding, in the order in which a server would meet them."""
     settings, finding = check_settings(asked)
     yield finding
+    yield from (refused("settings-refused", error, ": ") for error in refusals(settings))
     python = check_python(settings)
     yield python
     models, of_models = check_models(settings)

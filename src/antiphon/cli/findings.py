@@ -32,6 +32,7 @@ class Finding:
 REMEDIES = {
     "settings-invalid": "Mend it; docs/configuration.md lists every setting. The rest was checked with the "
     "defaults.",
+    "settings-refused": "Do what it says; docs/configuration.md lists every setting.",
     "python-too-old": "Install Python 3.11 or newer and make the environment with it: "
     "make clean && make serve PYTHON=python3.12",
     "interpreter-unusable": "Unset ANTIPHON_ENGINE_INTERPRETER, or let it name a Python that runs and has "
@@ -71,6 +72,10 @@ REMEDIES = {
     "ANTIPHON_SPOOL.",
     "spool-short": "Make room, or name a directory on another disk with ANTIPHON_SPOOL, or lower "
     "ANTIPHON_SPOOL_BYTES.",
+    "limits-unusable": "Let ANTIPHON_LIMITS_URL name a Redis or Valkey that answers from here, with its "
+    "password where it has one, or leave it out: then this server counts alone.",
+    "sign-on-unusable": "Install the library of tokens in Antiphon's environment: pip install "
+    "'antiphon[oidc]'",
     "no-socket-place": "Set XDG_RUNTIME_DIR to a writable directory with a short path.",
 }
 """What helps in general, by the finding's id."""
@@ -86,9 +91,10 @@ def found(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding
     return Finding(name, standing, said, REMEDIES[name])
 
 
-def refused(name: str, error: AntiphonError) -> Finding:
-    """What an error says. Where its sentence ends with what to do, after a semicolon, that is the remedy."""
-    said, semicolon, remedy = error.message.rstrip(".").rpartition("; ")
-    if not semicolon:
+def refused(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
+    """What an error says. Where its sentence ends with what to do, after a semicolon or another mark, that is
+    the remedy."""
+    said, marked, remedy = error.message.rstrip(".").rpartition(mark)
+    if not marked:
         return found(name, error.message)
     return Finding(name, Standing.BROKEN, said, remedy[0].upper() + remedy[1:])

@@ -1,34 +1,43 @@
-"""The checks of `antiphon doctor` on what a server with keys needs: its database, its pepper, and the place
-where it writes usage down. Imported only where keys are on. They make nothing.
+"""The checks of `antiphon doctor` on what a server with keys needs: its database, its pepper, the place
+where it writes usage down, who counts limits, and single sign-on. Imported only where keys are on. They make
+nothing.
 """
 
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, given_pepper, kept_pepper
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
 from antiphon.cli.home import home_of
 from antiphon.cli.keyed import MARK, spool_of, store_url
-from antiphon.errors import StoreRefused, StoreUnavailable
+from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings import Settings
+from antiphon.settings_limits import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
 MEGABYTE = 1e6
+REACHED_S = 2
+"""Seconds in which a database or Redis elsewhere has to answer."""
 
 
 def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
-    """The database, the pepper where there is a database, and the spool."""
+    """The database, the pepper where there is a database, the spool, and what else the settings name."""
     home = home_of(environ, user_home)
     try:
-        with closing(Database(store_url(settings.keys.store, home))) as database:
+        with closing(Database(store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
             yield from _check_store(database, settings, home)
     except (StoreRefused, StoreUnavailable) as error:
         yield refused("store-unusable", error)
     yield _check_spool(Path(spool_of(settings.ledger.spool, home)), settings.ledger.spool_bytes)
+    if settings.limits.url is not None:
+        yield _check_limits(settings.limits, settings.limits.url)
+    if settings.oidc.issuer is not None and find_spec("jwt") is None:
+        yield found("sign-on-unusable", "single sign-on needs a library that is not installed")
 
 
 def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
@@ -76,6 +85,24 @@ def _check_spool(spool: Path, most: int) -> Finding:
     free = shutil.disk_usage(place).free
     said = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
     return found("spool-short", said, Standing.ADVICE) if free < most else fine("spool", said)
+
+
+def _check_limits(limits: LimitsSettings, url: str) -> Finding:
+    """Whether the Redis answers that counts for several servers."""
+    try:
+        from antiphon.limits.reaching import reached
+    except ModuleNotFoundError:
+        missing = SettingsError(
+            "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
+        )
+        return refused("limits-unusable", missing)
+    try:
+        return fine("limits", reached(url, REACHED_S))
+    except SettingsError as error:
+        return refused("limits-unusable", error)
+    except LimitsUnavailable as error:
+        passes = limits.unavailable == "open"  # then each process counts alone, and requests are served
+        return found("limits-unusable", error.message, Standing.ADVICE if passes else Standing.BROKEN)
 
 
 def _standing(path: Path) -> Path:

@@ -141,10 +141,14 @@ def doctor(
     alias: options.Aliases = None,
     host: options.Host = None,
     port: options.Port = None,
+    workers: options.Workers = None,
     sequences: options.Sequences = None,
     context_length: options.ContextLength = None,
     threads: options.Threads = None,
+    exact: options.Exact = None,
     config: options.Config = None,
+    log_level: options.LogLevel = None,
+    log_format: options.LogFormat = None,
     load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -154,10 +158,10 @@ def doctor(
     from antiphon.cli import doctor as command
     from antiphon.cli.asked import Asked, given
 
-    shared = given(sequences=sequences, context_length=context_length, threads=threads)
-    asked = Asked(
-        {"server": given(host=host, port=port)}, model or [], shared, config, lora or [], alias or []
-    )
+    server = given(host=host, port=port, workers=workers)
+    flags = {"server": server, "log": given(level=log_level, format=log_format)}
+    shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
+    asked = Asked(flags, model or [], shared, config, lora or [], alias or [])
     raise typer.Exit(command.run(asked, load=load, as_json=json))
 
 

@@ -83,10 +83,11 @@ class Standing:
 class Database:
     """One database. Every method blocks."""
 
-    def __init__(self, url: str, told: bool = True) -> None:
+    def __init__(self, url: str, told: bool = True, connect_s: int | None = None) -> None:
         """`url`: `sqlite:///PATH`, or `postgresql://...`. `told`: whether errors say where it is and what it
-        said, as the operator needs it; else the log does, as callers read errors. Connects to nothing yet.
-        Raises StoreRefused."""
+        said, as the operator needs it; else the log does, as callers read errors. `connect_s`: seconds for
+        which a connection is tried, whatever the address says. Connects to nothing yet. Raises
+        StoreRefused."""
         self._told = told
         try:
             self._url = sa.make_url(url)
@@ -96,7 +97,7 @@ class Database:
             ) from None
         self.shown = _shown(self._url, url)
         """The address without name and password."""
-        engine = _engine(self._url, self.shown)
+        engine = _engine(self._url, self.shown, connect_s)
         self._opened: tuple[int, int] | None = None
         """Device and inode of SQLite's file, as it was met first."""
         self._makes = told
@@ -282,13 +283,13 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _engine(url: sa.URL, shown: str) -> Engine:
+def _engine(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
     backend = url.get_backend_name()
     try:
         if backend == "sqlite":
             return _sqlite(url, shown)
         if backend == "postgresql":
-            return _postgresql(url, shown)
+            return _postgresql(url, shown, connect_s)
     except ModuleNotFoundError:
         raise StoreRefused(f"{shown} needs PostgreSQL's driver: pip install 'antiphon[postgresql]'") from None
     raise StoreRefused(f"{shown} is a database that is not supported; say sqlite:///PATH or postgresql://...")
@@ -306,11 +307,12 @@ def _masked(address: str) -> str:
     return SECRET.sub("//***@", address)
 
 
-def _postgresql(url: sa.URL, shown: str) -> Engine:
+def _postgresql(url: sa.URL, shown: str, connect_s: int | None) -> Engine:
     if "@" in (url.host or ""):  # the driver would print it, and it is part of a password
         raise StoreRefused(f"an @ in a name or password is written %40: {shown.rpartition('@')[2]}")
     connecting: dict[str, object] = {"client_encoding": "utf8"}  # texts, not bytes, from whatever database
     connecting |= {name: value for name, value in PATIENCE.items() if name not in url.query}
+    connecting |= {} if connect_s is None else {"connect_timeout": connect_s}
     return sa.create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=POOL,

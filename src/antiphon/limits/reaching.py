@@ -1,0 +1,52 @@
+"""Whether the Redis that the settings name can count limits: asked once, for a command. Counts nothing and
+changes nothing there."""
+
+import asyncio
+from contextlib import aclosing
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError
+
+from antiphon.domain.context import SystemClock
+from antiphon.errors import LimitsUnavailable
+from antiphon.limits.redis import RedisLimiter
+
+UNAUTHENTICATED = "already authenticated"
+"""In what a Redis with a password answers to a client's first word."""
+
+
+def reached(url: str, within: float) -> str:
+    """What answers there and where, without name and password. `within`: seconds in which it has to. Raises
+    SettingsError for what is no address, as a start does, and LimitsUnavailable for what cannot count."""
+    RedisLimiter(url, SystemClock())  # knows what an address is
+    shown = _shown(url)
+    try:
+        facts = asyncio.run(_asked(url, within))
+    except TimeoutError:
+        raise LimitsUnavailable(f"{shown} does not answer within {within:g} seconds") from None
+    except (RedisError, OSError) as problem:
+        if isinstance(problem, AuthenticationError) or UNAUTHENTICATED in str(problem):
+            raise LimitsUnavailable(f"{shown} wants a password, or another one") from None
+        said = str(problem).rstrip(".") or type(problem).__name__
+        raise LimitsUnavailable(f"{shown} cannot be used: {said}") from None
+    if facts.get("role") == "slave":
+        raise LimitsUnavailable(f"{shown} is a replica, in which nothing can be counted: name its primary")
+    name = "valkey" if "valkey_version" in facts else "redis"
+    return f"{name.capitalize()} {facts.get(f'{name}_version', '')} answers at {shown}"
+
+
+async def _asked(url: str, within: float) -> dict[str, object]:
+    """What it says of itself."""
+    async with asyncio.timeout(within), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
+        await redis.ping()
+        facts: dict[str, object] = await redis.info()
+        return facts
+
+
+def _shown(url: str) -> str:
+    """The address without name, password and options."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,130 @@
+"""`antiphon doctor` and `antiphon config` know what `antiphon serve` refuses, and doctor whether what it
+needs elsewhere answers."""
+
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from antiphon.cli import refusals, serve
+from antiphon.cli.findings import Finding, Standing
+from antiphon.cli.keyed_checks import REACHED_S, check_keyed
+from antiphon.settings import Settings
+from antiphon.settings_keys import KeysSettings
+from antiphon.settings_limits import LimitsSettings
+from antiphon.settings_oidc import OidcSettings
+from tests.cli.conftest import Run
+from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.redis_server import Server
+
+SECRET = "canary-hunter2"
+
+UNSET = {
+    "limits without keys": (
+        {"ANTIPHON_LIMITS_URL": "redis://127.0.0.1:1/0"}, "limits act on nothing", "ANTIPHON_KEYS",
+    ),
+    "a ledger without keys": ({"ANTIPHON_SPOOL_BYTES": "9000000"}, "ledger act on nothing", "ANTIPHON_KEYS"),
+    "too small a spool": (
+        {"ANTIPHON_KEYS": "true", "ANTIPHON_WORKERS": "32"}, "need a spool of 134,217,728 bytes", "Raise it",
+    ),
+}  # fmt: skip
+
+
+def test_every_rule_of_serve_is_asked() -> None:
+    rules = {value for name, value in vars(serve).items() if name.startswith("require_")}
+    assert rules == {*refusals.RULES, *refusals.RULES_OF_KEYS}
+
+
+@pytest.mark.parametrize(("env", "said", "remedy"), UNSET.values(), ids=UNSET)
+def test_what_serve_refuses_is_a_finding_and_told_by_config(
+    antiphon: Run, tmp_path: Path, env: dict[str, str], said: str, remedy: str
+) -> None:
+    env = {"ANTIPHON_HOME": str(tmp_path / "home")} | env
+    refused = antiphon("serve", "--port", "0", env=env)
+    assert refused.returncode == 1 and said in refused.stderr
+    done = antiphon("doctor", "--port", "0", "--json", env=env)
+    (broken,) = [each for each in json.loads(done.stdout)["findings"] if each["standing"] == "broken"]
+    assert (done.returncode, broken["id"]) == (1, "settings-refused")
+    assert said in broken["said"] and remedy in broken["remedy"]
+    shown = antiphon("config", env=env)
+    assert shown.returncode == 1 and said in shown.stderr and "server.port" in shown.stdout
+
+
+def test_workers_that_are_said_as_a_flag_are_looked_at(antiphon: Run, tmp_path: Path) -> None:
+    env = {"ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_KEYS": "true"}
+    done = antiphon("doctor", "--port", "0", "--workers", "32", "--exact", "--json", env=env)
+    assert done.returncode == 1 and '"settings-refused"' in done.stdout
+
+
+# --- what answers elsewhere ----------------------------------------------------------------------------
+
+
+def findings(home: Path, **said: object) -> dict[str, Finding]:
+    keys = said.pop("keys", KeysSettings(enabled=True))
+    settings = Settings(keys=keys, **said)  # type: ignore[arg-type]
+    return {each.id: each for each in check_keyed(settings, {"ANTIPHON_HOME": str(home)}, home)}
+
+
+def limits(home: Path, url: str, unavailable: str = "closed") -> Finding:
+    said = LimitsSettings(url=url, unavailable=unavailable)  # type: ignore[arg-type]
+    (finding,) = [each for name, each in findings(home, limits=said).items() if name.startswith("limits")]
+    return finding
+
+
+def test_a_redis_that_answers_is_well(tmp_path: Path, redis_server: Server) -> None:
+    found = limits(tmp_path, redis_server.url)
+    assert found.standing is Standing.OK and f"answers at {redis_server.url}" in found.said
+
+
+def test_a_redis_that_is_away_or_no_redis_is_broken_and_its_password_is_never_shown(tmp_path: Path) -> None:
+    found = limits(tmp_path, f"redis://name:{SECRET}@127.0.0.1:1/0")
+    assert (found.id, found.standing) == ("limits-unusable", Standing.BROKEN)
+    assert "redis://127.0.0.1:1/0 cannot be used" in found.said and SECRET not in found.said
+    assert "ANTIPHON_LIMITS_URL" in found.remedy
+    assert limits(tmp_path, "redis://127.0.0.1:1/0", "open").standing is Standing.ADVICE
+    wrong = limits(tmp_path, f"http://{SECRET}")
+    assert "is no address of Redis" in wrong.said and SECRET not in wrong.said
+    assert wrong.remedy.startswith("Say redis://")
+
+
+def test_what_is_wrong_inside_a_redis_is_told(tmp_path: Path, own_redis: Server) -> None:
+    with redis.Redis.from_url(own_redis.url) as inside:
+        inside.replicaof("127.0.0.1", "1")
+        assert "is a replica" in limits(tmp_path, own_redis.url).said
+        inside.config_set("requirepass", SECRET)
+    refused = limits(tmp_path, own_redis.url)
+    assert refused.standing is Standing.BROKEN and "wants a password, or another one" in refused.said
+    right = own_redis.url.replace("unix://", f"unix://:{SECRET}@")
+    assert SECRET not in limits(tmp_path, right).said
+
+
+def test_what_takes_connections_and_says_nothing_is_left_after_two_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        found = limits(tmp_path, f"redis://127.0.0.1:{port}/0")
+        asked = time.monotonic() - began
+        assert found.said.endswith(f"does not answer within {REACHED_S} seconds")
+        store = f"postgresql://a:{SECRET}@127.0.0.1:{port}/none?connect_timeout=30"
+        found = findings(tmp_path, keys=KeysSettings(enabled=True, store=store))["store-unusable"]
+        assert found.standing is Standing.BROKEN and SECRET not in found.said
+        assert asked < 20 and time.monotonic() - began < 28, "not the time that the address says"
+
+
+def test_libraries_that_are_missing_are_named_with_what_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sso = OidcSettings(issuer="https://login.example.org", audience="antiphon")
+    assert "sign-on-unusable" not in findings(tmp_path, oidc=sso)
+    for name in ("jwt", "redis", "redis.asyncio", "antiphon.limits.reaching", "antiphon.limits.redis"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    assert "antiphon[oidc]" in findings(tmp_path, oidc=sso)["sign-on-unusable"].remedy
+    missing = limits(tmp_path, "redis://127.0.0.1:1/0")
+    assert missing.remedy == "Install it: pip install 'antiphon[redis]'"
