@@ -2,6 +2,7 @@
 wrong. With a real server they are tested in tests/e2e/test_keys_commands.py."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -135,10 +136,62 @@ def test_a_change_of_a_user_that_says_nothing_or_two_things_is_refused(
 
 
 def test_what_a_rotation_asks_for(antiphon: Run, server: Scripted) -> None:
-    server.answers = [(201, {"id": "key_2", "kind": "service", "secret": SECRET})]
+    server.answers = [
+        (201, {"id": "key_2", "kind": "service", "secret": SECRET, "expires_at": 1_893_456_000})
+    ]
     ended = antiphon("keys", "rotate", "key_1", "--overlap", "1h", "--url", server.url)
-    assert ended.stdout == f"{SECRET}\n" and "key_1 ends in 1h" in ended.stderr
-    assert server.asked[0][:3] == ("POST", "/admin/v1/keys/key_1/rotate", {"overlap": 3600})
+    assert ended.stdout == f"{SECRET}\n" and "key_1 ends in 1h at the latest" in ended.stderr
+    assert "key_2, which ends at 2030-01-01 00:00 UTC;" in ended.stderr
+    assert server.asked == [("POST", "/admin/v1/keys/key_1/rotate", {"overlap": 3600}, None)]
+
+
+OLD, NEW = (f"ak_{letter * 12}_{letter * 43}" for letter in "on")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The operator's key on this machine."""
+    path = tmp_path / "home" / "admin.key"
+    path.parent.mkdir()
+    path.write_text(f"{OLD}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_the_operators_key_of_this_machine_is_the_new_one_after_its_rotation(
+    antiphon: Run, server: Scripted, kept: Path
+) -> None:
+    env = {"ANTIPHON_HOME": str(kept.parent)}
+    made = (201, {"id": "key_2", "kind": "admin", "secret": NEW})
+    server.answers = [(200, {"prefix": "ak_another"}), made, (200, {"prefix": OLD[:15]}), made]
+    assert antiphon("keys", "rotate", "key_0", "--url", server.url, env=env).returncode == 0
+    assert kept.read_text() == f"{OLD}\n"
+    ended = antiphon("keys", "rotate", "key_1", "--url", server.url, env=env)
+    assert f"{kept} holds the new key now" in ended.stderr and ended.stdout == f"{NEW}\n"
+    assert kept.read_text() == f"{NEW}\n" and kept.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in kept.parent.iterdir()] == ["admin.key"]
+
+
+def test_a_revoked_operators_key_lies_nowhere_as_if_it_were_accepted(
+    antiphon: Run, server: Scripted, kept: Path
+) -> None:
+    env = {"ANTIPHON_HOME": str(kept.parent)}
+    server.answers = [(200, {"prefix": "ak_another"}), (200, {"prefix": OLD[:15]})]
+    assert antiphon("keys", "revoke", "key_0", "--url", server.url, env=env).returncode == 0
+    assert kept.exists()
+    ended = antiphon("keys", "revoke", "key_1", "--url", server.url, env=env)
+    assert f"{kept}.ended now; antiphon store admin-key makes another" in ended.stderr
+    assert [file.name for file in kept.parent.iterdir()] == ["admin.key.ended"]
+
+
+def test_a_key_of_this_machine_that_has_ended_is_told(antiphon: Run, server: Scripted, kept: Path) -> None:
+    refused = (401, {"error": {"message": "no such key", "code": "invalid_api_key"}})
+    server.answers = [refused, refused]
+    env = {"ANTIPHON_HOME": str(kept.parent)}
+    said = antiphon("keys", "list", "--url", server.url, env=env).stderr
+    assert f"The key in {kept} has ended" in said and "ANTIPHON_API_KEY" in said
+    said = antiphon("keys", "list", "--url", server.url, env={**env, "ANTIPHON_API_KEY": NEW}).stderr
+    assert "Set ANTIPHON_API_KEY" in said and "has ended" not in said
 
 
 @pytest.mark.parametrize(

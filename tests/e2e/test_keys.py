@@ -91,6 +91,8 @@ def test_a_lost_operators_key_is_made_anew_on_the_machine_itself(env, tmp_path):
     new = (tmp_path / "new.key").read_text()
     assert new.strip() not in made.stdout + made.stderr
     with sqlite3.connect(home / "antiphon.db") as connection:
+        makers = connection.execute("SELECT actor FROM audit WHERE action = 'key.create' ORDER BY id")
+        assert [actor for (actor,) in makers] == ["antiphon serve", "antiphon store admin-key"]
         connection.execute("UPDATE keys SET revoked = 1")
     with serving(env=env) as server, server.client() as client:  # it has none that is valid: one more is made
         newest = (home / "admin.key").read_text()

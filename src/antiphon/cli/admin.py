@@ -4,18 +4,17 @@ What was asked for goes to standard output, what is said about it to standard er
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
+from antiphon.cli import operators
 from antiphon.cli.client import CallFailed, Client
-from antiphon.cli.home import ADMIN_FILE, home_of
+from antiphon.cli.home import ADMIN_FILE
 from antiphon.cli.terminal import shown
 from antiphon.cli.where import KEY_VARIABLE, where
 from antiphon.errors import SettingsError
@@ -93,11 +92,12 @@ class Admin:
 
 def run(work: Work, url: str | None) -> None:
     """Does it with the server; an error is one line and a status."""
+    key = None
     try:
         address, key = place(url)
         work(Admin(Client(address, key)))
     except (CallFailed, SettingsError) as problem:
-        print(f"antiphon: {'. '.join(_sentences(problem))}", file=sys.stderr)
+        print(f"antiphon: {'. '.join(_sentences(problem, key))}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -107,14 +107,7 @@ def place(url: str | None) -> tuple[str, str | None]:
     """Address and key: where no key is said and the server is on this machine, the operator's, which lies
     beside its database. Raises SettingsError."""
     address, key = where(url)
-    return address, key or (_operators_key() if _is_here(address) else None)
-
-
-def _operators_key() -> str | None:
-    try:
-        return (home_of(os.environ, Path.home()) / ADMIN_FILE).read_text(encoding="ascii").strip() or None
-    except (OSError, ValueError):
-        return None
+    return address, key or (operators.kept_key() if _is_here(address) else None)
 
 
 def _is_here(address: str) -> bool:
@@ -126,10 +119,17 @@ def _is_here(address: str) -> bool:
         return False
 
 
-def _sentences(problem: CallFailed | SettingsError) -> Iterator[str]:
+def _sentences(problem: CallFailed | SettingsError, key: str | None) -> Iterator[str]:
+    """`key`: which the server was asked with."""
     yield shown(problem.message).removesuffix(".")
-    if isinstance(problem, CallFailed) and problem.status in (UNAUTHORIZED, FORBIDDEN):
-        yield f"Set {KEY_VARIABLE} to a key that may; the operator's is in {ADMIN_FILE}, in ANTIPHON_HOME"
+    status = problem.status if isinstance(problem, CallFailed) else 0
+    if status == UNAUTHORIZED and key is not None and key == operators.kept_key():
+        yield operators.refused()
+    elif status in (UNAUTHORIZED, FORBIDDEN):
+        yield (
+            f"Set {KEY_VARIABLE} to a key that may; the first start of a server puts the operator's into "
+            f"{ADMIN_FILE}, in its ANTIPHON_HOME"
+        )
     elif isinstance(problem, CallFailed) and problem.code == NO_SUCH_PATH:
         yield "A server has projects, users and keys when it is started with ANTIPHON_KEYS=true"
 

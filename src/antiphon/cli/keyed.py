@@ -104,17 +104,17 @@ def _require_mark(tenancy: Tenancy, pepper: Pepper, mark: str | None) -> None:
         )
 
 
-def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path) -> None:
+def make_admin(tenancy: Tenancy, pepper: Pepper, path: Path, by: str = BOOT) -> None:
     """Writes an operator's key into a file, and says where; never the key. A start that is cut in between is
-    finished by the next."""
+    finished by the next. `by`: who the audit says made it."""
     if path.exists():
         raise StoreRefused(f"{path} is there already, and holds no key of this database: move it away")
     secret, now = new_key(), int(time.time())
     begun = path.with_name(f"{path.name}.new")
     begun.unlink(missing_ok=True)
     write_secret(begun, secret)
-    key = Key(f"key_{prefix_of(secret)[3:]}", KeyKind.ADMIN, prefix_of(secret), now, BOOT)
-    tenancy.add_key(KeptKey(key, pepper.digest(secret)), By(BOOT, now))
+    key = Key(f"key_{prefix_of(secret)[3:]}", KeyKind.ADMIN, prefix_of(secret), now, by)
+    tenancy.add_key(KeptKey(key, pepper.digest(secret)), By(by, now))
     _finish(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)
 

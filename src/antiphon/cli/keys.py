@@ -155,12 +155,16 @@ def rotate(
     as_json: options.Json = False,
 ) -> None:
     """Make a key that may what the old one may, and print it this once; the old one ends."""
-    from antiphon.cli import admin, moments
+    from antiphon.cli import admin, moments, operators
 
     def work(server: "Admin") -> None:
-        card = server.made("keys", key, "rotate", overlap=moments.duration(overlap))
+        seconds = moments.duration(overlap)
+        is_kept = operators.kept_key() is not None and _is_kept(server, key)
+        card = server.made("keys", key, "rotate", overlap=seconds)
+        came = [operators.put(str(card.get("secret")))] if is_kept else []
         _show_once(card, as_json)
-        admin.note(f"{key} ends in {overlap}" if moments.duration(overlap) else f"{key} has ended")
+        for said in (f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended", *came):
+            admin.note(said)
 
     admin.run(work, url)
 
@@ -168,11 +172,11 @@ def rotate(
 @app.command()
 def revoke(key: Key, url: options.ServerUrl = None) -> None:
     """End a key now."""
-    from antiphon.cli import admin
+    from antiphon.cli import admin, operators
 
     def work(server: "Admin") -> None:
-        server.made("keys", key, "revoke")
-        admin.note(f"revoked {key}")
+        is_kept = operators.is_kept(server.made("keys", key, "revoke"))
+        admin.note(f"revoked {key}{f'; {operators.put_aside()}' if is_kept else ''}")
 
     admin.run(work, url)
 
@@ -200,7 +204,20 @@ def _show_once(card: "Card", as_json: bool) -> None:
     from antiphon.cli import admin
 
     print(admin.as_json(card) if as_json else card.get("secret"))
-    admin.note(f"made {card.get('kind')} key {card.get('id')}; it is not shown again")
+    ends = card.get("expires_at")
+    until = f", which ends at {admin.moment(ends)} UTC" if isinstance(ends, int) else ""
+    admin.note(f"made {card.get('kind')} key {card.get('id')}{until}; it is not shown again")
+
+
+def _is_kept(server: "Admin", key: str) -> bool:
+    """Whether it is the operator's key that lies on this machine."""
+    from antiphon.cli import operators
+    from antiphon.cli.client import CallFailed
+
+    try:
+        return operators.is_kept(server.shown("keys", key))
+    except CallFailed:  # who may rotate may yet not read; what is wrong otherwise is told then
+        return False
 
 
 def _detail(card: "Card") -> dict[str, str]:

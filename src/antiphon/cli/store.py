@@ -8,9 +8,12 @@ from pathlib import Path
 from antiphon.cli.asked import Asked
 from antiphon.cli.home import ADMIN_FILE, home_of
 from antiphon.cli.keyed import make_admin, pepper_of, ready, store_url, writable
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, StoreRefused
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
+
+MAKER = "antiphon store admin-key"
+"""Who the audit says made a key on the machine itself."""
 
 
 def status(asked: Asked) -> int:
@@ -54,7 +57,10 @@ def admin_key(asked: Asked, out: Path | None) -> int:
         settings = asked.settings()
         home = home_of(os.environ, Path.home())
         with writable(home), closing(SqlTenancy(ready(store_url(settings.keys.store, home)))) as tenancy:
-            make_admin(tenancy, pepper_of(settings, home, tenancy), out or home / ADMIN_FILE)
+            path = out or home / ADMIN_FILE
+            if path.exists():
+                raise StoreRefused(f"{path} is there already: move it away, or say another with --out")
+            make_admin(tenancy, pepper_of(settings, home, tenancy), path, by=MAKER)
     except AntiphonError as error:
         return _failed(error)
     return 0
