@@ -9,7 +9,8 @@ from antiphon.settings_meta import said
 
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Projects, users and their keys (keys.md)."""
+    """Projects, users and their keys (keys.md). The others are refused at the start where `enabled` is not
+    set."""
 
     enabled: Annotated[
         bool,

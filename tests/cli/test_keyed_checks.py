@@ -78,6 +78,12 @@ def test_after_it_all_is_well(place: Place) -> None:
     assert "may take 67" in found["spool"].said
 
 
+def test_a_home_may_be_called_as_anything(tmp_path: Path) -> None:
+    place = Place(tmp_path / "100% of a?b#c%41")
+    place.start()
+    assert (place.home / "antiphon.db").exists() and not broken(place.findings())
+
+
 def test_a_database_of_another_version_is_told(place: Place) -> None:
     place.home.mkdir()
     shutil.copy(FIRST, place.home / "antiphon.db")

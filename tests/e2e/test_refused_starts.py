@@ -162,12 +162,16 @@ def test_a_spool_that_is_too_small_for_all_http_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "section"),
+    ("name", "value", "setting"),
     [
-        ("ANTIPHON_LIMITS_URL", "redis://127.0.0.1:1/0", "limits"),
-        ("ANTIPHON_LIMITS_RESERVE_TOKENS", "8", "limits"),
-        ("ANTIPHON_SPOOL_BYTES", "16777216", "ledger"),
+        ("ANTIPHON_LIMITS_URL", "redis://127.0.0.1:1/0", "limits.url"),
+        ("ANTIPHON_LIMITS_RESERVE_TOKENS", "8", "limits.reserve_tokens"),
+        ("ANTIPHON_SPOOL_BYTES", "16777216", "ledger.spool_bytes"),
+        ("ANTIPHON_STORE", "sqlite:///antiphon.db", "keys.store"),
+        ("ANTIPHON_PEPPER", "ab" * 32, "keys.pepper"),
     ],
 )
-def test_settings_that_act_on_nothing_without_keys(name, value, section):
-    assert f"the settings of {section} act on nothing without keys" in refused(env={name: value})
+def test_settings_that_act_on_nothing_without_keys(name: str, value: str, setting: str) -> None:
+    line = refused(env={name: value})
+    assert f"the settings of {setting.partition('.')[0]} act on nothing without keys" in line
+    assert line.endswith(f"leave out {setting} ({name})") and value not in line

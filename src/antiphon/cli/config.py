@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from antiphon.cli.asked import ADAPTERS_VARIABLE, ALIASES_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
 from antiphon.cli.refusals import refusals
-from antiphon.cli.idle import require_keys
 from antiphon.cli.sources import DEFAULT, Source, models_in, sources
 from antiphon.errors import AntiphonError
 from antiphon.settings import SECTIONS, Settings, declared
@@ -32,7 +31,6 @@ def run(asked: Asked, as_json: bool) -> int:
     """Prints them, and what `serve` refuses of them; returns the process's exit status."""
     try:
         settings = asked.settings()
-        require_keys(settings, asked)
         listed = (model_rows, adapter_rows, alias_rows)
         rows = [*section_rows(settings, asked), *(row for rows in listed for row in rows(settings, asked))]
     except AntiphonError as error:

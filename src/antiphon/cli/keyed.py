@@ -32,8 +32,10 @@ BOOT = "antiphon serve"
 
 
 def store_url(said: str | None, home: Path) -> str:
-    """The database of the settings, or the one that lies in the home."""
-    return said or f"sqlite:///{(home / STORE_FILE).absolute()}"
+    """The database of the settings, or the one that lies in the home, whatever that is called: in an address
+    `%` and `?` mean something."""
+    path = str((home / STORE_FILE).absolute()).replace("%", "%25").replace("?", "%3F")
+    return said or f"sqlite:///{path}"
 
 
 def opened(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:

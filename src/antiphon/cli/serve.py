@@ -18,9 +18,7 @@ from antiphon.cli.running import noticed
 from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import Settings, changed, with_models
-from antiphon.settings_ledger import LedgerSettings
-from antiphon.settings_limits import LimitsSettings
+from antiphon.settings import Settings, changed, declared, with_models
 from antiphon.settings_meta import MIB
 from antiphon.settings_model import USUAL, ModelSettings
 from antiphon.supervisor import Serving, supervise
@@ -76,13 +74,18 @@ def keyed(settings: Settings) -> Settings:
 
 
 def require_keys(settings: Settings) -> None:
-    """Raises SettingsError for what acts on nothing where keys are off."""
-    usual = {"limits": LimitsSettings(), "ledger": LedgerSettings()}
-    for section, idle in usual.items():
-        if not settings.keys.enabled and getattr(settings, section) != idle:
+    """Raises SettingsError for what acts on nothing where keys are off; other commands may read it, as
+    `antiphon store` does."""
+    for section in () if settings.keys.enabled else ("keys", "limits", "ledger"):
+        idle = [
+            f"{section}.{name} ({variable})"
+            for name, variable, _, usual in declared(section)
+            if getattr(getattr(settings, section), name) != usual
+        ]
+        if idle:
             raise SettingsError(
                 f"the settings of {section} act on nothing without keys: set keys.enabled "
-                "(ANTIPHON_KEYS=true), or leave them out"
+                f"(ANTIPHON_KEYS=true), or leave out {', '.join(idle)}"
             )
 
 
