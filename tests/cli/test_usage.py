@@ -163,6 +163,21 @@ def test_prices_are_added_as_they_are_written(antiphon: Run, server: Scripted) -
     assert ended.returncode == 1 and "--currency USD" in ended.stderr
 
 
+def test_with_the_first_price_it_is_said_that_its_currency_is_that_of_all(
+    antiphon: Run, server: Scripted
+) -> None:
+    words = ("prices", "add", "m", "--input", "1", "--output", "2", "--url", server.url)
+    said = "EUR is the currency of all costs of this server"
+    server.answers = [page(), (201, price())]
+    assert said in antiphon(*words, "--currency", "EUR").stderr
+    server.answers = [page(price(currency="USD", until=70)), (201, price())]
+    assert said in antiphon(*words, "--currency", "EUR").stderr
+    server.answers = [page(price(currency="USD", until=70), price()), (201, price())]
+    assert said not in antiphon(*words).stderr
+    sent = server.asked[-1][2]
+    assert isinstance(sent, dict) and sent["currency"] == "EUR"
+
+
 def test_prices_are_listed_and_ended(antiphon: Run, server: Scripted) -> None:
     server.answers = [page(price(), price(until=120), price(since=4_000_000_000))]
     lines = antiphon("prices", "list", "--url", server.url).stdout.splitlines()

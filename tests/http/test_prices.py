@@ -1,12 +1,16 @@
 """The price list over the wire: exact, explainable for ever, and the operator's alone."""
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.domain.money import decimal, nanos
+from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.pipeline.rules import Rules
+from antiphon.store.base import By
 from tests.http.harness import KEY
 from tests.http.test_admin import ROOT, keyed
+from tests.http.test_usage import PLAIN
 
 PRICES = f"{ROOT}/prices"
 PRICE = {"models": "m*", "currency": "USD", "input": "0.15", "output": "0.6"}
@@ -94,13 +98,67 @@ async def test_what_makes_no_sense_is_refused_by_name(server, said, param):
     assert (await server.asked(server.admin, PRICES)).json()["data"] == []
 
 
+async def currency_refused(server, currency):
+    """Why."""
+    reply = await server.asked(server.admin, PRICES, PRICE | {"currency": currency})
+    assert (reply.status, reply.error["param"]) == (400, "currency"), reply.body
+    return reply.error["message"]
+
+
+def held(server, seconds_ago, currency="USD"):
+    """A price that held for a minute until some time ago."""
+    until = int(server.edge.clock.wall()) - seconds_ago
+    price = Price("price_0", "m*", currency, until - 60, 1, 1, until=until, created=until - 60)
+    server.edge.pricing._rules.add_price(price, By("operator", until - 60))
+
+
+@pytest.mark.parametrize("currency", ["XXX", "XTS", "XAU", "EUX", "ZZZ"])
+async def test_what_nobody_pays_in_is_no_currency(server, currency):
+    assert "ISO 4217, as USD" in await currency_refused(server, currency)
+    held(server, 3600, currency)  # from before it was looked at
+    await add(server, currency=currency)
+
+
 async def test_a_server_has_one_currency(server):
     first = await add(server)
+    assert "prices are in USD" in await currency_refused(server, "EUR")
+    until = int(server.edge.clock.wall()) + 3600
+    await server.asked(server.admin, f"{PRICES}/{first['id']}", {"until": until}, method="PATCH")
+    assert "prices are in USD" in await currency_refused(server, "EUR")
     await server.asked(server.admin, f"{PRICES}/{first['id']}", method="DELETE")
-    reply = await server.asked(server.admin, PRICES, PRICE | {"currency": "EUR"})
-    assert (reply.status, reply.error["param"]) == (400, "currency")
-    assert "USD" in reply.error["message"]
     await add(server, models="other")
+
+
+async def test_a_currency_stays_once_something_was_priced(server):
+    held(server, 3600)
+    server.entries.add([replace(PLAIN, id="e1", price="price_0", currency="USD")])
+    assert "costs in USD" in await currency_refused(server, "EUR")
+    await add(server)
+
+
+async def test_where_nothing_was_priced_the_first_price_after_all_have_ended_decides_anew(server):
+    held(server, 3600)
+    server.entries.add([replace(PLAIN, id="e1")])
+    euro = await add(server, currency="EUR")
+    assert "prices are in EUR" in await currency_refused(server, "USD")
+    assert holding(server, "m", LATER) == euro["id"]
+    usage = (await server.asked(server.admin, f"{ROOT}/usage")).json()
+    assert usage["currency"] == "EUR"
+
+
+async def test_what_a_price_held_for_until_just_now_is_waited_for(server):
+    held(server, 3)
+    assert "try again in" in await currency_refused(server, "EUR")
+
+
+async def test_a_price_that_was_taken_back_before_it_began_is_no_obstacle_and_never_begins(server):
+    typo = await add(server, currency="AUD", since=LATER)
+    path = f"{PRICES}/{typo['id']}"
+    await server.asked(server.admin, path, method="DELETE")
+    await add(server, currency="USD")
+    for until in (None, LATER + 1):
+        reply = await server.asked(server.admin, path, {"until": until}, method="PATCH")
+        assert (reply.status, reply.error["param"]) == (400, "until")
 
 
 async def test_a_price_holds_until_it_is_ended_and_the_next_from_then_on(server):

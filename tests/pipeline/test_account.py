@@ -194,6 +194,19 @@ async def test_what_is_counted_of_a_stream_whose_limit_is_removed_is_counted_of_
     assert await at.books.used() == [21, 100]
 
 
+async def test_what_ends_after_its_currency_was_decided_anew_is_not_priced():
+    """Costs are summed, so there are none of two currencies."""
+    at = Bench(Books(limit(Measure.COST, 1_000_000, Window.DAY)), Answer(texts=("a",) * 4))
+    async with at.stream() as events:
+        async for _ in events:
+            euro = replace(PRICE, id="price-2", currency="EUR", since=2**40)
+            at.books.rulebook.learn(at.books.limits, (replace(PRICE, until=1), euro))
+    entry = at.books.ledger.entry
+    assert (entry.status, entry.price, entry.currency, entry.cost) == ("ok", None, "", 0)
+    assert (entry.prompt_tokens, entry.output_tokens) == (5, 4)
+    assert await at.books.used() == [0] and not at.metrics.cost
+
+
 async def test_an_answer_that_ends_with_the_last_token_there_is_room_for_is_whole():
     at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 8)), Answer(texts=("a",) * 8))
     assert (await at.run(Output())).usage.completion_tokens == 8

@@ -8,8 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_entry
 import sqlalchemy as sa
 
+from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Subject, Window
 from antiphon.domain.money import NANO
 from antiphon.domain.prices import Price
@@ -17,6 +19,7 @@ from antiphon.domain.tenancy import Project
 from antiphon.errors import Conflict, NotFound, StoreUnavailable
 from antiphon.store.base import By, DirectoryMoved
 from antiphon.store.database import Database
+from antiphon.store.entries import SqlEntries
 from antiphon.store.rules import SqlRules
 from antiphon.store.tenancy import SqlTenancy
 
@@ -112,3 +115,14 @@ def test_rows_of_a_later_version_are_a_sentence_and_no_crash(rules, tenancy, dat
             tenancy.directory()
         gc.collect()
     assert [str(each.message) for each in left_open] == []
+
+
+def test_a_currency_of_costs_is_found_among_entries_without_a_price(rules, database):
+    entries = SqlEntries(database)
+    assert rules.spent("EUR") is None
+    plain = Entry("e1", "req", 1, "p", "k", None, "openai", "/v1/completions", "m", "m")
+    entries.add([plain, replace_entry(plain, id="e2")])
+    assert rules.spent("EUR") is None
+    entries.add([replace_entry(plain, id="e3", price="price-1", currency="USD")])
+    assert rules.spent("EUR") == "USD"
+    assert rules.spent("USD") is None

@@ -7,10 +7,14 @@ from dataclasses import dataclass, replace
 
 from antiphon.auth.changes import Changes, put
 from antiphon.auth.policy import found, require_admin
+from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.prices import Price
 from antiphon.errors import InvalidValue
 from antiphon.store.base import Rules
+
+SETTLED = 10
+"""Seconds after which what a price held for is in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,9 @@ class Pricing:
         return found(self.prices(actor), id_, "price")
 
     async def add(self, actor: Actor, wanted: WantedPrice) -> Price:
-        """From then on requests are reckoned by it. Raises InvalidValue for another currency than the prices
-        have, and for a time that was: what began in it has its price already."""
+        """From then on requests are reckoned by it. Raises InvalidValue for a time that was: what began in it
+        has its price already; for what is no currency; and for another than costs are in. Where nothing was
+        priced yet, the first price after all have ended decides anew."""
         require_admin(actor)
 
         def added() -> Price:
@@ -65,7 +70,8 @@ class Pricing:
                 created=now,
                 note=wanted.note,
             )
-            self._require_sound(price, now)
+            self._require_currency(price.currency, now)
+            _require_sound(price, now)
             revision = self._rules.add_price(price, self._changes.by(actor))
             self._changes.learn(revision, prices=(*self._changes.directory.prices, price))
             return price
@@ -106,24 +112,49 @@ class Pricing:
         self._changes.learn(revision, prices=put(self._changes.directory.prices, price))
         return price
 
-    def _require_sound(self, price: Price, now: int) -> None:
-        currency = next((each.currency for each in self._changes.directory.prices), price.currency)
-        if price.currency != currency:
+    def _require_currency(self, currency: str, now: int) -> None:
+        """Raises InvalidValue, also for what is no currency but where costs are in it already."""
+        prices = self._changes.directory.prices
+        others = [price for price in prices if price.currency != currency]
+        if currency not in CODES and len(others) == len(prices):
             raise InvalidValue(
-                f"this server's prices are in {currency}; costs are summed, so it has one currency",
+                f"{currency} is no currency that one pays in: say a code of ISO 4217, as USD",
                 param="currency",
             )
-        if price.since < now:
-            raise InvalidValue(
-                f"since lies before now ({now}): what began before has its price; leave it out for now",
-                param="since",
-            )
-        if price.until is not None and price.until <= price.since:
-            raise InvalidValue("the price would end before it begins", param="until")
+        if not others:
+            return
+        for price in others:
+            if not price.is_over(now):
+                raise _one_currency(
+                    f"this server's prices are in {price.currency}",
+                    "as long as nothing was priced, another can be taken when all of them have ended",
+                )
+        if (spent := self._rules.spent(currency)) is not None:
+            raise _one_currency(f"this server has costs in {spent}", "it stays so")
+        for price in others:
+            if not price.never_held and now < (settled := (price.until or now) + SETTLED):
+                raise _one_currency(
+                    f"a price in {price.currency} held until just now, and may have priced something",
+                    f"try again in {settled - now} s",
+                )
+
+
+def _one_currency(why: str, then: str) -> InvalidValue:
+    return InvalidValue(f"{why}; costs are summed, so they have one currency: {then}", param="currency")
+
+
+def _require_sound(price: Price, now: int) -> None:
+    if price.since < now:
+        raise InvalidValue(
+            f"since lies before now ({now}): what began before has its price; leave it out for now",
+            param="since",
+        )
+    if price.until is not None and price.until <= price.since:
+        raise InvalidValue("the price would end before it begins", param="until")
 
 
 def _require_later(price: Price, until: int | None, now: int) -> None:
-    if price.until is not None and price.until <= now:
+    if price.is_over(now):
         raise InvalidValue("the price has ended: add another", param="until")
     if until is not None and until < max(now, price.since):
         raise InvalidValue(

@@ -14,6 +14,7 @@ from antiphon.auth.changes import Changes
 from antiphon.auth.policy import found
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import Entry
+from antiphon.domain.prices import currency_of
 from antiphon.domain.reports import Condition, Dimension, Field, Place, Report, Selection, Tag
 from antiphon.domain.tenancy import Role
 from antiphon.errors import PermissionDenied
@@ -39,8 +40,8 @@ class Reading:
 
     @property
     def currency(self) -> str | None:
-        """That of all prices; None where there is none yet."""
-        return next((price.currency for price in self._changes.directory.prices), None)
+        """That of all costs; None where there is no price yet."""
+        return currency_of(self._changes.directory.prices)
 
     def close(self) -> None:
         """Waits for the reads that run. Before the store is let go of."""

@@ -60,10 +60,11 @@ def add(
     from antiphon.cli import admin, moments
 
     def work(server: "Admin") -> None:
+        known = _currency(server)
         card = server.made(
             "prices",
             models=models,
-            currency=currency or _currency(server),
+            currency=currency or _required(known),
             input=prompt,
             output=output,
             cached=cached,
@@ -73,7 +74,12 @@ def add(
             note=note,
         )
         print(admin.as_json(card) if as_json else card.get("id"))
-        admin.note(f"{models} costs {card.get('input')} and {card.get('output')} {card.get('currency')}")
+        said = card.get("currency")
+        admin.note(f"{models} costs {card.get('input')} and {card.get('output')} {said}")
+        if said != known:
+            admin.note(
+                f"{said} is the currency of all costs of this server; it stays, once something was priced"
+            )
 
     admin.run(work, url)
 
@@ -98,13 +104,19 @@ def end(
     admin.run(work, url)
 
 
-def _currency(server: "Admin") -> str:
-    """That of the prices that are there. Raises SettingsError."""
+def _currency(server: "Admin") -> str | None:
+    """That of the price made last; None where there is none yet."""
+    cards = server.listed("prices")
+    return str(cards[-1].get("currency")) if cards else None
+
+
+def _required(currency: str | None) -> str:
+    """Raises SettingsError."""
     from antiphon.errors import SettingsError
 
-    for card in server.listed("prices"):
-        return str(card.get("currency"))
-    raise SettingsError("the server has no price yet, so no currency: name it, as in --currency USD")
+    if currency is None:
+        raise SettingsError("the server has no price yet, so no currency: name it, as in --currency USD")
+    return currency
 
 
 def _row(card: "Card") -> dict[str, str]:

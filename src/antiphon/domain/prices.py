@@ -1,6 +1,7 @@
 """What tokens cost: a list of prices with the time in which each holds. Integers alone, so that sums are
 exact."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MILLION = 1_000_000
@@ -15,7 +16,7 @@ class Price:
     models: str
     """Pattern of model names."""
     currency: str
-    """ISO 4217: `USD`. A server has one."""
+    """ISO 4217: `USD`. All costs of a server are in one."""
     since: int
     """Unix seconds from which it holds."""
     input: int
@@ -28,6 +29,15 @@ class Price:
     """Unix seconds at which it no longer holds."""
     created: int = 0
     note: str = ""
+
+    def is_over(self, now: int) -> bool:
+        """Whether it holds no more and never will again. `now`: Unix seconds."""
+        return self.until is not None and self.until <= max(now, self.since)
+
+    @property
+    def never_held(self) -> bool:
+        """Whether it was ended before it began."""
+        return self.until is not None and self.until <= self.since
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
         """Nano-units that a request costs at most, however many of its prompt tokens are cached."""
@@ -43,3 +53,9 @@ class Price:
             + output_tokens * self.output
         )
         return self.request + (2 * millionths + MILLION) // (2 * MILLION)
+
+
+def currency_of(prices: Sequence[Price]) -> str | None:
+    """The currency of all costs: that of the price made last, as another is taken only where nothing was
+    priced before. `prices`: in the order in which they were made."""
+    return prices[-1].currency if prices else None

@@ -121,6 +121,8 @@ class Account:
         if not self.is_admitted:
             self._reservation.settle(NOTHING)
             return None
+        if self._price is not None and self._price.currency != self._accounting.rulebook.rules.currency:
+            self._price = None  # the currency was decided anew meanwhile: sums are of one
         usage = ending.usage
         cost = self._cost(usage) if usage.total_tokens else 0
         if self._price is not None:

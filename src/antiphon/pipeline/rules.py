@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Subject
-from antiphon.domain.prices import Price
+from antiphon.domain.prices import Price, currency_of
 
 MOST_KEPT = 10_000
 """Answers that are kept; callers choose some of what is asked by."""
@@ -25,6 +25,8 @@ class Rules:
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
+        self.currency = currency_of(prices)
+        """Of all costs."""
         self._prices_of: dict[str, tuple[Price, ...]] = {}
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families

@@ -134,6 +134,10 @@ class Rules(Protocol):
         """Puts a price in the place of the one of its id; `until` ends it. None is removed: entries of the
         ledger name it."""
 
+    def spent(self, but: str) -> str | None:
+        """A currency of the ledger that is not this one; None where it has no other. Raises StoreUnavailable,
+        and DeadlineExceeded where looking takes too long."""
+
 
 class Feed(Protocol):
     """Tells what changes of the directory, whichever process or node changes it."""

@@ -2,12 +2,17 @@
 
 from dataclasses import asdict
 
+import sqlalchemy as sa
+
 from antiphon.domain.limits import Limit
 from antiphon.domain.prices import Price
 from antiphon.store import schema
 from antiphon.store.base import By
 from antiphon.store.changing import changing, noted
 from antiphon.store.database import Database
+
+WITHIN_S = 30.0
+"""Seconds that a look through the whole ledger may take."""
 
 
 class SqlRules:
@@ -44,3 +49,9 @@ class SqlRules:
         with changing(self._database, by, "the price cannot be changed so") as change:
             change.note("price.change", price.id, change.put(schema.prices, asdict(price), "price"))
         return change.revision
+
+    def spent(self, but: str) -> str | None:
+        currency = schema.ledger.c.currency
+        found = sa.select(currency).where(currency.not_in(("", but))).limit(1)
+        with self._database.reading(WITHIN_S) as connection:
+            return connection.execute(found).scalar()
