@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MODELS = ("good", "endless", "error", "cut", "escape", "uncounted", "thinks", "flaky", "long")
+ALIAS = "gpt-4o"
+SCRIPTS = {ALIAS: "good"}
+"""Another name of the good one, which is not listed."""
+ENCODER = "encoder"
+"""Makes vectors."""
 
 
 @dataclass
@@ -20,6 +25,10 @@ class Standin:
     asked: list[dict[str, object]] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)
     """A client went away while the endless answer ran."""
+    models: tuple[str, ...] = MODELS
+    """Those that it lists."""
+    cards: bool = True
+    """Whether it tells of single models, as not every server does."""
     page: Callable[[], str | None] = str
     """Makes what /metrics answers with; an empty one is a 404, None ends the connection."""
 
@@ -54,26 +63,36 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if not self._known():
             return
-        if self.path != "/metrics":
-            self._json(200, {"object": "list", "data": [{"id": name} for name in MODELS]})
+        if self.path == "/v1/models":
+            self._json(200, {"object": "list", "data": [{"id": name} for name in self.standin.models]})
+        elif self.path != "/metrics":
+            self._card(self.path.removeprefix("/v1/models/"))
         elif page := self.standin.page():
             self._send(200, page.encode())
         elif page is not None:
             self._json(404, {"error": {"message": "no such path"}})
+
+    def _card(self, name: str) -> None:
+        if not self.standin.cards or name not in (*self.standin.models, ALIAS):
+            self._json(404, {"error": {"message": "no such model or path.", "code": "model_not_found"}})
+            return
+        embedding = {"dimensions": 384} if name == ENCODER else None
+        self._json(200, {"id": name, "profile": {"chat": not embedding, "embedding": embedding}})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.standin.asked.append(body)
         if not self._known():
             return
-        if body["model"] == "long":
+        model = body["model"]
+        if model == "long":
             said = {"message": "the prompt is too long.", "code": "context_length_exceeded"}
             self._json(400, {"error": said})
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
-        script: Callable[[dict[str, object]], None] = getattr(self, f"_{body['model']}")
+        script: Callable[[dict[str, object]], None] = getattr(self, f"_{SCRIPTS.get(model, model)}")
         with suppress(BrokenPipeError, ConnectionResetError):
             script(body)
 

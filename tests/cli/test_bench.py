@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.standin import Standin, standin
+from tests.cli.standin import ENCODER, Standin, standin
 
 
 @pytest.fixture
@@ -32,6 +32,12 @@ def test_it_sends_what_was_planned_and_reports_it(antiphon: Run, server: Standin
         spread = shown[name]
         assert 0 < spread["median"] <= spread["p95"] <= spread["p99"] <= spread["maximum"] < 5
     assert shown["inter_token"]["maximum"] > 0.004, "the server waits 5 ms between words"
+
+
+def test_the_first_model_that_generates_is_measured(antiphon: Run, server: Standin):
+    server.models = (ENCODER, "good")
+    done = antiphon("bench", "--url", server.url, "--requests", "1", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["model"] == "good"
 
 
 def test_people_get_a_table_and_plots(antiphon: Run, server: Standin):

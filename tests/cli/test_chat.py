@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.cli.pty_screen import CTRL_C, CTRL_D, UP, screen
-from tests.cli.standin import MODELS, Standin, standin
+from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,34 @@ def test_commands_that_cannot_be_done_say_why_and_fail_a_pipe(antiphon: Run, ser
     assert done.stdout == "one two three\n", "the chat goes on"
 
 
+def test_an_alias_is_asked_for_though_it_is_not_listed(antiphon: Run, server: Standin):
+    done = antiphon("chat", "--url", server.url, "--model", ALIAS, stdin="Hello?\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one two three\n", "")
+    assert server.asked[-1]["model"] == ALIAS
+    done = antiphon("chat", "--url", server.url, stdin=f"/model {ALIAS}\nHello?\n")
+    assert done.returncode == 0 and f"{ALIAS} (asked now)" in done.stdout
+    assert server.asked[-1]["model"] == ALIAS
+
+
+def test_the_first_model_that_generates_is_asked(antiphon: Run):
+    with standin() as server:
+        server.models = (ENCODER, "good")
+        assert antiphon("chat", "--url", server.url, stdin="Hello?\n").stdout == "one two three\n"
+        refused = antiphon("chat", "--url", server.url, "--model", ENCODER, stdin="Hello?\n")
+        assert refused.returncode == 1 and "encoder makes vectors of texts and cannot chat" in refused.stderr
+        server.models = (ENCODER,)
+        none = antiphon("chat", "--url", server.url, stdin="Hello?\n")
+        assert none.returncode == 1 and "has no model that chats: encoder" in none.stderr
+
+
+def test_a_server_that_tells_of_no_single_model_is_asked_all_the_same(antiphon: Run):
+    with standin() as server:
+        server.cards = False
+        for chosen in ((), ("--model", "good")):
+            done = antiphon("chat", "--url", server.url, *chosen, stdin="Hello?\n")
+            assert (done.stdout, done.stderr) == ("one two three\n", "")
+
+
 def test_failed_answers_are_told_and_not_remembered(antiphon: Run, server: Standin):
     lines = ["Hello?", "/model cut", "Hello?", "/model long", "Hello?", "/model good", "Again?"]
     done = antiphon("chat", "--url", server.url, "--model", "error", stdin="\n".join(lines))
@@ -87,11 +115,28 @@ def test_an_answer_cannot_command_the_terminal(antiphon: Run, server: Standin):
     assert done.stdout == "a\ufffd]52;c;ZXZpbA==\ufffdb\n\tc\n"
 
 
+def test_where_the_operators_key_lies_is_said(antiphon: Run, tmp_path: Path):
+    (tmp_path / "admin.key").write_text("ak-of-another-server")
+    with standin(key="sesame sesame sesame") as server:
+        done = antiphon("chat", "--url", server.url, stdin="", env={"ANTIPHON_HOME": str(tmp_path)})
+    assert f"; the operator's is in {tmp_path / 'admin.key'}." in done.stderr
+    assert "ak-of-another-server" not in done.stderr
+
+
+def test_where_keys_are_on_its_own_server_is_asked_with_the_operators_key(antiphon: Run, tmp_path: Path):
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home"), "ANTIPHON_PORT": free_port()}
+    done = antiphon("chat", stdin="Who are you?\n", env=env)
+    assert (done.returncode, done.stderr) == (0, "") and len(done.stdout.split()) > 2
+    key = (tmp_path / "home" / "admin.key").read_text().strip()
+    assert key and key not in done.stdout
+
+
 def test_a_key_that_is_missing_is_named(antiphon: Run):
     key = "sesame sesame sesame"
     with standin(key=key) as server:
         done = antiphon("chat", "--url", server.url, stdin="Hello?\n")
-        assert done.returncode == 1 and "Set ANTIPHON_API_KEY" in done.stderr
+        assert done.returncode == 1
+        assert done.stderr == "antiphon: no such key. Set ANTIPHON_API_KEY to a key of the server.\n"
         done = antiphon("chat", "--url", server.url, stdin="Hello?\n", env={"ANTIPHON_API_KEY": key})
         assert done.stdout == "one two three\n"
 

@@ -1,9 +1,17 @@
 """The client of an OpenAI-compatible address: how it reads answers, and how it tells of faults."""
 
 import socket
+import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from antiphon.cli.client import CallFailed, Client, NobodyThere, Usage
 from tests.cli.standin import MODELS, Standin, standin
@@ -76,3 +84,73 @@ def test_nobody_there_and_somebody_else_are_told_apart():
         port = listener.getsockname()[1]
     with pytest.raises(NobodyThere, match=f"nothing answers at http://127.0.0.1:{port}"):
         Client(f"http://127.0.0.1:{port}").models()
+
+
+@contextmanager
+def answering(written: bytes) -> Iterator[str]:
+    """Where a listener answers the first thing that is sent with these bytes, and hangs up."""
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(written)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\ndata: ",
+            "before its answer was whole",
+        ),
+        (b"", "before its answer was whole"),
+        (b"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n", "does not speak HTTP"),
+    ],
+)
+def test_a_server_that_is_killed_and_one_of_another_kind_are_told_in_words(written: bytes, said: str):
+    with answering(written) as address:
+        with pytest.raises(CallFailed, match=said) as failed:
+            list(Client(address).chat({"model": "a", "messages": []}))
+        assert "IncompleteRead" not in failed.value.message and "\\x" not in failed.value.message
+
+
+def test_https_to_a_server_without_tls_says_so_and_starts_none():
+    with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        with pytest.raises(CallFailed, match="speaks no TLS") as failed:
+            Client(f"https://{address}").models()
+        assert not isinstance(failed.value, NobodyThere) and f"http://{address}" in failed.value.message
+
+
+def write_certificate(path: Path) -> Path:
+    """A key and a certificate that it signs itself, in one file."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    form = serialization.Encoding.PEM
+    private = key.private_bytes(form, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(private + made.sign(key, hashes.SHA256()).public_bytes(form))
+    return path
+
+
+def test_a_certificate_that_nobody_signed_is_named(tmp_path: Path):
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(write_certificate(tmp_path / "own.pem"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def shake() -> None:
+            connection, _ = listener.accept()
+            with suppress(ssl.SSLError, OSError), server.wrap_socket(connection, server_side=True):
+                pass
+
+        thread = threading.Thread(target=shake, daemon=True)
+        thread.start()
+        with pytest.raises(CallFailed, match=r"certificate of https://127\.0\.0\.1:\d+ is not trusted \("):
+            Client(f"https://127.0.0.1:{listener.getsockname()[1]}").models()
+        thread.join(10)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from antiphon.cli.choosing import first
 from antiphon.cli.client import CallFailed, Client
 from antiphon.cli.figures import Figures, Spread, figures, gaps, histogram, waits
 from antiphon.cli.load import Plan, Timed, generate_load
@@ -23,7 +24,7 @@ def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
     """Measures and prints; 1 when the server cannot be measured or a request failed."""
     try:
         client = Client(*where(url))
-        asked = model or _first(client)
+        asked = model or first(client)
         progress = Progress(plan.requests)
         results = generate_load(client, asked, plan, progress.tell)
     except (CallFailed, SettingsError) as problem:
@@ -35,13 +36,6 @@ def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
     found = figures(results)
     print(as_object(client.url, asked, plan, found)) if as_json else show(client.url, asked, plan, results)
     return 1 if found.failed else 0
-
-
-def _first(client: Client) -> str:
-    names = client.models()
-    if not names:
-        raise CallFailed(f"{client.url} has no model")
-    return names[0]
 
 
 class Progress:

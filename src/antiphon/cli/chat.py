@@ -10,6 +10,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.cli import operators
+from antiphon.cli.choosing import first, named
 from antiphon.cli.client import CallFailed, Client, NobodyThere, Usage
 from antiphon.cli.conversation import Conversation
 from antiphon.cli.fetching import here
@@ -42,7 +44,7 @@ def run(url: str | None, model: str | None, system: str | None) -> int:
     with ExitStack() as stack:
         try:
             client, asked = _reached(url, model, terminal, stack)
-            conversation = Conversation(_chosen(asked, client.models()), system or "")
+            conversation = Conversation(named(client, asked) if asked else first(client), system or "")
             terminal.note(f"{conversation.model} at {client.url}; /help lists the commands")
             return Chat(client, conversation, terminal).talk()
         except CallFailed as problem:
@@ -72,25 +74,23 @@ def _reached(
     terminal.note(f"nothing answers at {client.url}: starting a server for this chat")
     if model:
         here(model)
-    return Client(stack.enter_context(own_server(["--model", model] if model else [])), key), None
-
-
-def _chosen(asked: str | None, names: list[str]) -> str:
-    """The model to ask. Raises CallFailed."""
-    if asked is None and names:
-        return names[0]
-    if asked not in names:
-        raise CallFailed(f"there is no model {asked!r}; the server has: {', '.join(names) or 'none'}")
-    return asked
+    own = stack.enter_context(own_server(["--model", model] if model else []))
+    # Where keys are on, the start of that server has left the operator's on this machine.
+    return Client(own, key or operators.kept_key()), None
 
 
 def _advised(problem: CallFailed) -> str:
     """The message, and what to do about it where that is known."""
     if problem.status == UNAUTHORIZED:
-        return f"{problem.message} Set {KEY_VARIABLE} to the server's key."
+        return f"{problem.message.rstrip('.')}. Set {KEY_VARIABLE} to a key of the server{_where_it_lies()}."
     if problem.code == "context_length_exceeded":
-        return f"{problem.message} /new starts over."
+        return f"{problem.message.rstrip('.')}. /new starts over."
     return problem.message
+
+
+def _where_it_lies() -> str:
+    """Where on this machine the operator's key is, if there is one."""
+    return f"; the operator's is in {operators.key_file()}" if operators.kept_key() else ""
 
 
 @dataclass(slots=True)
@@ -195,11 +195,11 @@ class Chat:
 
     def _model(self, name: str) -> None:
         try:
-            names = self._client.models()
             if name:
-                self.conversation.model = _chosen(name, names)
-            marked = [f"{each} (asked now)" if each == self.conversation.model else each for each in names]
-            self._terminal.say("\n".join(marked))
+                self.conversation.model = named(self._client, name)
+            asked, names = self.conversation.model, self._client.models()
+            shown = names if asked in names else [*names, asked]  # an alias is not listed
+            self._terminal.say("\n".join(f"{each} (asked now)" if each == asked else each for each in shown))
         except CallFailed as problem:
             self._fail(_advised(problem))
 

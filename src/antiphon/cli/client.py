@@ -5,11 +5,20 @@ answer is not wanted any more.
 """
 
 import json
+import ssl
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from urllib.parse import urlsplit
+from http.client import (
+    BadStatusLine,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+    RemoteDisconnected,
+)
+from urllib.parse import quote, urlsplit
 
 from antiphon.cli.sse import Events, TooLong
 
@@ -59,6 +68,14 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """What the server says of one model."""
+
+    embeds: bool = False
+    """Whether it makes vectors and no text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """What one chunk of a stream brought."""
 
@@ -105,6 +122,12 @@ class Client:
             for row in rows
             if isinstance(row, dict) and isinstance(row.get("id"), str)
         ]
+
+    def card(self, name: str) -> Card:
+        """One model, by its name or an alias. Raises CallFailed, with the status where there is none."""
+        answer = self.asked("GET", f"/v1/models/{quote(name, safe='/:@')}")
+        profile = answer.get("profile") if isinstance(answer, dict) else None
+        return Card(embeds=isinstance(profile, dict) and isinstance(profile.get("embedding"), dict))
 
     def said(self, path: str, body: dict[str, object]) -> str:
         """What the server answers with in plain text to a JSON body. Raises CallFailed."""
@@ -164,6 +187,17 @@ class Client:
         connection = self._kind(self._host, self._port, timeout=CONNECT_TIMEOUT)
         try:
             connection.connect()
+        except ssl.SSLCertVerificationError as problem:
+            connection.close()
+            raise CallFailed(
+                f"the certificate of {self.url} is not trusted ({problem.verify_message.rstrip('.')})"
+            ) from None
+        except ssl.SSLError:
+            connection.close()
+            plain = self.url.replace("https:", "http:", 1)
+            raise CallFailed(
+                f"what answers at {self.url} speaks no TLS; a server without a proxy before it is {plain}"
+            ) from None
         except OSError as problem:
             connection.close()
             raise NobodyThere(
@@ -239,6 +273,10 @@ def _decoded(text: str | bytes) -> object:
 
 
 def _reason(problem: BaseException) -> str:
+    if isinstance(problem, (IncompleteRead, RemoteDisconnected)):
+        return "the server ended it before its answer was whole"
+    if isinstance(problem, BadStatusLine):
+        return "what answers there does not speak HTTP"
     if isinstance(problem, OSError) and problem.strerror:
         return problem.strerror.lower()
     return str(problem) or type(problem).__name__

@@ -12,7 +12,7 @@ from antiphon.cli.home import ADMIN_FILE, home_of
 def kept_key() -> str | None:
     """The key; None where none lies there that may be read."""
     try:
-        return _file().read_text(encoding="ascii").strip() or None
+        return key_file().read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
         return None
 
@@ -26,7 +26,7 @@ def is_kept(card: Mapping[str, object]) -> bool:
 def put(secret: str) -> str:
     """Puts another key there, which only its owner reads; returns what came of it, for people. A start of the
     server finishes what is cut in between."""
-    path = _file()
+    path = key_file()
     begun = path.with_name(f"{path.name}.new")
     try:
         begun.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def put(secret: str) -> str:
 
 def put_aside() -> str:
     """Takes a key away that has ended; returns what came of it, for people."""
-    path = _file()
+    path = key_file()
     ended = path.with_name(f"{path.name}.ended")
     try:
         path.replace(ended)
@@ -51,10 +51,11 @@ def put_aside() -> str:
 def refused() -> str:
     """What to do where the server accepts the key no more."""
     return (
-        f"The key in {_file()} has ended, or is of another server; say one that may in ANTIPHON_API_KEY, or "
-        "have antiphon store admin-key --out FILE make another"
+        f"The key in {key_file()} has ended, or is of another server; say one that may in ANTIPHON_API_KEY, "
+        "or have antiphon store admin-key --out FILE make another"
     )
 
 
-def _file() -> Path:
+def key_file() -> Path:
+    """Where it lies, if it does."""
     return home_of(os.environ, Path.home()) / ADMIN_FILE
