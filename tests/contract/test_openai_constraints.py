@@ -19,6 +19,8 @@ PERSON = {
 }
 FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
 
+LOOK: Any = {"type": "function", "function": {"name": "look"}}
+
 
 @pytest.fixture
 def model(cantor: Target) -> Iterator[openai.OpenAI]:
@@ -73,6 +75,56 @@ def test_texts(model: openai.OpenAI, name: str, value: Any, pattern: str) -> Non
         assert reason == "length" or re.fullmatch(pattern, text), text
 
 
+ENDING = [
+    {"guided_regex": "[ab]{3}"},
+    {"guided_choice": ["left", "right"]},
+    {"guided_grammar": 'root ::= "hello"'},
+    {"guided_json": {"enum": ["a"]}},
+    {"response_format": FORMAT | {"json_schema": {"name": "two", "schema": {"enum": ["a", "b"]}}}},
+    {"structured_outputs": {"regex": "x"}},
+    {"tools": [LOOK], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+    {"tools": [LOOK], "tool_choice": "required", "parallel_tool_calls": False},
+]
+"""Constraints that leave nothing but the end after some tokens."""
+
+
+@pytest.mark.parametrize("asked", ENDING, ids=lambda asked: list(asked)[-1])
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_no_constraint_ends_a_choice_before_min_tokens(
+    model: openai.OpenAI, asked: dict[str, Any], logprobs: bool
+) -> None:
+    body = {**asked, "min_tokens": 60, "logprobs": logprobs}
+    with pytest.raises(openai.BadRequestError, match="no token is left that may be drawn"):
+        model.chat.completions.create(model="cantor", messages=HELLO, max_tokens=80, extra_body=body)
+
+
+def test_a_constraint_that_can_go_on_goes_on_to_min_tokens(model: openai.OpenAI) -> None:
+    asked: Any = {"model": "cantor", "messages": HELLO, "max_tokens": 30}
+    for least in (4, 20):
+        body = {"guided_regex": "[ab]+", "min_tokens": least}
+        answer = model.chat.completions.create(**asked, extra_body=body)
+        assert answer.usage is not None and answer.usage.completion_tokens >= least
+        assert re.fullmatch("[ab]+", answer.choices[0].message.content or "")
+
+
+def test_what_of_a_schema_the_model_is_not_shown_is_named(model: openai.OpenAI) -> None:
+    schema = {"schema": {"enum": ["a"]}, "strict": True}
+    for more, named in (
+        ({}, None),
+        ({"name": "n"}, "response_format.json_schema.name"),
+        (
+            {"name": "n", "description": "one letter"},
+            "response_format.json_schema.name, response_format.json_schema.description",
+        ),
+    ):
+        asked: Any = {"type": "json_schema", "json_schema": schema | more}
+        for stream in (False, True):
+            raw = model.chat.completions.with_raw_response.create(
+                model="cantor", messages=HELLO, extra_body={"response_format": asked}, stream=stream
+            )
+            assert raw.headers.get("x-antiphon-ignored") == named
+
+
 def test_a_raw_prompt_may_be_constrained_too(model: openai.OpenAI) -> None:
     body = {"guided_choice": ["red", "blue"]}
     answer = model.completions.create(model="cantor", prompt="A colour:", n=3, extra_body=body)
@@ -98,6 +150,30 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "structured_outputs.whitespace_pattern",
         "line ends",
     ),
+    (
+        {
+            "structured_outputs": {"json": {}, "whitespace_pattern": " "},
+            "guided_whitespace_pattern": "[",
+        },
+        "structured_outputs.whitespace_pattern",
+        "exclude each other",
+    ),
+    (
+        {
+            "guided_json": {},
+            "guided_whitespace_pattern": " ",
+            "structured_outputs": {"whitespace_pattern": "["},
+        },
+        "structured_outputs.whitespace_pattern",
+        "exclude each other",
+    ),
+    ({"structured_outputs": {}}, "structured_outputs", "holds no constraint"),
+    (
+        {"structured_outputs": {"json_object": False, "json": None}},
+        "structured_outputs",
+        "holds no constraint",
+    ),
+    ({"structured_outputs": {}, "guided_regex": "a"}, "structured_outputs", "holds no constraint"),
     ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "constraint"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
     ({"response_format": {"type": "xml"}}, "response_format.type", ""),

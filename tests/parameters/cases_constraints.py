@@ -32,6 +32,41 @@ def the_text_satisfies_the_schema(free: Answer, one: Answer, other: Answer) -> N
     assert is_age(one.text) and is_age(other.text) and not is_age(free.text)
 
 
+DESCRIBED = {"type": "json_schema", "json_schema": {"name": "age", "description": "in years", "schema": AGE}}
+BARE = {"type": "json_schema", "json_schema": {"schema": AGE}}
+
+
+@case(GENERATING, "response_format", HOT, BARE, NAMED, DESCRIBED)
+def what_the_model_is_not_shown_is_named(bare: Answer, named: Answer, described: Answer) -> None:
+    assert bare.text == named.text == described.text
+    found = [each.headers.get("x-antiphon-ignored", "").split(", ") for each in (bare, named, described)]
+    name, description = (f"response_format.json_schema.{each}" for each in ("name", "description"))
+    assert found == [[""], [name], [name, description]]
+
+
+@case(GENERATING, "structured_outputs", HOT, {"regex": "[a-c]{3}"}, {}, {"json_object": False})
+def what_constrains_nothing_is_refused(bound: Answer, empty: Answer, none: Answer) -> None:
+    assert bound.status == 200 and empty.status == none.status == 400
+    assert "structured_outputs holds no constraint" in empty.refusal
+
+
+@case(
+    GENERATING,
+    "guided_whitespace_pattern",
+    HOT | {"structured_outputs": {"json": AGE, "whitespace_pattern": " "}},
+    OUT,
+    "[ ]?",
+)
+def one_pattern_is_said(one: Answer, two: Answer) -> None:
+    assert is_age(one.text) and two.status == 400 and "exclude each other" in two.refusal
+
+
+@case(GENERATING, "min_tokens", HOT | {"guided_regex": "[a-c]{3}"}, 0, 9)
+def no_constraint_ends_earlier(free: Answer, bound: Answer) -> None:
+    assert re.fullmatch("[a-c]{3}", free.text) and bound.status == 400
+    assert "no token is left" in bound.refusal
+
+
 @case(GENERATING, "response_format", HOT | {"max_tokens": 30}, {"type": "text"}, {"type": "json_object"})
 def the_text_begins_an_object(free: Answer, bound: Answer) -> None:
     assert bound.text.startswith("{") and not free.text.startswith("{")

@@ -8,7 +8,7 @@ from antiphon.dialects.attribution import ascribed
 from antiphon.dialects.base import Call
 from antiphon.dialects.empower.fields import Place, sift
 from antiphon.dialects.empower.wire import ChatRequest
-from antiphon.dialects.openai.constraints import asked_constraint
+from antiphon.dialects.openai.constraints import asked_constraint, unread
 from antiphon.dialects.openai.decode import conversation, sift_messages
 from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
@@ -41,6 +41,7 @@ def decode_chat(body: bytes, report: bool = False) -> Call:
     is_shown = bool(wire.include_thinking)
     thinking = Reasoning(shown=is_shown, wanted=is_shown, field="include_thinking")
     prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
+    ignored += unread(wire.response_format.json_schema) if wire.response_format else ()
     return Call(
         _request(wire, prompts),
         bool(wire.stream),

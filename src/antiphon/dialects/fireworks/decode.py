@@ -11,6 +11,7 @@ from antiphon.dialects.fireworks.images import require_images
 from antiphon.dialects.fireworks.reasoning import asked_reasoning
 from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
 from antiphon.dialects.openai import wire as superset
+from antiphon.dialects.openai.constraints import unread
 from antiphon.dialects.openai.decode import chat_call, sift_messages, text_call
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import sift_tools
@@ -152,7 +153,7 @@ def _settled(call: Call, wire: Common, is_usual: bool) -> FireworksCall:
         replace(call.request, output=output),
         call.stream,
         include_usage=True,
-        ignored=call.ignored,
+        ignored=call.ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),
         relaxed=call.relaxed,
         attribution=call.attribution,
         entries=wire.logprobs is True,

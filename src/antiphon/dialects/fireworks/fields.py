@@ -67,7 +67,8 @@ FIELDS: tuple[Field, ...] = (
         repetition_penalty="Divides positive and multiplies negative logits of tokens in prompt or output; "
         "0 to 2, 1 by default, which does nothing; 0 is taken as a millionth.",
         response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema; "
-        "grammar, a text of `grammar` in llama.cpp's notation (GBNF) or Lark's.",
+        "grammar, a text of `grammar` in llama.cpp's notation (GBNF) or Lark's. The model is shown none of "
+        "it: x-antiphon-ignored names the schema's name and description.",
         stop="Texts that end a choice, at most four; the text holds the one that did.",
         stream="Whether the answer comes as server-sent events, the usage with each choice's last; false by "
         "default.",

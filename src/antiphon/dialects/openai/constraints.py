@@ -5,12 +5,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from antiphon.constraints.spacing import require_whitespace
-from antiphon.dialects.openai.wire import Common, ResponseFormat, StructuredOutputs
+from antiphon.dialects.openai.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 """Kinds that a whitespace pattern means something to."""
+
+EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
+"""What would constrain nothing."""
+
+UNSHOWN = ("name", "description")
+"""Of a named schema what is for the model to read, which is shown none of it."""
 
 
 def asked_constraint(wire: Common) -> Constraint | None:
@@ -51,6 +57,15 @@ def formatted(asked: ResponseFormat | None) -> Iterator[Constraint]:
         yield Constraint(ConstraintKind.JSON_OBJECT, field=where)
 
 
+def unread(asked: NamedSchema | str | None) -> tuple[str, ...]:
+    """The fields of `response_format.json_schema` that are there and do nothing."""
+    if not isinstance(asked, NamedSchema):
+        return ()
+    return tuple(
+        f"response_format.json_schema.{name}" for name in UNSHOWN if getattr(asked, name) is not None
+    )
+
+
 def _guided(wire: Common) -> Iterator[Constraint]:
     if wire.guided_json is not None:
         yield _schema(wire.guided_json, "guided_json")
@@ -61,6 +76,12 @@ def _structured(asked: StructuredOutputs | None) -> Iterator[Constraint]:
     if asked is None:
         return
     where = "structured_outputs."
+    if asked in EMPTY:
+        raise InvalidValue(
+            "structured_outputs holds no constraint: send json, regex, choice, grammar or json_object: true, "
+            "or leave it out",
+            param="structured_outputs",
+        )
     if asked.json is not None:
         yield _schema(asked.json, f"{where}json")
     if asked.json_object:
@@ -97,7 +118,11 @@ def _dumped(value: object, field: str) -> str:
 
 
 def _whitespace(wire: Common) -> tuple[str | None, str]:
-    structured = wire.structured_outputs
-    if structured is not None and structured.whitespace_pattern is not None:
-        return structured.whitespace_pattern, "structured_outputs.whitespace_pattern"
-    return wire.guided_whitespace_pattern, "guided_whitespace_pattern"
+    """The whitespace pattern and its field. Raises InvalidValue where two fields say one."""
+    structured, usual = wire.structured_outputs, "guided_whitespace_pattern"
+    if structured is None or structured.whitespace_pattern is None:
+        return wire.guided_whitespace_pattern, usual
+    field = "structured_outputs.whitespace_pattern"
+    if wire.guided_whitespace_pattern is not None:
+        raise InvalidValue(f"{usual} and {field} exclude each other; send one of them", param=field)
+    return structured.whitespace_pattern, field

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from antiphon.dialects.attribution import ascribed
 from antiphon.dialects.base import Call
-from antiphon.dialects.openai.constraints import asked_constraint
+from antiphon.dialects.openai.constraints import asked_constraint, unread
 from antiphon.dialects.openai.conversations import rendered
 from antiphon.dialects.openai.fields import sift
 from antiphon.dialects.openai.fields_messages import MEDIA
@@ -261,7 +261,7 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
         request,
         bool(wire.stream),
         include_usage,
-        ignored,
+        ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),
         continuous_usage=continuous,
         token_names=names,
         attribution=ascribed(wire.user, wire.metadata),

@@ -88,14 +88,16 @@ GENERATING: tuple[Field, ...] = (
     ),
     *supported(
         BOTH,
-        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema.",
+        response_format="text; json_object, any object or one of `schema`; json_schema, JSON of a schema. "
+        "The model is shown none of it: x-antiphon-ignored names the schema's name and description.",
         guided_json="A JSON Schema, as an object or a text, that each choice satisfies.",
         guided_regex="A regular expression that matches the whole of each choice.",
         guided_choice="Texts, one of which each choice is.",
         guided_grammar="A grammar in Lark's or llama.cpp's notation (GBNF) of each choice.",
         guided_whitespace_pattern="With JSON: what may stand, once or not at all, wherever JSON takes "
         "whitespace, as [ \\n]{0,2}; nothing else may.",
-        structured_outputs="One of json, regex, choice, grammar, json_object: vLLM's newer form of guided_*.",
+        structured_outputs="One of json, regex, choice, grammar, json_object, and with JSON "
+        "whitespace_pattern: vLLM's newer form of guided_*. With nothing in it it is refused, as vLLM does.",
     ),
     *supported(
         STREAM,
