@@ -7,6 +7,7 @@ import pytest
 from antiphon.auth.base import REFUSAL, Chosen
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
+from antiphon.auth.tokens import SERVICE_ACTOR
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
@@ -150,3 +151,47 @@ async def test_keys_that_begin_alike_are_two_keys(world):
 
 async def test_what_is_no_key_of_ours_is_left_to_others(world):
     assert await world.ring.verify("sk-something", NOBODY) is None
+
+
+async def test_what_runs_goes_on_until_somebody_ends_what_it_was_let_in_by(world):
+    token, other = world.give(KeyKind.SERVICE, project="one"), world.give(KeyKind.ACCESS_TOKEN, user="ann")
+    bot, bens = await world.ring.verify(token, NOBODY), await world.ring.verify(token, Chosen("one", "ben"))
+    ann = await world.ring.verify(other, Chosen(project="two"))
+    everything = world.directory
+
+    def accepted():
+        found = [world.ring.accepts(actor) for actor in (bot, bens, ann)]
+        world.learn(**{name: getattr(everything, name) for name in ("users", "projects", "keys")})
+        world.learn(memberships=everything.memberships)
+        assert all(world.ring.accepts(actor) for actor in (bot, bens, ann))
+        return found
+
+    assert accepted() == [True, True, True]
+    world.learn(users=(User("ann", "Ann", 0, disabled=5), User("ben", "Ben", 0)))
+    assert accepted() == [True, True, False]
+    world.learn(projects=(*everything.projects[:2], Project("two", "Two", 0, archived=5)))
+    assert accepted() == [True, True, False]
+    world.learn(memberships=everything.memberships[:2])
+    assert accepted() == [True, False, True]
+    first, *rest = everything.keys
+    world.learn(keys=(replace(first, key=replace(first.key, revoked=5)), *rest))
+    assert accepted() == [False, False, True]
+
+
+async def test_an_end_that_comes_by_itself_lets_what_runs_go_on_and_one_that_is_put_to_now_does_not(world):
+    actor = await world.ring.verify(world.give(KeyKind.SERVICE, project="one", expires=NOW + 100), NOBODY)
+    world.change_keys(expires=NOW + 10)
+    world.now = NOW + 200
+    world.change_keys(note="looked at again")
+    assert world.ring.accepts(actor)
+    world.change_keys(expires=world.now)
+    assert not world.ring.accepts(actor)
+    world.change_keys(note="and again")
+    assert not world.ring.accepts(actor)
+    world.change_keys(expires=world.now + 1)
+    assert world.ring.accepts(actor)
+
+
+async def test_the_key_of_the_settings_is_of_no_directory_and_goes_on(world):
+    world.learn()
+    assert world.ring.accepts(SERVICE_ACTOR)

@@ -1,6 +1,7 @@
 """The admin API over the wire: what is asked for is done, everything else refused by name; and which actor
 may call which route."""
 
+import asyncio
 import sqlite3
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -24,6 +25,7 @@ from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
 from antiphon.http.app import route_table
 from antiphon.http.authenticate import PUBLIC
+from antiphon.http.work import Ongoing
 from antiphon.limits.local import LocalLimiter
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
@@ -73,18 +75,24 @@ class Keyed(Served):
 
 
 @asynccontextmanager
-async def keyed(folder, **how):
+async def keyed(folder, engine=None, **how):
     database = Database(f"sqlite:///{folder}/antiphon.db", **how)
     database.ready()
     pepper = Pepper(b"p" * 32)
-    async with serving() as plain:
+    async with serving(engine) as plain:
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
         tenancy = SqlTenancy(database)
-        changes = Changes(tenancy, [ring.learn], clock)
+        ongoing, loop = Ongoing(ring.accepts), asyncio.get_running_loop()
+
+        def look(_) -> None:
+            loop.call_soon_threadsafe(ongoing.look)
+
+        changes = Changes(tenancy, [ring.learn, look], clock)
         tenants = Tenants(changes, tenancy, pepper)
         edge = replace(
             plain.edge,
+            ongoing=ongoing,
             verifiers=(ServiceKey(KEY, alone=False), ring),
             tenants=tenants,
             limiting=Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock)),
@@ -249,6 +257,19 @@ async def test_an_email_address_is_one_however_it_is_written(server):
     for email, status in (("Ann@Example.com", 201), ("ann@example.COM", 409)):
         body = {"name": "A", "email": email}
         assert (await server.asked(server.admin, f"{ROOT}/users", body)).status == status
+
+
+async def test_the_page_after_a_member_who_was_removed_is_found(server):
+    people = []
+    for _ in range(3):
+        people.append((await server.person(Role.MEMBER))[0])
+    path = f"{ROOT}/projects/default/members"
+    await server.asked(server.admin, f"{path}/{people[0]}", {"role": "owner"}, method="PUT")
+    first = (await server.asked(server.admin, f"{path}?limit=2")).json()
+    assert ([each["user"] for each in first["data"]], first["next"]) == (people[:2], people[1])
+    await server.asked(server.admin, f"{path}/{people[1]}", method="DELETE")
+    page = (await server.asked(server.admin, f"{path}?after={people[1]}")).json()
+    assert [each["user"] for each in page["data"]] == people[2:]
 
 
 async def test_what_has_ended_gets_no_keys(server):

@@ -1,5 +1,7 @@
 """Everything between the socket and the engines."""
 
+import asyncio
+
 from antiphon.assembly.keys import Managed
 from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
@@ -11,6 +13,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
 from antiphon.engines.registry import Models
 from antiphon.http.edge import Edge
+from antiphon.http.work import Ongoing
 from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
@@ -51,7 +54,15 @@ def edge_of(
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
         clock=clock,
         metrics=metrics,
+        ongoing=Ongoing() if managed is None else _watched(managed),
     )
+
+
+def _watched(managed: Managed) -> Ongoing:
+    """Work that ends with the keys it came with. To be called in the event loop."""
+    ongoing, loop = Ongoing(managed.keyring.accepts), asyncio.get_running_loop()
+    managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.look))
+    return ongoing
 
 
 def _limiting(managed: Managed | None, accounting: Accounting | None) -> Limiting | None:

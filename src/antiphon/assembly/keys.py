@@ -1,5 +1,6 @@
 """What an HTTP process has only where keys are on. The database's library is imported nowhere else."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ class Managed:
     siblings: Siblings
     runtime: Path
     """The server's directory, in which its processes find each other."""
+    watchers: list[Callable[[], object]]
+    """What is called, in a thread, when something has changed and the keyring knows it."""
 
     def close(self) -> None:
         """Lets go of the store, when nothing asks it any more."""
@@ -65,10 +68,14 @@ def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
     records = SqlRecords(database)
     recorder = StoreRecorder(records, clock.wall)
 
+    watchers: list[Callable[[], object]] = []
+
     def learn(directory: Directory) -> None:
         keyring.learn(directory)
         rulebook.learn(directory.limits, directory.prices, directory.families())
         recorder.learn(directory)
+        for watcher in watchers:
+            watcher()
         siblings.knows(directory.revision)
 
     siblings = Siblings(runtime)
@@ -76,5 +83,5 @@ def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
     changes = Changes(tenancy, [learn], clock.wall, feed, siblings.reached)
     tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
     pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
-    told = (recorder, recordings, siblings, runtime)
+    told = (recorder, recordings, siblings, runtime, watchers)
     return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, *told)

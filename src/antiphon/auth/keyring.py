@@ -61,10 +61,24 @@ class Keyring:
         self._pepper = pepper
         self._clock = clock
         self._known = Known.of(Directory())
+        self._ended: frozenset[str] = frozenset()
+        """Ids of the keys that somebody has ended."""
 
     def learn(self, directory: Directory) -> None:
         """From now on this is what is known."""
+        self._ended = frozenset(kept.key.id for kept in directory.keys if self._is_ended(kept))
         self._known = Known.of(directory)
+
+    def accepts(self, actor: Actor) -> bool:
+        """Whether what an actor whom `verify` has named was let in for goes on: nobody has ended the key,
+        disabled the user, archived the project or taken the user out of it. A key that ends by itself lets
+        what has begun go on."""
+        if actor.id in self._ended or not self._known.is_open(actor.project):
+            return False
+        if actor.user is None:
+            return True
+        is_member = actor.admin or (actor.project, actor.user) in self._known.roles
+        return is_member and self._known.is_active(actor.user)
 
     async def verify(self, token: str, chosen: Chosen) -> Actor | None:
         if not token.startswith(MARK):
@@ -83,6 +97,15 @@ class Keyring:
         if not self._is_valid(key):
             raise AuthenticationFailed(REFUSAL)
         return self._user(key, chosen)
+
+    def _is_ended(self, kept: KeptKey) -> bool:
+        """Whether a key was revoked, or its end was put to where it has passed already, by a rotation as a
+        rule; once ended that way it is until its end is another."""
+        key, before = kept.key, self._known.keys.get(kept.digest, kept).key
+        if key.revoked is not None or key.expires is None:
+            return key.revoked is not None
+        is_moved = key.expires != before.expires or key.id in self._ended
+        return is_moved and key.expires <= self._clock()
 
     def _is_valid(self, key: Key) -> bool:
         """Looks at all of it, whatever comes out: the time that it takes tells nothing."""

@@ -38,7 +38,7 @@ class Embed:
             origin=ascribed(self._origin, call.attribution, keeps_records),
             progress=exchange.progress,
         )
-        async with attended(receive, self._edge.ongoing, seconds) as work:
+        async with attended(receive, self._edge.ongoing, seconds, exchange.actor) as work:
             with work.interruptible():
                 found = await self._edge.pipeline.embed(call.request, context)
             if len(found.vectors) > MANY_BYTES:

@@ -51,7 +51,7 @@ class Generate:
             exchange.request_id, exchange.actor, deadline, clock, origin=origin, progress=progress
         )
         head = Head(clock.unique(), int(clock.wall()), call.request.model)
-        async with attended(receive, self._edge.ongoing, settings.request_timeout) as work:
+        async with attended(receive, self._edge.ongoing, settings.request_timeout, exchange.actor) as work:
             if call.stream:
                 outbox = Outbox()
                 sender = self._sender(scope, send, outbox, work)

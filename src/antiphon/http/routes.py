@@ -121,8 +121,8 @@ def edge_of(request: Request) -> Edge:
 
 async def awaited(request: Request, work: Awaitable[T]) -> T:
     """The result, unless the caller leaves or the time for a generation is up."""
-    edge = edge_of(request)
-    async with attended(request.receive, edge.ongoing, edge.settings.request_timeout) as attention:
+    edge, actor = edge_of(request), exchange_of(request.scope).actor
+    async with attended(request.receive, edge.ongoing, edge.settings.request_timeout, actor) as attention:
         with attention.interruptible():
             return await work
 
