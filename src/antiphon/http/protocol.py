@@ -5,6 +5,9 @@ A request is told by its first byte. From then on it must arrive within the dead
 answered here, a late body by the gate. What still comes of a body after its answer is read and thrown away
 for a short while, so that a client which is still sending can read the refusal; then the connection is
 dropped. A client of HTTP/1.0 knows no chunks: what has no length ends for it with the connection.
+
+Requests may be sent before earlier ones are answered. Few of them are parsed and wait; what comes with them
+is kept as it came, one read of it, and nothing more is read until there is room.
 """
 
 import asyncio
@@ -12,23 +15,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 from uvicorn._types import ASGI3Application, ASGISendEvent
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
 from antiphon.http.middleware import ABORT, ARRIVAL
+from antiphon.http.watch import Outgoing, Watch
 
 MAX_HEADER_BYTES = 1 << 16
 """Request line and headers together: what common proxies take at most, and room for any credential."""
 
 MAX_PIPELINED = 8
-"""Requests that may wait behind a running one while the connection is still read, so that its end is seen."""
+"""Parsed requests that may wait behind a running one; up to then the connection is read, so that its end is
+seen."""
+
+PIECE = 64
+"""Bytes that are parsed at once where requests come in crowds: so few hold the ends of four at most."""
+
+END_OF_HEAD = b"\r\n\r\n"
+"""What every request holds at least once."""
 
 LINGER = 5.0
-"""Seconds that a body may still come in after its answer, and that a closing connection may still write."""
+"""Seconds that a body may still come in after its answer, and that a refusal may still be read."""
 
 LARGEST, ENDLESS = 1 << 60, 1 << 61
 """Bytes that no answer has, and what is left of one without a length."""
@@ -46,6 +59,8 @@ class Policy:
     """Names a request that never reached the middleware."""
     departure: "Departure"
     """Whether the server is going away."""
+    watch: Watch
+    """Drops who takes nothing of what is written."""
 
 
 @dataclass(slots=True)
@@ -60,8 +75,21 @@ class _HeadersOverflowError(Exception):
     """Raised in the parser's callback to stop it."""
 
 
+class Flow(FlowControl):
+    """Reading and writing of one connection."""
+
+    held = False
+    """Whether nothing may be read: uvicorn reads on with every answer and every request for a body."""
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
 class Protocol(HttpToolsProtocol):
     """One connection."""
+
+    flow: Flow
 
     def __init__(
         self,
@@ -81,6 +109,9 @@ class Protocol(HttpToolsProtocol):
         """Bytes since the message began or its body last grew: headers, trailers, and what frames chunks."""
         self._overflow = False
         self._refused = False
+        self._unread = memoryview(b"")
+        """What came and is not parsed yet."""
+        self._outgoing: Outgoing | None = None
         self._running: RequestResponseCycle | None = None
         """The request that is being answered; `cycle` is the newest, which may wait behind it."""
         self.access_log = False
@@ -90,10 +121,42 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        if not self._unread and len(self.pipeline) + data.count(END_OF_HEAD) <= MAX_PIPELINED:
+            self._parse(data)
+        else:
+            self._unread = memoryview(b"".join((self._unread, data)))
+            self._parse_some()
+
+    def _parse_some(self) -> None:
+        """Parses what is unread as far as there is room, and reads on when nothing of it is left."""
+        self.flow.held = True
+        while self._unread and len(self.pipeline) < MAX_PIPELINED and not self._refused:
+            piece, self._unread = self._unread[:PIECE], self._unread[PIECE:]
+            self._parse(piece)
+        self._pace_reading()
+
+    def _pace_reading(self) -> None:
+        """Reads only while what comes has a place: a body is taken piece by piece once its request runs."""
+        cycle = self.cycle
+        is_full = cycle is not None and not cycle.response_complete and len(cycle.body) > HIGH_WATER_LIMIT
+        self.flow.held = bool(self._unread) or (is_full and bool(self.pipeline))
+        if self.flow.held or is_full:
+            self.flow.pause_reading()
+        else:
+            self.flow.resume_reading()
+
+    def _parse(self, data: bytes | memoryview) -> None:
         if self._deadline is None and self._is_idle():
             self._expect_request()
         self._bare_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as wish:  # which is not granted: HTTP/1.1 goes on behind it
+            if rest := data[wish.args[0] :]:
+                self._parse(rest)
+        except httptools.HttpParserError:
+            self.send_400_response("")
         if self._bare_bytes > MAX_HEADER_BYTES:
             self._refuse(_too_large())
 
@@ -124,6 +187,8 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
         super().on_body(body)
+        if self.pipeline:
+            self._pace_reading()
 
     def on_message_complete(self) -> None:
         self._forget_deadline()
@@ -131,6 +196,9 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport)
+        self._outgoing = Outgoing(transport)
+        self._policy.watch.add(self._outgoing)
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
@@ -150,6 +218,9 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
         self._end_answer()
+        self._unread = memoryview(b"")
+        if self._outgoing is not None:
+            self._policy.watch.discard(self._outgoing)
         super().connection_lost(exc)
 
     def _end_answer(self) -> bool:
@@ -167,6 +238,8 @@ class Protocol(HttpToolsProtocol):
         if self._running is self.cycle and self.cycle.more_body and not self.transport.is_closing():
             self._forget_deadline()
             self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+        if self.flow.held and not self.transport.is_closing():
+            self._parse_some()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -176,7 +249,8 @@ class Protocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _expect_request(self) -> None:
-        self._in_headers, self._bare_bytes, self.url = True, 0, b""
+        if not self._in_headers:  # else the beginning came while an earlier request ran
+            self._in_headers, self._bare_bytes, self.url = True, 0, b""
         self._deadline = self.loop.call_later(self._policy.arrival_seconds, self._late)
 
     def _forget_deadline(self) -> None:
@@ -220,13 +294,15 @@ class Protocol(HttpToolsProtocol):
     # --- ends ---
 
     def timeout_keep_alive_handler(self) -> None:
-        if not self.transport.is_closing():
-            self._close()
-
-    def _close(self) -> None:
-        """Closes once all is written, or after a while although the client does not read."""
-        self.transport.close()
-        self.loop.call_later(LINGER, self.transport.abort)
+        """Closes a connection that has rested since all was written, however slowly that was read."""
+        if self.transport.is_closing() or self._outgoing is None:
+            return
+        now, rest = self.loop.time(), self._policy.departure.grace or self.timeout_keep_alive
+        due = (now if self._outgoing.waits else self._outgoing.waited_at) + rest
+        if due > now:
+            self.timeout_keep_alive_task = self.loop.call_at(due, self.timeout_keep_alive_handler)
+        else:
+            self.transport.close()
 
 
 def end_by_closing(cycle: RequestResponseCycle) -> None:

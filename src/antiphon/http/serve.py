@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from antiphon.errors import EngineUnavailable
 from antiphon.http.edge import Edge
 from antiphon.http.protocol import Departure, Policy, Protocol
+from antiphon.http.watch import Watch
 
 IDLE_SECONDS = 75
 """How long an idle connection is kept: longer than the 60 seconds after which common proxies and clients
@@ -126,7 +127,8 @@ def make_server(
     """A server that is configured and not yet running; it calls `started` when it accepts connections, and
     `leaving` when another process takes its place."""
     departure = Departure()
-    policy = Policy(edge.dialect_of, edge.settings.receive_timeout, edge.clock.unique, departure)
+    settings, watch = edge.settings, Watch(edge.settings.send_timeout)
+    policy = Policy(edge.dialect_of, settings.receive_timeout, edge.clock.unique, departure, watch)
     config = uvicorn.Config(
         app,
         http=functools.partial(Protocol, policy=policy),  # type: ignore[arg-type]

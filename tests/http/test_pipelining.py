@@ -1,0 +1,119 @@
+"""Requests that are sent before earlier ones are answered: all are answered, and few are held."""
+
+import asyncio
+import gc
+import json
+from typing import Any
+
+import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from antiphon.testing import Answer
+from tests.http.harness import CHAT, HELLO, TEXT, request_bytes, serving
+
+CHUNKED: Any = {"content-length": None, "transfer-encoding": "chunked"}
+WISH = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": ""}
+HELD = 16
+"""Requests of one connection that may be held at once, the running one included."""
+
+BYTES = 1 << 20
+"""Of waiting bodies that one connection may hold; stated: some reads of a quarter of that."""
+
+
+def prompt(size: int) -> dict[str, Any]:
+    return {"model": "m", "prompt": "x" * size}
+
+
+def held() -> list[RequestResponseCycle]:
+    """All parsed requests of this process that are not answered."""
+    found = [each for each in gc.get_objects() if isinstance(each, RequestResponseCycle)]
+    return [cycle for cycle in found if not cycle.response_complete]
+
+
+async def running(server):
+    async with asyncio.timeout(10):
+        while not len(server.edge.ongoing):
+            await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("pad", [0, 1000])
+async def test_few_of_a_crowd_of_requests_are_held_and_all_are_answered(pad):
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate)) as server, server.line() as line:
+        gc.collect()
+        one = request_bytes("/health", headers={"x-pad": "p" * pad})
+        await line.send(request_bytes(CHAT, HELLO) + one * 100)
+        await running(server)
+        for _ in range(20):
+            line.writer.write(one * 20)
+            await asyncio.sleep(0.005)
+        assert 1 < len(held()) <= HELD
+        gate.set()
+        assert [(await line.reply()).status for _ in range(501)] == [200] * 501
+
+
+async def test_a_crowd_of_requests_of_every_form_is_answered_in_order(served):
+    """Also when their bodies look like ends of heads."""
+    sizes = range(1, 120)
+    sent = []
+    for size in sizes:
+        text = json.dumps(prompt(size)).encode()
+        if size % 4 == 1:
+            sent.append(request_bytes(TEXT, text + b"\r\n\r\n" * 50))
+        elif size % 4 == 2:
+            text += b"\r\n\r\n" * 9
+            sent.append(request_bytes(TEXT, b"", headers=CHUNKED))
+            sent.append(b"%x\r\n%b\r\n" % (len(text[:9]), text[:9]))
+            sent.append(b"%x\r\n%b\r\n0\r\n\r\n" % (len(text[9:]), text[9:]))
+        else:
+            sent.append(request_bytes(TEXT, text))
+    async with served.line() as line:
+        await line.send(b"".join(sent))
+        counts = [(await line.reply()).json()["usage"]["prompt_tokens"] for _ in sizes]
+    assert counts == list(sizes)
+
+
+async def test_what_follows_a_wish_for_another_protocol_is_answered(served):
+    async with served.line() as line:
+        for request in (request_bytes("/health", headers=WISH), request_bytes("*", method="CONNECT")):
+            await line.send(request + request_bytes(TEXT, prompt(3)))
+            await line.reply()
+            assert (await line.reply()).json()["usage"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize("cut", [3, 10, 30, 60])
+async def test_a_request_whose_head_comes_before_and_after_an_answer_is_whole(cut):
+    gate = asyncio.Event()
+    second = request_bytes(TEXT, prompt(2))
+    async with serving(Answer(gate=gate)) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, HELLO) + second[:cut])
+        await running(server)
+        gate.set()
+        assert (await line.reply()).status == 200
+        await line.send(second[cut:])
+        assert (await line.reply()).json()["usage"]["prompt_tokens"] == 2
+
+
+async def test_a_large_body_behind_a_running_request_is_not_read_before_its_turn():
+    gate = asyncio.Event()
+    large = {"model": "zzz", "messages": [{"role": "user", "content": "x" * 6_000_000}]}
+    async with serving(Answer(gate=gate)) as server, server.line() as line:
+        gc.collect()
+        line.writer.write(request_bytes(CHAT, HELLO) * 5 + request_bytes(CHAT, large))
+        await running(server)
+        line.writer.write(b"".join(request_bytes("/health") for _ in range(50)))
+        await asyncio.sleep(0.1)
+        assert len(held()) <= HELD and sum(len(cycle.body) for cycle in held()) < BYTES
+        gate.set()
+        assert [(await line.reply()).status for _ in range(6)] == [200] * 5 + [404]
+        assert [(await line.reply()).status for _ in range(50)] == [200] * 50
+
+
+async def test_what_is_no_request_in_a_crowd_ends_it():
+    async with serving(Answer(wait=3600)) as server, server.line() as line:
+        await line.send(request_bytes("/health") * 30 + b"NO HTTP\r\n\r\n" + request_bytes("/health") * 30)
+        statuses = [(await line.reply()).status]
+        while statuses[-1] == 200:
+            statuses.append((await line.reply()).status)
+        assert statuses[-1] == 400 and len(statuses) <= 31
+        assert await line.rest() == b""
