@@ -53,6 +53,21 @@ async def test_lists_come_by_pages_and_by_what_they_are_of(server):
     assert [each["subject"] for each in page["data"]] == ["project"]
 
 
+async def test_the_page_after_a_limit_that_was_removed_is_found(server):
+    made = []
+    for measure in ("tokens", "requests", "cost"):
+        said = {**LIMIT, "measure": measure}
+        made.append((await server.asked(server.admin, LIMITS, said)).json()["id"])
+    first = (await server.asked(server.admin, f"{LIMITS}?limit=2")).json()
+    assert first["next"] == made[1]
+    for removed, left in ((made[1], made[2:]), (made[2], []), (made[0], [])):
+        await server.asked(server.admin, f"{LIMITS}/{removed}", method="DELETE")
+        page = await server.asked(server.admin, f"{LIMITS}?after={removed}")
+        assert (page.status, [each["id"] for each in page.json()["data"]]) == (200, left)
+    for other in (made[0][:-1], made[0].replace("limit", "user"), made[0].upper(), "limit_"):
+        assert (await server.asked(server.admin, f"{LIMITS}?after={other}")).error["param"] == "after"
+
+
 @pytest.mark.parametrize(
     ("change", "code", "param"),
     [

@@ -21,7 +21,7 @@ PLACES = {
     "price": "price_",
     "request": "gen_",
 }
-NOBODY = "0nobody00nobody00nob"
+NOBODY = "0nobody00nobody00no"
 """What ids of nothing end with."""
 FORGED = (
     "openai-organization", "openai-project", "x-organization", "x-organization-id", "x-org-id",

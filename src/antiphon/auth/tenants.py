@@ -124,9 +124,10 @@ class Tenants:
     # --- members ---
 
     def members(self, actor: Actor, project: str) -> list[Membership]:
-        """Of a project that the actor may see. Raises NotFound."""
+        """Of a project that the actor may see, by the ids of the users. Raises NotFound."""
         found(self.projects(actor), project, "project")
-        return [each for each in self._changes.directory.memberships if each.project == project]
+        members = (each for each in self._changes.directory.memberships if each.project == project)
+        return sorted(members, key=lambda each: each.user)
 
     async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
         def changed() -> Membership:

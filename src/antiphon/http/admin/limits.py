@@ -39,7 +39,8 @@ class AdminLimits:
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
         subject = None if said is None else Subject(said)
         found = self._limiting.limits(actor_of(request), subject, query.get("target"))
-        return page(request, [(each.id, limit_card(each)) for each in found], LimitPage, *FILTERS)
+        cards = [(each.id, limit_card(each)) for each in found]
+        return page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def limit(self, request: Request) -> Response:
         """One of them, and how it stands now."""

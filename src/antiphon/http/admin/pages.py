@@ -1,5 +1,6 @@
 """What every handler of the admin API does: reads the query, cuts lists into pages, answers in JSON."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -19,21 +20,34 @@ MOST = 1_000
 USUAL = 100
 """Things of one page."""
 
+MADE = re.compile("([a-z]+_[0-9a-z]{9})[0-9a-z]{10}")
+"""An id as the server makes it; its first part begins with what it is of, and orders by when it was made."""
+
 
 def page(
-    request: Request, cards: Sequence[tuple[str, msgspec.Struct]], shape: type[Page], *filters: str
+    request: Request,
+    cards: Sequence[tuple[str, msgspec.Struct]],
+    shape: type[Page],
+    *filters: str,
+    removable: str | None = None,
 ) -> Response:
     """Those after the id that the query names. `filters`: what else it may say, by which the cards were
-    chosen."""
+    chosen. `removable`: of what the ids are in whose order the cards come, where some may be gone."""
     query = query_of(request, "limit", "after", *filters)
     limit, after = limit_of(query), query.get("after")
-    at = 0
-    if after is not None:
-        ids = [id_ for id_, _ in cards]
-        if after not in ids:
-            raise InvalidValue("after must be an id of the list", param="after")
-        at = ids.index(after) + 1
+    at = 0 if after is None else _following([id_ for id_, _ in cards], after, removable)
     return listed(cards[at : at + limit], len(cards) > at + limit, shape)
+
+
+def _following(ids: Sequence[str], after: str, removable: str | None) -> int:
+    """The place in a list that follows an id. After one that was removed go those that were made in the same
+    millisecond or later: rather one twice than one never. Raises InvalidValue."""
+    if after in ids:
+        return ids.index(after) + 1
+    made = MADE.fullmatch(after)
+    if removable is None or made is None or not after.startswith(f"{removable}_"):
+        raise InvalidValue("after must be an id of the list", param="after")
+    return next((at for at, id_ in enumerate(ids) if id_ >= made[1]), len(ids))
 
 
 def listed(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[Page]) -> Response:

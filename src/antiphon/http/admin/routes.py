@@ -83,7 +83,8 @@ class Admin:
     async def members(self, request: Request) -> Response:
         """Who is what in a project."""
         found: list[Membership] = self._tenants.members(actor_of(request), request.path_params["project"])
-        return page(request, [(each.user, shapes.member_card(each)) for each in found], shapes.MemberPage)
+        cards = [(each.user, shapes.member_card(each)) for each in found]
+        return page(request, cards, shapes.MemberPage, removable="user")
 
     async def put_member(self, request: Request) -> Response:
         """Makes a user a member, or changes the role."""

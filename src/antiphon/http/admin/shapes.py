@@ -152,7 +152,7 @@ class UserPage(Page, frozen=True, kw_only=True):
 
 
 class MemberPage(Page, frozen=True, kw_only=True):
-    """Members of a project."""
+    """Members of a project, by their ids."""
 
     data: list[MemberCard]
 
