@@ -14,8 +14,8 @@ from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
 
 BUDGET = 64
-Entry = tuple[str | None, str, int, int]
-"""Adapter, salt, token, and which computing made it: a shared cell is one entry in several ids."""
+Entry = tuple[str | None, str, int, int, str]
+"""Adapter, salt, token, which computing made it (a shared cell is one entry in several ids), and how."""
 
 
 def policy(layout: str = "pool", sequences: int = 4, **changes: Any) -> Policy:
@@ -54,6 +54,8 @@ class Simulation:
         self.cache: dict[int, list[Entry]] = {}
         self.computed = 0
         """Rows that were computed, less padding."""
+        self._ways: dict[Sequence, list[str]] = {}
+        """In which call the cells of each sequence were computed: alone, or as which part."""
         self.given: list[Sequence] = []
         """Who got a token in the last step."""
         self.now = 0.0
@@ -95,11 +97,14 @@ class Simulation:
                 assert len(self.cache.get(seat, [])) == position
                 if one is not None:
                     assert seat == one.id and position == one.computed
-                    self._compute(one, position + 1, call)
-                    drawing.append(one)
+                    self._compute(one, position + 1, call, "row")
+                    one.computed = position + 1
+                    if one.computed == len(one.tokens):
+                        drawing.append(one)
             for span in call.spans:
                 assert span.start == span.sequence.computed
-                self._compute(span.sequence, span.stop, call)
+                self._compute(span.sequence, span.stop, call, f"{span.start} to {span.stop}")
+                span.sequence.computed_span(span.start, span.stop)
                 if span.scored:
                     span.sequence.scored = span.stop
                 elif span.logits:
@@ -110,16 +115,19 @@ class Simulation:
             self.given += drawing
         self.check()
 
-    def _compute(self, one: Sequence, stop: int, call: Call) -> None:
+    def _compute(self, one: Sequence, stop: int, call: Call, way: str) -> None:
         assert call.adapter == one.request.adapter
         cells = self.cache.setdefault(one.seat, [])
-        assert [(key[:2], token) for *key, token, _ in cells] == [
+        assert [(key, token) for *key, token, _, _ in cells] == [
             (list(one.key), token) for token in one.tokens[: one.computed]
         ], "what it goes on from is its own tokens, under its own adapter"
         for token in one.tokens[one.computed : stop]:
             self.computed += 1
-            cells.append((*one.key, token, self.computed))
-        one.computed = stop
+            cells.append((*one.key, token, self.computed, way))
+        if self.scheduler.policy.exact:
+            before, now = self._ways.get(one, []), [cell[-1] for cell in cells]
+            assert before[: len(now)] == now[: len(before)], "what is computed again has the same bits"
+            self._ways[one] = max(before, now, key=len)
 
     def check(self) -> None:
         """The scheduler's accounts against the cache."""

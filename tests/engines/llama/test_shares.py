@@ -10,7 +10,7 @@ from antiphon.engines.llama.sequence import Phase, Sequence
 from antiphon.engines.llama.shares import LEAST_RUN, PATIENCE
 from tests.engines.llama.simulation import Simulation, policy, sequence
 
-LAYOUTS = ["pool", "streams"]
+LAYOUTS = ["pool", "streams", "exact"]
 TICK = 0.05
 
 
@@ -138,25 +138,32 @@ def test_one_that_is_more_than_a_share_by_itself_is_not_sent_back_and_forth():
     assert made.scheduler.tally.preemptions == 0
 
 
-def test_in_exact_mode_what_was_drawn_is_not_computed_again():
-    """Computed as a part of a prompt it would have other bits; before its first draw nothing is lost."""
-    made, flood = flooded("exact")
-    late = fresh(100, max_tokens=4, actor="b")
-    made.add(late)
-    while not late.started:
-        assert made.scheduler.tally.preemptions == 0
+def test_in_exact_mode_a_prompt_that_is_scored_keeps_its_place():
+    """Its parts are shorter than those of others, so it would be computed otherwise."""
+    made = Simulation(policy("exact", sequences=2, scored_rows=8), tick=TICK)
+    scored = [fresh(place, 30, 60, actor="a", prompt_logprobs=0) for place in range(2)]
+    made.add(*scored)
+    while made.now < 2.0:
         made.step()
-    assert flood[0].phase is Phase.OVER
-    made = Simulation(policy("exact", sequences=2), tick=TICK)
-    prompts = [fresh(place, 900, 5, actor="a") for place in range(2)]
-    made.add(*prompts)
-    while made.now < 1.2:
-        made.step(1)
-    assert not prompts[1].made
-    made.add(late := fresh(100, max_tokens=4, actor="b"))
-    while not late.started:
-        made.step(1)
-    assert Phase.QUEUED in {one.phase for one in prompts}
+    waited(made, fresh(100, actor="b"))
+    assert Phase.OVER in {one.phase for one in scored} and made.scheduler.tally.preemptions == 0
+
+
+def test_in_exact_mode_forced_tokens_are_computed_again_as_they_were():
+    """The simulation compares in which calls cells were computed."""
+    made, flood = flooded("exact", count=4)
+    for one in flood:
+        for token in range(40):
+            one.take(token, frozenset())
+    while made.now < 4.0:
+        made.step()
+    forced = [one.forced for one in flood]
+    assert all(forced)
+    waited(made, fresh(100, max_tokens=4, actor="b"))
+    back = next(one for one in flood if one.phase is Phase.QUEUED)
+    assert back.reached > 60
+    made.run()
+    assert back.made == 300 and back.forced in forced
 
 
 def test_a_more_urgent_one_of_the_same_caller_comes_before_one_that_gave_way():

@@ -1,14 +1,18 @@
 """Kept prefixes, scores of prompts, and too few cells, on the real library: answers stay what they are."""
 
 import asyncio
+import re
 import struct
-from contextlib import aclosing
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     KVLayout,
@@ -211,3 +215,86 @@ async def test_fewer_cells_than_a_context_shorten_it(models):
         assert (info.context_length, info.load.cells) == (300, 300)
     with pytest.raises(LoadError):
         await LlamaTokenEngine().load(LoadSpec(str(models / "tiny-q8_0.gguf"), cells=0))
+
+
+@asynccontextmanager
+async def hurried(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
+    """An engine whose clock runs a hundred times as fast."""
+    engine = LlamaTokenEngine(lambda: time.monotonic() * 100)
+    await engine.load(LoadSpec(str(path), **({"sequences": 4, "context_length": 512, "threads": 2} | spec)))
+    try:
+        yield engine
+    finally:
+        await engine.aclose()
+
+
+@pytest.mark.parametrize("layout", ["pool", "streams"])
+async def test_an_answer_whose_place_another_caller_had_goes_on_from_its_own_tokens(models, layout):
+    """Siblings of one request and requests alone. What is said of each token is what it scores when the whole
+    is read at once."""
+    wanted = [
+        request((1, *range(at, at + 20)), 400, 1.0, at, logprobs=0, actor="a", group=siblings, choice=choice)
+        for at, siblings, choice in ((300, "g", 0), (300, "g", 1), (400, None, 0), (500, None, 0))
+    ]
+    wanted = [replace(one, sampling=replace(one.sampling, ignore_eos=True)) for one in wanted]
+    async with hurried(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
+        async with asyncio.TaskGroup() as group:
+            long = [group.create_task(say(engine, one)) for one in wanted]
+            others = 0
+            while not any(one.done() for one in long):
+                others += 1
+                await say(engine, request((1, 600 + others), 4, actor="b"))
+        load = (await engine.info()).load
+        assert load.preemptions > 0 and load.admitted == 4 + others
+        for one, (tokens, logprobs, _) in zip(wanted, (task.result() for task in long), strict=True):
+            assert len(tokens) == 400
+            expected = await scores(engine, (*one.segments[0].tokens, *tokens))
+            assert logprobs == pytest.approx(expected[-400:], abs=0.2)
+
+
+@pytest.mark.parametrize("layout", ["pool", "streams"])
+async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
+    shape = Constraint(ConstraintKind.REGEX, "([a-z]{2}-\\d{2} ){40}")
+    async with hurried(CANTOR, **LAYOUTS[layout]) as engine:
+        prompt = await tale(engine, 1)
+        asked = [request(prompt, 450, 1.0, seed, actor="a", constraint=shape) for seed in range(4)]
+        async with asyncio.TaskGroup() as group:
+            long = [group.create_task(say(engine, one)) for one in asked]
+            others = 0
+            while not any(one.done() for one in long):
+                others += 1
+                await say(engine, request((*prompt, 300 + others), 2, actor="b"))
+        assert (await engine.info()).load.preemptions > 0
+        vocabulary = await engine.vocabulary()
+        for tokens, _, _ in (task.result() for task in long):
+            text = b"".join(vocabulary.pieces[token] for token in tokens).decode()
+            assert re.fullmatch(shape.source, text), text
+
+
+async def test_an_exact_answer_whose_place_another_caller_had_has_the_same_bits():
+    """Free ones, one whose tokens a constraint forces in part, and one upon the prompt of another."""
+    shape = Constraint(
+        ConstraintKind.REGEX, "([a-z]{2} and then there was nothing more than [0-9]{2}[,.] ){14}"
+    )
+    async with hurried(CANTOR, exact=True) as engine:
+        prompt = await tale(engine, 3)
+        wanted = [
+            request(prompt, 400, 1.0, 1, logprobs=0),
+            request((*prompt[:-2], 300), 400, 1.0, 2, logprobs=0),
+            request(prompt, 400, 0.8, 3, constraint=shape),
+            request(prompt[5:], 400, 1.0, 4, logprobs=0),
+        ]
+        for at in (0, 1, 3):
+            wanted[at] = replace(wanted[at], sampling=replace(wanted[at].sampling, ignore_eos=True))
+        wanted = [replace(one, actor="a") for one in wanted]
+        alone = [await say(engine, one) for one in wanted]
+        before = (await engine.info()).load.preemptions
+        async with asyncio.TaskGroup() as group:
+            long = [group.create_task(say(engine, one)) for one in wanted]
+            others = 0
+            while not any(one.done() for one in long):
+                others += 1
+                await say(engine, request((*prompt, 300 + others), 2, actor="b"))
+        assert before == 0 < (await engine.info()).load.preemptions
+        assert [one.result()[:2] for one in long] == [said[:2] for said in alone]
+        assert len(alone[2][0]) > 200

@@ -280,10 +280,12 @@ class DecodeLoop:
             else:
                 self._meters.prefill_tokens += sequence.computed < sequence.prompt
                 sequence.computed += 1
+                if sequence.computed < len(sequence.tokens):
+                    owners[place] = None  # was drawn before the sequence was put back
         scored = []
         for span in call.spans:
             self._meters.prefill_tokens += max(0, min(span.stop, span.sequence.prompt) - span.start)
-            span.sequence.computed = span.stop
+            span.sequence.computed_span(span.start, span.stop)
             if span.scored:
                 scored.append(span)
             elif span.logits or call.watched:

@@ -74,8 +74,11 @@ class Lanes:
         return Match(length, id=-turned) if length else Match(0)
 
     def shareable(self, running: Sequence, waiting: Sequence) -> int:
-        same = common(running.tokens, waiting.tokens, 0, min(len(running.tokens), waiting.takes))
-        length = self._cut(same, len(running.tokens) - 1, waiting)
+        most = min(len(running.tokens), waiting.takes)
+        if self._policy.exact:
+            most = min(most, running.prompt, waiting.prompt - 1)
+        same = common(running.tokens, waiting.tokens, 0, most)
+        length = self._cut(same, running.prompt - 1, waiting)
         return length if length >= self._worth else 0
 
     def left(self, match: Match) -> int:
@@ -204,7 +207,10 @@ class Lanes:
 
     def _length(self, lane: Lane, sequence: Sequence) -> int:
         """How much of a lane's content the sequence takes over: none that is not worth its copy."""
-        length = common(lane.tokens, sequence.tokens, 0, min(lane.length, sequence.takes))
+        most = min(lane.length, sequence.takes)
+        if self._policy.exact:
+            most = min(most, sequence.prompt - 1)  # what it drew itself were rows of their own
+        length = common(lane.tokens, sequence.tokens, 0, most)
         if self._policy.exact:
             whole = self._whole(lane)
             length = self._cut(min(length, whole), whole, sequence)
@@ -213,7 +219,7 @@ class Lanes:
 
     def _cut(self, same: int, whole: int, sequence: Sequence) -> int:
         """How many of `same` equal tokens may be taken over; `whole` is where the other's prompt ends."""
-        if not self._policy.exact or same == whole == len(sequence.tokens) - 1:
+        if not self._policy.exact or same == whole == sequence.prompt - 1:
             return same
         return same - same % self._policy.chunk
 

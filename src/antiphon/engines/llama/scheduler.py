@@ -259,8 +259,8 @@ class Scheduler:
         """The calls of this step; preempts when there are no cells for them."""
         while True:
             mine = self._in_turn()
-            decoding = [one for one in mine if one.computed == len(one.tokens) - 1 and one.request.max_tokens]
-            decoding = [one for one in decoding if not one.held]
+            decoding = [one for one in mine if self._is_row(one) and one.request.max_tokens]
+            decoding = [one for one in decoding if not one.held or one.computed < len(one.tokens) - 1]
             room = self.cells.left(Match(0)) - len(decoding)
             if (room < 0 or (room == 0 and not decoding and mine)) and self._preempt():
                 continue
@@ -296,10 +296,18 @@ class Scheduler:
             return list(self._running)
         return [one for one in self._running if one.request.adapter == self._adapter]
 
+    def _is_row(self, one: Sequence) -> bool:
+        """Whether its next token is a row of its own: its last, and in exact mode those that were rows before
+        it was put back, since rows of chunks have other bits."""
+        at = one.computed
+        if at == len(one.tokens) - 1:
+            return True
+        return self.policy.exact and one.prompt - 1 <= at < one.reached and at not in one.forced
+
     def _spans(self, mine: list[Sequence], budget: int) -> Iterator[Span]:
         """Parts of prompts up to the budget, at least one. In every other step the one admitted first comes
         first, else the one that needs least: so long prompts come in, and short ones do not wait for them."""
-        order = [sequence for sequence in mine if sequence.computed < len(sequence.tokens) - 1]
+        order = [one for one in mine if one.computed < len(one.tokens) - 1 and not self._is_row(one)]
         if self._steps % 2:
             order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
         left, scored = budget, self.policy.scored_rows
@@ -317,13 +325,18 @@ class Scheduler:
 
     def _stops(self, sequence: Sequence, left: int) -> Iterator[int]:
         """Where the chunks of a prompt end. The last token is left to be a decode row in exact mode, and
-        where the prompt is scored."""
+        where the prompt is scored. In exact mode all that was computed before is computed so again."""
         end = len(sequence.tokens) - (self.policy.exact or sequence.scores)
         at, grid = sequence.computed, self.policy.chunk
         if not self.policy.exact:
             if left > 0:
                 yield min(end, at + left)
             return
+        if at in sequence.forced:
+            yield sequence.forced[at]
+            return
+        if at < sequence.prompt - 1:
+            end = sequence.prompt - 1
         most = self.policy.scored_rows if sequence.scores else grid
         while at < end:
             at = min(end, (at // grid + 1) * grid, at + most)
@@ -341,7 +354,7 @@ class Scheduler:
             list(rows),
             [lane.id for lane in window],
             [lane.length for lane in window],
-            [0 if one is None else one.tokens[-1] for one in rows],
+            [0 if one is None else one.tokens[one.computed] for one in rows],
         )
 
 

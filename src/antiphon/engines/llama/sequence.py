@@ -38,6 +38,7 @@ class Sequence:
         "awaits",
         "computed",
         "drawing",
+        "forced",
         "goal",
         "group",
         "guide",
@@ -76,12 +77,12 @@ class Sequence:
         self.actor = request.actor
         self.arrival = 0
         """Its number among all that were queued; the higher, the younger."""
-        self.queued = 0.0
-        """Since when it waits, of one that does."""
-        self.since = 0.0
-        """Since when it runs, of one that does."""
+        self.queued = self.since = 0.0
+        """Since when it waits, or runs."""
         self.reached = 0
         """Most of its tokens that were computed when it was put back."""
+        self.forced: dict[int, int] = {}
+        """Where spans of tokens behind its prompt began and ended: those that a constraint forced."""
         self.id: int | None = None
         """Its number in the library's KV cache while it runs."""
         self.computed = 0
@@ -148,6 +149,12 @@ class Sequence:
     def complete(self) -> bool:
         """Whether it asked for scores alone, and has them."""
         return self.request.max_tokens == 0 and not self.scores
+
+    def computed_span(self, start: int, stop: int) -> None:
+        """Notes that a call computed these of its tokens at once."""
+        self.computed = stop
+        if start >= self.prompt - 1:
+            self.forced[start] = stop
 
     def end(self) -> None:
         """Says that it takes part no more."""

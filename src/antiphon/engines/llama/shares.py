@@ -56,8 +56,8 @@ def exchange(
 
 
 def _may_go(one: Sequence, policy: Policy, now: float) -> bool:
-    """Whether it ran long enough and got on. In exact mode tokens that were drawn cannot be computed again as
-    they were, as rows of their own; nor scored prompts, whose chunks may be shorter."""
-    if policy.exact and (one.made or one.request.prompt_logprobs is not None):
+    """Whether it ran long enough and got on. In exact mode scored prompts are not computed again as they
+    were: their chunks may have been shorter."""
+    if policy.exact and one.request.prompt_logprobs is not None:
         return False
     return now - one.since >= LEAST_RUN and one.computed - one.reached >= LEAST_TOKENS

@@ -1,0 +1,52 @@
+"""A caller that fills every place with the longest answers keeps no other caller waiting for one to end."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+
+from tests.e2e.server import serving, wait_for
+
+LONGEST = {"model": "cantor", "prompt": "Hi", "max_tokens": 1900, "ignore_eos": True, "n": 6, "stream": True}
+SHORT = {"model": "cantor", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+
+
+def key_of_a_project(admin: httpx2.Client, name: str) -> dict[str, str]:
+    project = admin.post("/admin/v1/projects", json={"name": name}).json()["id"]
+    answer = admin.post("/admin/v1/keys", json={"kind": "service", "project": project})
+    assert answer.is_success, answer.text
+    return {"authorization": f"Bearer {answer.json()['secret']}"}
+
+
+def test_another_caller_waits_for_no_answer_to_end(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    keys = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+    with serving("--sequences", "4", env=keys) as server:
+        operator = (home / "admin.key").read_text().strip()
+        with server.client(headers={"authorization": f"Bearer {operator}"}) as admin:
+            first, other = (key_of_a_project(admin, name) for name in ("first", "other"))
+        is_enough = threading.Event()
+
+        def flood() -> None:
+            """Reads the long answers until it is told to leave."""
+            with (
+                server.client(headers=first) as client,
+                client.stream("POST", "/v1/completions", json=LONGEST) as answer,
+            ):
+                for _ in answer.iter_bytes():
+                    if is_enough.is_set():
+                        return
+            raise AssertionError("the long answers have ended")
+
+        with ThreadPoolExecutor() as threads, server.client(headers=other) as client:
+            flooding = threads.submit(flood)
+            wait_for(lambda: server.load().running == 4, 10, "every place is taken")
+            for _ in range(3):
+                answer = client.post("/v1/completions", json=SHORT)
+                assert answer.status_code == 200, answer.text
+                load = server.load()
+                assert load.running + load.queued == 6, "none of the long ones has ended"
+            assert load.preemptions >= 1
+            is_enough.set()
+            flooding.result()
