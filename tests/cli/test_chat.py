@@ -216,6 +216,12 @@ def test_a_chat_that_is_killed_takes_its_server_with_it(tmp_path: Path):
         assert time.monotonic() - began < 20
 
 
+def test_the_demo_model_is_asked_by_its_name(antiphon: Run):
+    env = {"ANTIPHON_PORT": free_port()}
+    done = antiphon("chat", "--model", "cantor", stdin="Who are you?\n", env=env)
+    assert (done.returncode, done.stderr) == (0, "") and "cantor" in done.stdout
+
+
 def test_a_server_that_cannot_start_says_why(antiphon: Run):
     done = antiphon("chat", "--model", "missing.gguf", stdin="", env={"ANTIPHON_PORT": free_port()})
     assert done.returncode == 1

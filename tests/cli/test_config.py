@@ -37,6 +37,11 @@ def test_the_key_is_masked_wherever_it_came_from(antiphon: Run, tmp_path: Path):
 def test_models_name_the_flag_the_file_or_the_demo(antiphon: Run, tmp_path: Path):
     demo = json.loads(antiphon("config", "--json").stdout)
     assert demo["models.cantor.exact"] == {"value": True, "source": "default", "place": "the demo model"}
+    named = json.loads(antiphon("config", "--json", "--model", "cantor").stdout)
+    assert named["models.cantor.path"]["value"] == demo["models.cantor.path"]["value"]
+    assert [named[f"models.cantor.{each}"]["place"] for each in ("name", "path", "sequences", "exact")] == [
+        "--model", "--model", "the demo model", "the demo model",
+    ]  # fmt: skip
     by_flag = json.loads(antiphon("config", "--json", "--model", "a=b.gguf", "--threads", "2").stdout)
     assert by_flag["models.a.path"] == {"value": "b.gguf", "source": "flag", "place": "--model"}
     assert by_flag["models.a.threads"] == {"value": 2, "source": "flag", "place": "--threads"}

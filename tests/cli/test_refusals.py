@@ -27,6 +27,7 @@ UNSET = {
     "limits without keys": (
         {"ANTIPHON_LIMITS_URL": "redis://127.0.0.1:1/0"}, "limits act on nothing", "ANTIPHON_KEYS",
     ),
+    "a store without keys": ({"ANTIPHON_STORE": "sqlite:///a.db"}, "keys act on nothing", "ANTIPHON_STORE"),
     "a ledger without keys": ({"ANTIPHON_SPOOL_BYTES": "9000000"}, "ledger act on nothing", "ANTIPHON_KEYS"),
     "too small a spool": (
         {"ANTIPHON_KEYS": "true", "ANTIPHON_WORKERS": "32"}, "need a spool of 134,217,728 bytes", "Raise it",

@@ -43,6 +43,19 @@ def test_a_path_gives_the_model_its_name_and_a_name_before_it_another():
     assert not one.exact, "only the demo model is exact by itself"
 
 
+def test_the_demo_models_name_is_that_model_unless_a_file_of_that_name_is_there(bare: Path):
+    own, cantor, other = arrived(f"own={CANTOR}", "cantor", "other=cantor").models
+    assert [model.name for model in (own, cantor, other)] == ["own", "cantor", "other"]
+    assert {model.path for model in (own, cantor, other)} == {str(CANTOR)}
+    assert (own.exact, cantor.exact, other.exact) == (False, True, True)
+    (bare / "antiphon.toml").write_text('[[models]]\nname = "small"\npath = "cantor"\n')
+    (from_file,) = arrived().models
+    assert (from_file.name, from_file.path) == ("small", str(CANTOR))
+    (bare / "cantor").write_bytes(CANTOR.read_bytes())
+    (file,) = arrived("cantor").models
+    assert (file.name, file.path, file.exact) == ("cantor", str(bare / "cantor"), False)
+
+
 def test_flags_for_models_hold_for_all_of_them():
     models = arrived(str(CANTOR), f"other={CANTOR}", sequences=3, context_length=512, exact=True).models
     assert {(model.sequences, model.context_length, model.exact) for model in models} == {(3, 512, True)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings, load, model, values_of, with_homes, with_models
+from antiphon.settings import Settings, changed, load, model, values_of, with_homes, with_models
 from antiphon.settings_aliases import require_aliases
 from antiphon.settings_model import ModelSettings
 from antiphon.weights.parts import without_part
@@ -33,7 +33,7 @@ DEMO_MODEL: dict[str, object] = {
     "sequences": 16,
     "exact": True,
 }
-"""What a bare `antiphon serve` serves. Small enough that exactness costs little."""
+"""What a bare `antiphon serve` serves, and `--model cantor`. Small enough that exactness costs little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Asked:
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """By section of the settings, then by name."""
     models: Sequence[str] = ()
-    """Each as PATH or NAME=PATH."""
+    """Each as PATH or NAME=PATH, or the demo model's name for a path."""
     shared: Mapping[str, object] = field(default_factory=dict)
     """What holds for every model."""
     config: Path | None = None
@@ -59,6 +59,7 @@ class Asked:
         settings = load(*self.sources(), named, adapters, [named_alias(text) for text in self.said_aliases()])
         if not settings.models:
             settings = with_models(settings, [model(DEMO_MODEL)])
+        settings = with_models(settings, map(_bundled_path, settings.models))
         served = [model.name for model in settings.models]
         served += [adapter.name for adapter in settings.adapters]
         may_come = settings.lora.directories or settings.lora.repositories
@@ -96,11 +97,24 @@ def _variable(name: str) -> list[str]:
     return [text.strip() for text in os.environ.get(name, "").split(",") if text.strip()]
 
 
+def is_bundled(path: str) -> bool:
+    """Whether it names the demo model, since no file lies there."""
+    return path == DEMO_MODEL["name"] and not Path(path).is_file()
+
+
+def _bundled_path(found: ModelSettings) -> ModelSettings:
+    """The model, with the path of the demo model's file where the settings file names that model."""
+    return changed(found, path=DEMO_MODEL["path"]) if is_bundled(found.path) else found
+
+
 def named_model(text: str) -> dict[str, object]:
-    """`NAME=PATH`, or a path or reference whose file name without its ending is the name."""
+    """`NAME=PATH`, or a path or reference whose file name without its ending is the name; in the place of a
+    path, the demo model's name."""
     name, equals, path = text.partition("=")
+    if is_bundled(text):
+        return DEMO_MODEL
     if equals and name and "/" not in name:
-        return {"name": name, "path": path}
+        return {**DEMO_MODEL, "name": name} if is_bundled(path) else {"name": name, "path": path}
     if is_reference(text):
         return {"name": parse(text).name, "path": text}
     return {"name": without_part(Path(text).name), "path": text}

@@ -72,7 +72,9 @@ def model_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
     for index, model in enumerate(settings.models):
         said = dict.fromkeys(in_file[index], Source(SourceKind.FILE, str(asked.file()))) if in_file else {}
         if asked.models:
-            said = dict.fromkeys(("name", "path"), Source(SourceKind.FLAG, "--model"))
+            demo = DEMO_MODEL if model.path == DEMO_MODEL["path"] else ()
+            said = dict.fromkeys(demo, Source(SourceKind.DEFAULT, "the demo model"))
+            said |= dict.fromkeys(("name", "path"), Source(SourceKind.FLAG, "--model"))
         elif not in_file:
             said = dict.fromkeys(DEMO_MODEL, Source(SourceKind.DEFAULT, "the demo model"))
         said |= {name: Source(SourceKind.FLAG, flag("models", name)) for name in asked.shared}

@@ -122,7 +122,9 @@ def chat(
     url: options.ServerUrl = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A model of the server; a GGUF file when chat starts the server. [the first one]"),
+        typer.Option(
+            help="A model of the server; a GGUF file, or cantor, when chat starts the server. [the first one]"
+        ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
 ) -> None:

@@ -9,7 +9,8 @@ Models = Annotated[
     list[str] | None,
     typer.Option(
         "--model",
-        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE; may be repeated. [the demo model]",
+        help="A GGUF file, as [NAME=]PATH or [NAME=]hf:OWNER/REPO:FILE, or cantor, the demo model; may be "
+        "repeated. [cantor]",
     ),
 ]
 Loras = Annotated[
