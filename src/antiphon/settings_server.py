@@ -76,7 +76,9 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     send_timeout: Annotated[
         float,
         said(
-            "ANTIPHON_SEND_TIMEOUT", "Seconds that a client may refuse to read its stream before it is cut."
+            "ANTIPHON_SEND_TIMEOUT",
+            "Seconds in which a client must take something of what waits for it, a stream or a whole answer; "
+            "then it is cut.",
         ),
         POSITIVE,
     ] = 60.0

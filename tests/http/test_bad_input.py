@@ -154,7 +154,30 @@ async def test_every_endpoint_reads_its_body_as_strictly(served, path):
 async def test_a_body_must_be_plain_json_by_its_type(served, headers):
     reply = await served.ask(CHAT, HELLO, headers=headers)
     assert (reply.status, reply.error["code"]) == (415, "unsupported_media_type")
+    assert all(name in reply.error["message"].lower() for name, value in headers.items() if value)
     assert served.engine.streams == []
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [
+        ("chunked", 200),
+        ("Chunked", 200),
+        ("gzip, chunked", 415),
+        ("deflate,chunked", 415),
+        ("x, chunked", 415),
+    ],
+)
+async def test_of_transfer_codings_only_chunked_is_taken(served, coding, status):
+    """What another one has packed is not read as if it were plain."""
+    head = request_bytes(CHAT, b"", headers={"transfer-encoding": coding, "content-length": None})
+    text = json.dumps(HELLO).encode()
+    async with served.line() as line:
+        for _ in range(2):
+            await line.send(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text))
+            reply = await line.reply()
+            assert reply.status == status
+            assert status == 200 or "Transfer-Encoding" in reply.error["message"]
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON", "application/json; charset=UTF-8"])

@@ -73,6 +73,13 @@ async def test_another_site_is_refused_with_and_without_a_key(headers, key):
         assert server.engine.streams == []
 
 
+@pytest.mark.parametrize("scheme", ["chrome-extension", "moz-extension", "file", "ws", "", "x-http"])
+async def test_nothing_but_a_web_page_is_the_own_page(served, scheme):
+    host = f"127.0.0.1:{served.port}"
+    reply = await served.ask(CHAT, HELLO, headers={"host": host, "origin": f"{scheme}://{host}"})
+    assert (reply.status, reply.error["code"]) == (403, "permission_denied")
+
+
 async def test_the_own_page_may_ask(served):
     own = {"host": f"localhost:{served.port}", "origin": f"http://localhost:{served.port}"}
     assert (await served.ask(CHAT, HELLO, headers=own | {"sec-fetch-site": "same-origin"})).status == 200

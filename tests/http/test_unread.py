@@ -48,12 +48,12 @@ async def length_of_head(sock):
     return int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
 
 
-async def slowly(sock, size):
-    """Reads so many bytes, a few at a time; how many came."""
+async def slowly(sock, size, pause=0.01):
+    """Reads so many bytes, 64 KiB at a time; how many came."""
     loop, got = asyncio.get_running_loop(), 0
     while got < size and (part := await loop.sock_recv(sock, min(size - got, 1 << 16))):
         got += len(part)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause)
     return got
 
 
@@ -80,6 +80,14 @@ async def test_a_client_that_reads_slowly_gets_the_whole_answer(way, monkeypatch
         assert asyncio.get_running_loop().time() - began > 1.0, "else this has shown nothing"
         async with asyncio.timeout(10):
             assert await asyncio.get_running_loop().sock_recv(sock, 1) == b"", "closed once it has rested"
+
+
+async def test_one_that_reads_slower_than_the_kernel_takes_more_from_the_server_is_not_cut():
+    """The kernel, which holds megabytes, takes nothing until a third of them is gone: over a second here."""
+    async with serving(large(), send_timeout=0.4) as server, reluctant(server, WAYS["closing"]) as sock:
+        size = await length_of_head(sock)
+        slow = await slowly(sock, 2_500_000, pause=0.06)
+        assert await slowly(sock, size - slow, pause=0) == size - slow
 
 
 async def test_a_slow_reader_may_ask_again():

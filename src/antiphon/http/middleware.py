@@ -43,6 +43,9 @@ ARRIVAL = "antiphon.arrival"
 
 HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
 
+WEB = frozenset({"http", "https"})
+"""Schemes of pages that a server can have: an extension's origin may hold any name, ours too."""
+
 EVERYDAY_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Loopback names that need no parsing."""
 
@@ -184,7 +187,9 @@ class Guard:
         if origins := headers.get(b"origin"):
             origin = origins[0].decode("latin-1")
             known = origin in self._origins or "*" in self._origins
-            return len(origins) == 1 and (known or origin.lower().partition("://")[2] == host != "")
+            scheme, _, name = origin.lower().partition("://")
+            own = scheme in WEB and name == host != ""
+            return len(origins) == 1 and (known or own)
         return all(site in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", ()))
 
 
@@ -248,6 +253,8 @@ def _require_json(headers: Headers) -> None:
         raise UnsupportedMediaType("the body must be JSON; send it with Content-Type: application/json")
     if any(coding.strip().lower() != b"identity" for coding in codings):
         raise UnsupportedMediaType("compressed bodies are not taken; send it without Content-Encoding")
+    if any(coding.strip().lower() != b"chunked" for coding in headers.get(b"transfer-encoding", ())):
+        raise UnsupportedMediaType("of transfer codings only chunked is taken: Transfer-Encoding: chunked")
 
 
 def _is_json(types: list[bytes]) -> bool:
