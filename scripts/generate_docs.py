@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -58,8 +58,10 @@ def configuration() -> str:
             "| setting | variable | default | meaning |",
         ]
         lines.append("|---|---|---|---|")
+        types = get_type_hints(hints[section])
         lines += [
-            f"| `{name}` | `{env}` | {_shown(value)} | {doc} |" for name, env, doc, value in declared(section)
+            f"| `{name}` | `{env}` | {_shown(value)} | {doc}{_choices(types[name])} |"
+            for name, env, doc, value in declared(section)
         ]
     for name, shape in LISTED.items():
         lines += [
@@ -77,13 +79,20 @@ def configuration() -> str:
 
 def _listed(shape: type[msgspec.Struct]) -> Iterator[str]:
     """A row for each setting of one in a list."""
-    described = get_type_hints(shape, include_extras=True)
+    described, types = get_type_hints(shape, include_extras=True), get_type_hints(shape)
     for field in msgspec.structs.fields(shape):
         doc = next(
             item.description for item in get_args(described[field.name]) if isinstance(item, msgspec.Meta)
         )
         default = "required" if field.required else _shown(field.default)
-        yield f"| `{field.name}` | {default} | {doc} |"
+        yield f"| `{field.name}` | {default} | {doc}{_choices(types[field.name])} |"
+
+
+def _choices(hint: object) -> str:
+    """The values of a setting that takes one or several of a few, as they are written."""
+    if get_origin(hint) is Literal:
+        return f" Values: {', '.join(f'`{value}`' for value in get_args(hint))}."
+    return next(filter(None, map(_choices, get_args(hint))), "")
 
 
 def errors() -> str:

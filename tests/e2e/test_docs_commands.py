@@ -7,13 +7,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import typer
 from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
 
 from antiphon.cli.main import app
-from antiphon.settings import declared, load
+from antiphon.settings import SECTIONS, Settings, declared, load
+from antiphon.settings_model import ModelSettings
 from tests.cli.conftest import bare_environment
 from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
 from tests.e2e.server import Server
@@ -171,3 +173,26 @@ def test_the_questions_name_every_setting_that_has_the_server_connect() -> None:
     ):
         variable = next(env for each, env, _, _ in declared(section_of) if each == name)
         assert variable in connections.partition("Where is my data?")[0], variable
+
+
+def choices(hint: object) -> list[object]:
+    """The few values that a setting takes; none, where it takes any of a kind."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [value for part in get_args(hint) for value in choices(part)]
+
+
+def test_the_settings_page_has_every_value_of_those_that_take_a_few() -> None:
+    rows = (ROOT / "docs" / "configuration.md").read_text("utf-8").splitlines()
+    sections = get_type_hints(Settings)
+    shapes = [sections[name] for name in SECTIONS] + [ModelSettings]
+    few = {
+        name: found
+        for shape in shapes
+        for name, hint in get_type_hints(shape).items()
+        if (found := choices(hint))
+    }
+    assert {"unknown_fields", "level", "kv_type", "algorithms"} <= set(few)
+    for name, values in few.items():
+        (row,) = [row for row in rows if row.startswith(f"| `{name}` |")]
+        assert [value for value in values if f"`{value}`" not in row] == [], name
