@@ -47,7 +47,10 @@ MEASURES: tuple[tuple[Family, Callable[[Load], Value]], ...] = (
     (_counter("admitted_total", "Sequences admitted to the batch."), lambda load: load.admitted),
     (_counter("prefix_hits_total", "Of these, those that shared a prefix."), lambda load: load.prefix_hits),
     (
-        _counter("preemptions_total", "Sequences put back into the queue because cells ran out."),
+        _counter(
+            "preemptions_total",
+            "Sequences put back into the queue: cells ran out, or another caller got the place.",
+        ),
         lambda load: load.preemptions,
     ),
     (_counter("refused_total", "Sequences refused because the queue was full."), lambda load: load.refused),

@@ -10,6 +10,9 @@ A prompt is computed in chunks without logits; its last token gives the first dr
     is a decode row like any drawn token, and decode rows are padded to a number of rows that `proof` found to
     compute each row alike.
 
+A sequence that was put back goes on from its tokens: prompt and draws are computed as one prompt, in exact
+mode as they were before. `shares` says when one makes way for another caller.
+
 A call computes for one adapter only, since the library cannot mix them.
 """
 
