@@ -9,8 +9,7 @@ from antiphon.settings_meta import said
 
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Projects, users and their keys (keys.md). The others are refused at the start where `enabled` is not
-    set."""
+    """Projects, users and their keys (keys.md). Without `enabled` the others are refused at the start."""
 
     enabled: Annotated[
         bool,

@@ -4,8 +4,11 @@ real server they are tested in tests/e2e/test_usage_commands.py."""
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
 from antiphon.cli import moments
+from antiphon.cli.usage import app
+from antiphon.domain.reports import Field
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
 from tests.cli.scripted import Scripted, page
@@ -114,22 +117,80 @@ def test_files_are_what_the_server_says(antiphon: Run, server: Scripted) -> None
         assert query(server, number).items() >= said.items()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--format", "xml"),
-        ("--entries",),
-        ("--only", "model"),
-        ("--only", "a=1", "--only", "a=2"),
-        ("--since", "soon"),
-    ],
-)
-def test_what_makes_no_sense_is_told_before_anything_is_sent(
-    antiphon: Run, server: Scripted, words: tuple[str, ...]
-) -> None:
-    ended = antiphon("usage", *words, "--url", server.url)
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_files_of_sums_have_as_many_rows_as_are_asked_for(antiphon: Run, server: Scripted, form: str) -> None:
+    server.answers = [(200, b"{}"), (200, b"{}")]
+    antiphon("usage", "--format", form, "--limit", "3", "--url", server.url)
+    antiphon("usage", "--format", form, "--url", server.url)
+    assert query(server, 0)["limit"] == "3" and "limit" not in query(server, 1)
+
+
+def test_the_table_has_twenty_rows_where_nobody_says_how_many(antiphon: Run, server: Scripted) -> None:
+    server.answers = [report(), report(), report()]
+    assert antiphon("usage", "--url", server.url).returncode == 0
+    assert query(server, 0)["limit"] == "20"
+
+
+def test_six_dimensions_are_a_table_without_lines_over_time(antiphon: Run, server: Scripted) -> None:
+    by = "project,user,key,model,status,dialect"
+    server.answers = [report(totals(1, by=dict.fromkeys(by.split(","), "x"))), report()] + [page()] * 3
+    ended = antiphon("usage", "--by", by, "--url", server.url)
+    assert ended.returncode == 0 and "OVER TIME" not in ended.stdout, ended.stderr
+    assert [query(server, number)["by"] for number in (0, 1)] == [by, "day"]
+
+
+REFUSED = {
+    "--format xml": "--format xml: it must be table or csv or json",
+    "--entries": "--entries is for files: say --format csv or --format json",
+    "--entries --format table": "--format table shows sums, not --entries",
+    "--entries --format jsonl": "--format jsonl: it must be csv or json",
+    "--entries --format csv --limit 1": "--limit 1 is for sums; --entries gives all of them",
+    "--entries --format json --limit 20": "--limit 20 is for sums",
+    "--entries --format csv --by nonsense": "--by nonsense is for sums",
+    "--entries --format csv --by model": "--by model is for sums",
+    "--only model": "--only model: it takes NAME=VALUE",
+    "--only =x": "there is no name to choose by; known: project, user",
+    "--only user=1 --only user=2": "--only user=2: --only says user already",
+    "--project p --only project=q": "--only project=q: --project says project already",
+    "--only by=user": "--only by=user: there is no by to choose by; known: project",
+    "--only limit=1": "--only limit=1: there is no limit",
+    "--only format=csv": "--only format=csv: there is no format",
+    "--only after=x": "--only after=x: there is no after",
+    "--only since=5": "--only since=5: there is no since",
+    "--only day=0": "--only day=0: a time is chosen by --since and --until",
+    "--only tag:=x": "--only tag:=x: there is no tag:",
+    "--since soon": "--since: 'soon' is no time",
+    "--until 2030-13-01": "--until: '2030-13-01' is no time",
+    "--since 9990-12-31": "--since 9990-12-31 must lie before now",
+    "--since 1h --until 12h": "--since 1h must lie before --until 12h",
+    "--since 2020-02-01 --until 2020-01-01": "--since 2020-02-01 must lie before --until 2020-01-01",
+    "--since 1000000w": "--since 1000000w lies before 1970",
+    "--since 0001-01-01": "--since 0001-01-01 lies before 1970",
+    "--until 1000000w": "--until 1000000w lies before 1970",
+    "--until 9999-12-31": "--until 9999-12-31 lies beyond the year 9998",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_would_not_act_is_refused_in_the_words_that_were_typed(server: Scripted, words: str) -> None:
+    ended = CliRunner().invoke(app, [*words.split(), "--url", server.url])
+    assert (ended.exit_code, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended
+    assert REFUSED[words] in ended.stderr
     assert server.asked == []
+
+
+def test_a_refusal_is_one_line_of_the_command_too(antiphon: Run, server: Scripted) -> None:
+    ended = antiphon("usage", "--only", "by=user", "--url", server.url)
+    assert (ended.returncode, ended.stdout, server.asked) == (1, "", [])
+    assert ended.stderr.startswith("antiphon: --only by=user: ") and ended.stderr.count("\n") == 1
+
+
+def test_every_name_that_the_server_chooses_by_is_taken(antiphon: Run, server: Scripted) -> None:
+    names = [*Field, "tag:team"]
+    server.answers = [(200, b"{}")]
+    words = [word for name in names for word in ("--only", f"{name}=a=b")]
+    assert antiphon("usage", "--format", "json", *words, "--url", server.url).returncode == 0
+    assert query(server, 0).items() >= dict.fromkeys(map(str, names), "a=b").items()
 
 
 def price(**said: object) -> dict[str, object]:

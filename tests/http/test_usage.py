@@ -282,6 +282,8 @@ async def test_more_groups_than_are_given_are_no_file(server, monkeypatch):
         (f"{USAGE}?since=x", "since"),
         (f"{USAGE}?since=-1", "since"),
         (f"{USAGE}?since=5&until=5", "since"),
+        (f"{USAGE}?since=99999999999", "since"),
+        (f"{USAGE}?until=0", "until"),
         (f"{USAGE}?until=999999999999999999", "until"),
         (f"{USAGE}?limit=0", "limit"),
         (f"{USAGE}?limit=10001", "limit"),

@@ -1,5 +1,7 @@
 """`antiphon usage`: what was used of a running server, as a table and over time, or as a file."""
 
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,19 +10,19 @@ from antiphon.cli import options
 
 if TYPE_CHECKING:
     from antiphon.cli.admin import Admin
-    from antiphon.cli.usage_page import Wanted
 
 app = typer.Typer(rich_markup_mode=None)
 """Without a name: its command is one of those that it is put beside."""
-
-SHAPES = ("table", "csv", "json")
 
 
 @app.command()
 def usage(
     by: Annotated[
-        str, typer.Option(help="By what: model, project, user, key, status, day, tag:NAME, ...; with commas.")
-    ] = "model",
+        str | None,
+        typer.Option(
+            help="By what: model, project, user, key, status, day, tag:NAME, ...; with commas. [model]"
+        ),
+    ] = None,
     since: Annotated[str, typer.Option(help="How long ago it begins: 90d, 12h; or a date, in UTC.")] = "7d",
     until: Annotated[str | None, typer.Option(help="How long ago it ends, written the same. [now]")] = None,
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
@@ -29,52 +31,44 @@ def usage(
         typer.Option(metavar="NAME=VALUE", help="Only where this is so: model=m, tag:team=a; repeated."),
     ] = None,
     most: Annotated[
-        int, typer.Option("--limit", min=1, max=10_000, help="Rows of the table, those with most first.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=10_000,
+            help="Rows of sums, those with most first. [20 of the table, all of csv and json]",
+        ),
+    ] = None,
     entries: Annotated[
         bool, typer.Option("--entries", help="Every generation by itself, as csv or as lines of json.")
     ] = False,
-    shape: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+    shape: Annotated[str | None, typer.Option("--format", help="table, csv or json. [table]")] = None,
     url: options.ServerUrl = None,
 ) -> None:
     """Show what was used, what it cost, and how it went over time."""
-    from antiphon.cli import admin, moments
-    from antiphon.cli.usage_page import Wanted, show
-    from antiphon.errors import SettingsError
+    from antiphon.cli import admin
+    from antiphon.cli.usage_asked import chosen, single, stretch, written
+    from antiphon.cli.usage_page import ROWS, Wanted, show
 
     def work(server: "Admin") -> None:
-        if shape not in SHAPES or (entries and shape == "table"):
-            raise SettingsError(f"--format must be {' or '.join(SHAPES[entries:])}")
-        end = moments.now() + 1 if until is None else moments.ago(until)
-        wanted = Wanted(by, moments.ago(since), end, _chosen(project, only or []))
-        if shape == "table":
-            show(server, wanted, most)
+        form = written(shape, entries)
+        if entries:
+            single(by, most)
+        wanted = Wanted("model" if by is None else by, *stretch(since, until), chosen(project, only or []))
+        if form == "table":
+            show(server, wanted, most or ROWS)
+        elif entries:
+            _export(server.said("usage", "entries", **wanted.query(format=form)))
         else:
-            _export(server, wanted, "jsonl" if entries and shape == "json" else shape, entries=entries)
+            first = {} if most is None else {"limit": str(most)}
+            _export(server.said("usage", **wanted.query(format=form, by=wanted.by, **first)))
+            print(end="\n" if form == "json" else "")
 
     admin.run(work, url)
 
 
-def _chosen(project: str | None, only: list[str]) -> dict[str, str]:
-    """The conditions by name. Raises SettingsError."""
-    from antiphon.errors import SettingsError
-
-    chosen = {} if project is None else {"project": project}
-    for text in only:
-        name, equals, value = text.partition("=")
-        if not (name and equals) or name in chosen:
-            raise SettingsError(f"--only takes NAME=VALUE, each name once, not {text!r}")
-        chosen[name] = value
-    return chosen
-
-
-def _export(server: "Admin", wanted: "Wanted", shape: str, *, entries: bool) -> None:
+def _export(parts: Iterable[bytes]) -> None:
     """To standard output, as the server says it and as it comes."""
-    import sys
-
-    query = wanted.query(format=shape) if entries else wanted.query(format=shape, by=wanted.by)
-    for part in server.said("usage", *(["entries"] if entries else []), **query):
+    for part in parts:
         sys.stdout.buffer.write(part)
-    if shape == "json":
-        sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()

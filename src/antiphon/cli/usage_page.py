@@ -14,10 +14,14 @@ from antiphon.cli.admin import Admin, Card, moment
 from antiphon.cli.client import CallFailed
 from antiphon.cli.terminal import shown
 
+ROWS = 20
+"""Of a table, where nobody says how many."""
 LINE, CELL = 60, 24
 """Columns of the line over all, and of that of a row."""
 PIPE = 240
 """Columns where nobody looks: nothing is cut."""
+DRAWN = 5
+"""Dimensions that the server takes beside a stretch of time."""
 NAMED = {"project": ("name",), "user": ("name",), "key": ("prefix", "note")}
 """Of what has an id, by what people know it."""
 BUCKETS = ("hour", "day", "week", "month")
@@ -81,13 +85,14 @@ def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
 
 
 def _drawn(server: Admin, wanted: Wanted, by: Sequence[str]) -> Drawn:
-    """The rows' own series only where they are not stretches of time, and where all of them fit an answer."""
+    """The rows' own series only where they are not stretches of time, and where the server answers them
+    whole."""
     stretch = sparks.stretch(wanted.since, wanted.until)
     at = sparks.beginnings(stretch, wanted.since, wanted.until)
     whole = server.asked("usage", **wanted.query(by=stretch))
     line = sparks.series({_int(_by(card)[stretch]): _int(card["requests"]) for card in _data(whole)}, at)
     rows: dict[tuple[str, ...], dict[int, int]] = {}
-    if by and not set(by) & set(BUCKETS):
+    if by and len(by) <= DRAWN and not set(by) & set(BUCKETS):
         each = server.asked("usage", **wanted.query(by=",".join([*by, stretch])))
         for card in [] if each.get("more") else _data(each):
             said = _by(card)

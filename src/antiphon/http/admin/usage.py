@@ -130,8 +130,11 @@ class UsageRoutes:
         """What the query chooses: without `until` all until now, without `since` of the last 30 days."""
         until = _second(query, "until", int(self._clock.wall()) + 1)
         since = _second(query, "since", max(0, until - USUAL_SECONDS))
+        if since >= until and "since" not in query:
+            raise InvalidValue("until must lie after 0, when time begins", param="until")
         if since >= until:
-            raise InvalidValue("since must lie before until", param="since")
+            end = "until" if "until" in query else "now, where no until is said"
+            raise InvalidValue(f"since must lie before {end}", param="since")
         return Selection(since * 1000, until * 1000, tuple(_conditions(query)))
 
 
