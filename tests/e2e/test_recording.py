@@ -66,3 +66,38 @@ def test_a_project_that_wants_it_has_its_requests_and_answers(env, tmp_path):
     assert b"ann@example.org" not in whole
     assert f"{CANARY} before".encode() not in whole
     assert f"{CANARY} after".encode() not in whole
+
+
+def test_what_was_said_before_an_erasure_comes_back_from_no_process(env, tmp_path):
+    home, many = tmp_path / "home", 12
+    with serving("--workers", "2", env=env) as server, server.client() as slow:
+        admin = {"authorization": "Bearer " + (home / "admin.key").read_text().strip()}
+
+        def asked(method, path, **said):
+            with server.client() as client:  # a connection of its own, so that every process gets some
+                return client.request(method, path, headers=admin, **said).json()
+
+        def listed():
+            return asked("GET", "/admin/v1/requests?project=default&limit=100")["data"]
+
+        asked("PUT", "/admin/v1/projects/default/recording", json={"days": 1})
+        endless = chat(f"{CANARY} running", stream=True) | {"max_tokens": 200, "ignore_eos": True}
+        with slow.stream("POST", "/v1/chat/completions", json=endless, headers=admin) as running:
+            lines = running.iter_lines()
+            next(lines)
+            for _ in range(many):
+                asked("POST", "/v1/chat/completions", json=chat(f"{CANARY} before"))
+            erased = asked("DELETE", "/admin/v1/requests?project=default")["removed"]
+            assert "data: [DONE]" in lines
+        for number in range(many):
+            asked("POST", "/v1/chat/completions", json=chat(f"after {number}"))
+        deadline = time.monotonic() + PATIENCE
+        while len(found := listed()) < many and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert CANARY not in json.dumps(found) and len(found) == many
+        (entry,) = [
+            each
+            for each in asked("GET", "/admin/v1/audit?target=default")["data"]
+            if each["action"] == "project.erase_requests"
+        ]
+        assert entry["detail"] == {"removed": erased}

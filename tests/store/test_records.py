@@ -93,8 +93,10 @@ def before_inserting(wait):
             wait()
 
     sa.event.listen(sa.engine.Engine, "before_cursor_execute", listen)
-    yield
-    sa.event.remove(sa.engine.Engine, "before_cursor_execute", listen)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.engine.Engine, "before_cursor_execute", listen)
 
 
 def test_an_erasure_waits_for_what_is_being_kept(records, peopled):
