@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, bare_environment
 from tests.cli.pty_screen import CTRL_C, CTRL_D, UP, screen
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
 
@@ -108,6 +110,31 @@ def test_failed_answers_are_told_and_not_remembered(antiphon: Run, server: Stand
         "the prompt is too long. /new starts over.",
     ]
     assert [message["content"] for message in asked(server)] == ["Again?"]
+
+
+def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
+    before = len(server.asked)
+    for locale in ("C", "C.UTF-8"):
+        done = subprocess.run(
+            [sys.executable, "-m", "antiphon", "chat", "--url", server.url],
+            env=bare_environment() | {"LC_ALL": locale},
+            cwd=tmp_path,
+            input=b"caf\xe9\ncaf\xc3\xa9\n",
+            capture_output=True,
+            check=False,
+            timeout=50,
+        )
+        assert (done.returncode, done.stdout) == (1, b"one two three\n")
+        assert done.stderr.startswith(b"antiphon: this is not UTF-8, and was not sent: caf")
+        assert asked(server)[-1]["content"] == "caf\u00e9"
+    assert len(server.asked) == before + 2
+
+
+def test_an_answer_may_be_bounded(antiphon: Run, server: Standin):
+    antiphon("chat", "--url", server.url, "--max-tokens", "7", stdin="Hello?\n")
+    assert server.asked[-1]["max_tokens"] == 7
+    antiphon("chat", "--url", server.url, stdin="Hello?\n")
+    assert "max_tokens" not in server.asked[-1], "the rest of the context is the server's to say"
 
 
 def test_an_answer_cannot_command_the_terminal(antiphon: Run, server: Standin):

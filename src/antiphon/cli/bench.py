@@ -16,6 +16,11 @@ from antiphon.errors import SettingsError
 
 INTERRUPTED = 130
 
+PERCENTILES = ("median", "p95", "p99", "maximum")
+
+TABLE = 72
+"""Columns that the table needs; a narrower terminal gets its figures one below the other."""
+
 SHOWN_PROBLEMS = 3
 """Reasons why requests failed."""
 
@@ -79,11 +84,14 @@ def show(url: str, model: str, plan: Plan, results: list[Timed]) -> None:
         markup=False,
     )
     if found.answered:
-        console.print(table(found))
+        if console.width < TABLE:
+            console.print("\n".join(lines(found)), markup=False)
+        else:
+            console.print(table(found))
     good = [result for result in results if not result.problem]
     for title, values in (("time to first token", waits(good)), ("between tokens", gaps(good))):
         if values:
-            console.print("\n".join(["", title, *histogram(values)]), markup=False)
+            console.print("\n".join(["", title, *histogram(values, console.width)]), markup=False)
     if found.answered and not found.counted:
         console.print("\nThe server does not count tokens: pieces of text were counted.")
     for problem, count in list(found.problems.items())[:SHOWN_PROBLEMS]:
@@ -95,13 +103,33 @@ def show(url: str, model: str, plan: Plan, results: list[Timed]) -> None:
 def table(found: Figures) -> Table:
     """Rates, then latencies with their percentiles."""
     rows = Table(show_header=True, header_style="bold")
-    for heading in ("", "median", "p95", "p99", "maximum"):
+    for heading in ("", *PERCENTILES):
         rows.add_column(heading, justify="right" if heading else "left")
-    rows.add_row("tokens/s, all together", f"{found.tokens_per_second:.1f}", "", "", "")
-    rows.add_row("requests/s", f"{found.requests_per_second:.2f}", "", "", "")
-    rows.add_row("time to first token, ms", *_milliseconds(found.ttft))
-    rows.add_row("between tokens, ms", *_milliseconds(found.inter_token))
+    for name, figure in _rates(found):
+        rows.add_row(name, figure, "", "", "")
+    for name, spread in _latencies(found):
+        rows.add_row(name, *_milliseconds(spread))
     return rows
+
+
+def lines(found: Figures) -> list[str]:
+    """The same for narrow terminals, a figure to a line."""
+    listed = [f"{name}: {figure}" for name, figure in _rates(found)]
+    for name, spread in _latencies(found):
+        figures_of = zip(PERCENTILES, _milliseconds(spread), strict=True)
+        listed += [name, *(f"  {heading:8}{figure:>9}" for heading, figure in figures_of)]
+    return listed
+
+
+def _rates(found: Figures) -> list[tuple[str, str]]:
+    return [
+        ("tokens/s, all together", f"{found.tokens_per_second:.1f}"),
+        ("requests/s", f"{found.requests_per_second:.2f}"),
+    ]
+
+
+def _latencies(found: Figures) -> list[tuple[str, Spread | None]]:
+    return [("time to first token, ms", found.ttft), ("between tokens, ms", found.inter_token)]
 
 
 def _milliseconds(spread: Spread | None) -> list[str]:

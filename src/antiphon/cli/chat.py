@@ -16,9 +16,10 @@ from antiphon.cli.client import CallFailed, Client, NobodyThere, Usage
 from antiphon.cli.conversation import Conversation
 from antiphon.cli.fetching import here
 from antiphon.cli.own_server import own_server
-from antiphon.cli.terminal import Terminal
+from antiphon.cli.terminal import Terminal, shown
 from antiphon.cli.where import KEY_VARIABLE, where
 from antiphon.errors import AntiphonError
+from antiphon.rendering.characters import escaped, is_whole
 
 HELP = """\
 /system TEXT   give the model instructions; without TEXT, take them back
@@ -38,13 +39,18 @@ class Leave(Exception):
     """The user wants to go."""
 
 
-def run(url: str | None, model: str | None, system: str | None) -> int:
-    """Talks until the user leaves; returns the process's exit status."""
+def run(url: str | None, model: str | None, system: str | None, max_tokens: int | None = None) -> int:
+    """Talks until the user leaves; returns the process's exit status. `max_tokens`: of each answer."""
     terminal = Terminal()
+    if system and not is_whole(system):
+        terminal.complain("--system is not UTF-8")
+        return 1
     with ExitStack() as stack:
         try:
             client, asked = _reached(url, model, terminal, stack)
-            conversation = Conversation(named(client, asked) if asked else first(client), system or "")
+            conversation = Conversation(
+                named(client, asked) if asked else first(client), system or "", max_tokens
+            )
             terminal.note(f"{conversation.model} at {client.url}; /help lists the commands")
             return Chat(client, conversation, terminal).talk()
         except CallFailed as problem:
@@ -155,6 +161,8 @@ class Chat:
         if line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")
             self._commands.get(name, self._unknown)(rest.strip())
+        elif not is_whole(line):
+            self._fail(f"this is not UTF-8, and was not sent: {shown(escaped(line))}")
         elif line:
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
 

@@ -11,6 +11,8 @@ class Conversation:
 
     model: str
     system: str = ""
+    max_tokens: int | None = None
+    """Most tokens of an answer; None leaves it to the server."""
     turns: list[tuple[str, str]] = field(default_factory=list)
     """(role, text), oldest first: `user` and `assistant` in turn."""
 
@@ -21,7 +23,11 @@ class Conversation:
 
     def ask(self, text: str) -> dict[str, object]:
         """The body of the next request; the question is part of the chat once `answered` is told."""
-        return {"model": self.model, "messages": [*self.messages(), {"role": "user", "content": text}]}
+        body: dict[str, object] = {
+            "model": self.model,
+            "messages": [*self.messages(), {"role": "user", "content": text}],
+        }
+        return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
 
     def answered(self, question: str, answer: str) -> None:
         """Keeps a question with its answer."""

@@ -10,7 +10,9 @@ from antiphon.cli.load import Timed
 EIGHTHS = " ▏▎▍▌▋▊▉"
 BINS = 10
 WIDTH = 40
-"""Columns of the longest bar."""
+"""Columns of the longest bar, where there is room."""
+BESIDE = 24
+"""Columns of a line of the plot that are no bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +104,22 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def histogram(values: Sequence[float]) -> list[str]:
+def histogram(values: Sequence[float], columns: int = WIDTH + BESIDE) -> list[str]:
     """A line for each range of values: its lower end in milliseconds, a bar, how many. The last range also
-    holds what lies beyond the 99th percentile, so that one straggler does not flatten the rest."""
+    holds what lies beyond the 99th percentile, so that one straggler does not flatten the rest. `columns`: of
+    the terminal."""
+    width = max(1, min(WIDTH, columns - BESIDE))
     low, high = min(values), percentile(values, 99)
     step = (high - low) / BINS or 1e-9
     counts = Counter(min(BINS - 1, int((value - low) / step)) for value in values)
     most = max(counts.values())
     return [
-        f"{(low + index * step) * 1000:10.1f} ms  {bar(counts[index] / most):{WIDTH}}  {counts[index]}"
+        f"{(low + index * step) * 1000:10.1f} ms  {bar(counts[index] / most, width):{width}}  {counts[index]}"
         for index in range(BINS)
     ]
 
 
-def bar(share: float) -> str:
-    """A bar of WIDTH columns at a share of 1, drawn in eighths of a column."""
-    whole, eighths = divmod(round(share * WIDTH * 8), 8)
+def bar(share: float, width: int = WIDTH) -> str:
+    """A bar of `width` columns at a share of 1, drawn in eighths of a column."""
+    whole, eighths = divmod(round(share * width * 8), 8)
     return "█" * whole + (EIGHTHS[eighths] if eighths else "")

@@ -127,13 +127,16 @@ def chat(
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an answer, at most. [what the context holds]")
+    ] = None,
 ) -> None:
     """Talk with a model in the terminal.
 
     With a running server, or with one of its own where none answers."""
     from antiphon.cli import chat as command
 
-    raise typer.Exit(command.run(url, model, system))
+    raise typer.Exit(command.run(url, model, system, max_tokens))
 
 
 @app.command()

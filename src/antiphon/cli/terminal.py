@@ -29,7 +29,8 @@ class Terminal:
         """The next line that is typed; None after Ctrl-D or at the end of the input. Raises KeyboardInterrupt
         at Ctrl-C."""
         if not self.interactive:
-            line = sys.stdin.readline()
+            # Whatever the locale: what is no UTF-8 comes as half surrogate pairs, which the chat refuses.
+            line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
             return line.rstrip("\r\n") if line else None
         # Importing it is what gives `input` its line editing and, while this process lives, its history.
         import readline  # noqa: F401
