@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace as replace_entry
 import sqlalchemy as sa
+from msgspec.structs import replace as replace_entry
 
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Subject, Window

@@ -2,14 +2,15 @@
 entry of the ledger can be reckoned again by the price that it names: a price ends, and another is added.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.auth.changes import Changes, put
 from antiphon.auth.policy import found, require_admin
 from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
-from antiphon.domain.prices import Price
+from antiphon.domain.limits import Measure
+from antiphon.domain.prices import Price, unpriced
 from antiphon.errors import InvalidValue
 from antiphon.store.base import Rules
 
@@ -48,6 +49,16 @@ class Pricing:
     def price(self, actor: Actor, id_: str) -> Price:
         """Raises NotFound."""
         return found(self.prices(actor), id_, "price")
+
+    def unpriced(self, models: Sequence[str]) -> list[str]:
+        """Those of the models that no price holds for now: under a limit of cost they are refused."""
+        return unpriced(self._changes.directory.prices, models, self._changes.now())
+
+    def refused(self, models: Sequence[str]) -> list[str]:
+        """Those of the models that no price holds for now, though a limit counts what they cost."""
+        limits = self._changes.directory.limits
+        counted = [limit for limit in limits if limit.measure is Measure.COST]
+        return [model for model in self.unpriced(models) if any(limit.is_for(model) for limit in counted)]
 
     async def add(self, actor: Actor, wanted: WantedPrice) -> Price:
         """From then on requests are reckoned by it. Raises InvalidValue for a time that was: what began in it

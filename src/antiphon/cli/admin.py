@@ -83,6 +83,10 @@ class Admin:
         """Takes one away."""
         self._client.asked("DELETE", _path(*path))
 
+    def ended(self, *path: str) -> Card:
+        """Ends one that stays; what it is then."""
+        return self._asked("DELETE", _path(*path))
+
     def _asked(self, method: str, path: str, body: Card | None = None) -> Card:
         answer = self._client.asked(method, path, body)
         if not isinstance(answer, dict):
@@ -180,6 +184,13 @@ def as_json(value: object) -> str:
 def note(text: str) -> None:
     """Something about what was done, for people."""
     print(f"antiphon: {shown(text)}", file=sys.stderr)
+
+
+def warn(card: Card) -> None:
+    """What the server says beside what it did."""
+    warnings = card.get("warnings")
+    for warning in warnings if isinstance(warnings, list) else ():
+        note(str(warning))
 
 
 def _path(*parts: str) -> str:

@@ -143,6 +143,7 @@ def update(
             raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
         card = server.patched("keys", key, said)
         print(admin.as_json(card) if as_json else _details(card))
+        admin.warn(card)
 
     admin.run(work, url)
 
@@ -207,6 +208,7 @@ def _show_once(card: "Card", as_json: bool) -> None:
     ends = card.get("expires_at")
     until = f", which ends at {admin.moment(ends)} UTC" if isinstance(ends, int) else ""
     admin.note(f"made {card.get('kind')} key {card.get('id')}{until}; it is not shown again")
+    admin.warn(card)
 
 
 def _is_kept(server: "Admin", key: str) -> bool:
@@ -230,7 +232,8 @@ def _details(card: "Card") -> str:
     """A line for each thing, its limits in words."""
     from antiphon.cli import admin, limited
 
-    return admin.details({**card, "limits": limited.phrases(card.get("limits")) or None})
+    shown = {name: value for name, value in card.items() if name != "warnings"}
+    return admin.details({**shown, "limits": limited.phrases(card.get("limits")) or None})
 
 
 def _row(card: "Card") -> dict[str, str]:

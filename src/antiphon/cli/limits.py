@@ -75,6 +75,7 @@ def set_limit(
             card = server.made("limits", subject=subject, target=target, amount=units, note=note, **wanted)
         print(admin.as_json(card) if as_json else card.get("id"))
         admin.note(f"{'changed' if same else 'set'}: {limited.phrase(card)} for the {subject} {target}")
+        admin.warn(card)
 
     admin.run(work, url)
 

@@ -80,6 +80,7 @@ def add(
             admin.note(
                 f"{said} is the currency of all costs of this server; it stays, once something was priced"
             )
+        admin.warn(card)
 
     admin.run(work, url)
 
@@ -95,11 +96,12 @@ def end(
 
     def work(server: "Admin") -> None:
         if at is None:
-            server.removed("prices", price)
+            card = server.ended("prices", price)
             admin.note(f"{price} holds no more")
         else:
             card = server.changed("prices", price, until=moments.until(at))
             admin.note(f"{price} ends {_moment(card, 'until')}")
+        admin.warn(card)
 
     admin.run(work, url)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from antiphon.domain.identity import matches
 from antiphon.domain.money import NANO
 from antiphon.domain.values import Value
 
@@ -78,6 +79,12 @@ class Limit:
     models: str | None = None
     """Pattern of the names of the models whose requests count; None is every model."""
     note: str = ""
+
+    def is_for(self, model: str) -> bool:
+        """Whether requests to a model count, of whomever it is."""
+        if self.subject is Subject.MODEL and self.target != model:
+            return False
+        return self.models is None or matches((self.models,), model)
 
     @property
     def is_budget(self) -> bool:

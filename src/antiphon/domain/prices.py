@@ -4,6 +4,8 @@ exact."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from antiphon.domain.identity import matches
+
 MILLION = 1_000_000
 
 
@@ -30,6 +32,10 @@ class Price:
     created: int = 0
     note: str = ""
 
+    def holds(self, at: int) -> bool:
+        """Whether what begins at a moment (Unix seconds) is reckoned by it."""
+        return self.since <= at and (self.until is None or at < self.until)
+
     def is_over(self, now: int) -> bool:
         """Whether it holds no more and never will again. `now`: Unix seconds."""
         return self.until is not None and self.until <= max(now, self.since)
@@ -53,6 +59,12 @@ class Price:
             + output_tokens * self.output
         )
         return self.request + (2 * millionths + MILLION) // (2 * MILLION)
+
+
+def unpriced(prices: Sequence[Price], models: Sequence[str], at: int) -> list[str]:
+    """Those of the models that no price holds for at a moment (Unix seconds)."""
+    holding = [price.models for price in prices if price.holds(at)]
+    return [model for model in models if not matches(holding, model)]
 
 
 def currency_of(prices: Sequence[Price]) -> str | None:

@@ -14,6 +14,7 @@ from antiphon.dialects.base import Dialect, LoraDialect, LoraOperations, OwnDial
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http import adapters, health, metrics, routes
 from antiphon.http.admin.limits import AdminLimits
+from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pricing import PriceRoutes
 from antiphon.http.admin.recording import RecordingRoutes
 from antiphon.http.admin.routes import Admin
@@ -104,11 +105,11 @@ def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
 
 def _managed(edge: Edge) -> Iterator[Route]:
     """The paths of projects, users, keys, limits, prices and usage, where keys are on."""
-    gate = [Middleware(Gate, edge)]
+    gate, naming = [Middleware(Gate, edge)], Naming(edge.models, edge.pricing)
     tables = [
-        *([] if edge.tenants is None else Admin(edge.tenants).table()),
-        *([] if edge.limiting is None else AdminLimits(edge.limiting, edge.models).table()),
-        *([] if edge.pricing is None else PriceRoutes(edge.pricing).table()),
+        *([] if edge.tenants is None else Admin(edge.tenants, naming).table()),
+        *([] if edge.limiting is None else AdminLimits(edge.limiting, edge.models, naming).table()),
+        *([] if edge.pricing is None else PriceRoutes(edge.pricing, naming).table()),
         *([] if edge.recordings is None else RecordingRoutes(edge.recordings).table()),
         *([] if edge.reading is None else UsageRoutes(edge.reading, edge.clock).table()),
     ]

@@ -69,7 +69,7 @@ class Rules:
                 self._prices_of.clear()
             self._prices_of[model] = found
         for price in found:
-            if price.since <= at and (price.until is None or at < price.until):
+            if price.holds(at):
                 return price
         return None
 

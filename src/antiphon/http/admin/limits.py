@@ -6,10 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.auth.limiting import Limiting
-from antiphon.domain.limits import Subject
+from antiphon.domain.identity import Actor
+from antiphon.domain.limits import Limit, Subject
 from antiphon.engines.registry import Models
 from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin import shapes
+from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pages import ROOT, Handler, actor_of, answer, body_of, page, query_of
 from antiphon.http.admin.shapes_limits import LimitChange, LimitPage, NewLimit, limit_card, standing_card
 
@@ -19,9 +21,10 @@ FILTERS = ("subject", "target")
 class AdminLimits:
     """The handlers over the limits of one server."""
 
-    def __init__(self, limiting: Limiting, models: Models) -> None:
+    def __init__(self, limiting: Limiting, models: Models, naming: Naming) -> None:
         self._limiting = limiting
         self._models = models
+        self._naming = naming
 
     def table(self) -> Iterator[tuple[str, str, Handler]]:
         """Method, path and handler of each."""
@@ -52,7 +55,7 @@ class AdminLimits:
         wanted = shapes.decoded(body_of(request), NewLimit).wanted()
         if wanted.subject is Subject.MODEL:
             self._require_model(wanted.target)
-        return answer(limit_card(await self._limiting.add(actor_of(request), wanted)), 201)
+        return self._told(actor_of(request), await self._limiting.add(actor_of(request), wanted), 201)
 
     async def change(self, request: Request) -> Response:
         """Another amount, another note."""
@@ -60,12 +63,15 @@ class AdminLimits:
         changed = await self._limiting.change(
             actor_of(request), request.path_params["limit"], said.amount, said.note
         )
-        return answer(limit_card(changed))
+        return self._told(actor_of(request), changed)
 
     async def remove(self, request: Request) -> Response:
         """Ends a limit."""
         await self._limiting.remove(actor_of(request), request.path_params["limit"])
         return Response(status_code=204)
+
+    def _told(self, actor: Actor, limit: Limit, status: int = 200) -> Response:
+        return answer(limit_card(limit, self._naming.of_limits(actor, [limit])), status)
 
     def _require_model(self, name: str) -> None:
         """Raises InvalidValue for a name under which nothing is counted: what is counted is the model that

@@ -53,9 +53,7 @@ def _following(ids: Sequence[str], after: str, removable: str | None) -> int:
 def listed(cards: Sequence[tuple[str, msgspec.Struct]], more: bool, shape: type[Page]) -> Response:
     """One page of a list, each of whose cards has an id; `more`: whether another follows."""
     last = cards[-1][0] if more and cards else None
-    return answer(
-        msgspec.convert({"data": [msgspec.structs.asdict(card) for _, card in cards], "next": last}, shape)
-    )
+    return answer(msgspec.convert({"data": [card for _, card in cards], "next": last}, shape))
 
 
 def query_of(request: Request, *known: str, also: Callable[[str], bool] = lambda _: False) -> dict[str, str]:

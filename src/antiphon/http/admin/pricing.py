@@ -6,6 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from antiphon.auth.pricing import Pricing
+from antiphon.domain.identity import Actor
+from antiphon.domain.prices import Price
+from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pages import ROOT, Handler, actor_of, answer, body_of, page
 from antiphon.http.admin.shapes import decoded
 from antiphon.http.admin.shapes_prices import NewPrice, PriceChange, PricePage, price_card
@@ -14,8 +17,9 @@ from antiphon.http.admin.shapes_prices import NewPrice, PriceChange, PricePage, 
 class PriceRoutes:
     """The handlers over the price list of one server."""
 
-    def __init__(self, pricing: Pricing) -> None:
+    def __init__(self, pricing: Pricing, naming: Naming) -> None:
         self._pricing = pricing
+        self._naming = naming
 
     def table(self) -> Iterator[tuple[str, str, Handler]]:
         """Method, path and handler of each."""
@@ -37,14 +41,19 @@ class PriceRoutes:
     async def add(self, request: Request) -> Response:
         """Adds a price."""
         wanted = decoded(body_of(request), NewPrice).wanted()
-        return answer(price_card(await self._pricing.add(actor_of(request), wanted)), 201)
+        return self._told(actor_of(request), await self._pricing.add(actor_of(request), wanted), 201)
 
     async def change(self, request: Request) -> Response:
         """Notes, ends at another time."""
         said = decoded(body_of(request), PriceChange)
         id_ = request.path_params["price"]
-        return answer(price_card(await self._pricing.change(actor_of(request), id_, said.note, said.ends)))
+        changed = await self._pricing.change(actor_of(request), id_, said.note, said.ends)
+        return self._told(actor_of(request), changed)
 
     async def end(self, request: Request) -> Response:
         """Ends a price now."""
-        return answer(price_card(await self._pricing.end(actor_of(request), request.path_params["price"])))
+        ended = await self._pricing.end(actor_of(request), request.path_params["price"])
+        return self._told(actor_of(request), ended)
+
+    def _told(self, actor: Actor, price: Price, status: int = 200) -> Response:
+        return answer(price_card(price, self._naming.of_price(actor, price)), status)

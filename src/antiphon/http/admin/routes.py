@@ -1,6 +1,6 @@
 """The handlers of /admin/v1, and where they lie."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,6 +9,7 @@ from antiphon.auth.tenants import Tenants
 from antiphon.domain.tenancy import Key, Membership
 from antiphon.errors import InvalidValue
 from antiphon.http.admin import shapes
+from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pages import (
     ROOT,
     Handler,
@@ -26,8 +27,9 @@ from antiphon.http.admin.shapes_keys import KeyChange, KeyPage, NewKey, Rotation
 class Admin:
     """The handlers over the tenants of one server."""
 
-    def __init__(self, tenants: Tenants) -> None:
+    def __init__(self, tenants: Tenants, naming: Naming) -> None:
         self._tenants = tenants
+        self._naming = naming
 
     def table(self) -> Iterator[tuple[str, str, Handler]]:
         """Method, path and handler of each."""
@@ -139,13 +141,16 @@ class Admin:
     async def add_key(self, request: Request) -> Response:
         """Makes a key, and shows it this once."""
         wanted = shapes.decoded(body_of(request), NewKey).wanted()
-        return answer(made_card(await self._tenants.add_key(actor_of(request), wanted)), 201)
+        actor = actor_of(request)
+        made = await self._tenants.add_key(actor, wanted)
+        return answer(made_card(made, self._naming.of_key(actor, made.key, made.limits)), 201)
 
     async def change_key(self, request: Request) -> Response:
         """Notes, confines, ends at another time."""
         said = shapes.decoded(body_of(request), KeyChange)
-        id_ = request.path_params["key"]
-        return self._shown(await self._tenants.change_key(actor_of(request), id_, said.changed))
+        id_, actor = request.path_params["key"], actor_of(request)
+        changed = await self._tenants.change_key(actor, id_, said.changed)
+        return self._shown(changed, self._naming.of_key(actor, changed))
 
     async def rotate_key(self, request: Request) -> Response:
         """Makes a successor; the old key ends after the overlap."""
@@ -162,8 +167,8 @@ class Admin:
         """The same, for who has no time to write a body."""
         return self._shown(await self._tenants.revoke_key(actor_of(request), request.path_params["key"]))
 
-    def _shown(self, key: Key) -> Response:
-        return answer(key_card(key, self._tenants.limits_of([key])[key.id]))
+    def _shown(self, key: Key, warnings: Sequence[str] = ()) -> Response:
+        return answer(key_card(key, self._tenants.limits_of([key])[key.id], warnings))
 
     # --- audit ---
 

@@ -91,7 +91,7 @@ class Rotation(Struct, frozen=True, forbid_unknown_fields=True):
 class KeyCard(Struct, frozen=True, kw_only=True):
     """A key, without its secret. `limits` are those of the key, and of those it was rotated from or into:
     `family` is the id of the first of these. Limits of its user, its project and the models hold beside
-    them."""
+    them. `warnings` is there where it was made or changed and something is to be said of its models."""
 
     object: Literal["key"] = "key"
     id: str
@@ -108,6 +108,7 @@ class KeyCard(Struct, frozen=True, kw_only=True):
     revoked_at: int | None
     note: str
     family: str | None
+    warnings: list[str] | UnsetType = UNSET
 
 
 class NewKeyCard(KeyCard, frozen=True, kw_only=True):
@@ -122,7 +123,7 @@ class KeyPage(Page, frozen=True, kw_only=True):
     data: list[KeyCard]
 
 
-def key_card(key: Key, limits: Iterable[Limit]) -> KeyCard:
+def key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = ()) -> KeyCard:
     """A key and its limits as they are shown."""
     grant = key.grant
     return KeyCard(
@@ -140,12 +141,13 @@ def key_card(key: Key, limits: Iterable[Limit]) -> KeyCard:
         revoked_at=key.revoked,
         note=key.note,
         family=key.family,
+        warnings=list(warnings) or UNSET,
     )
 
 
-def made_card(made: MadeKey) -> NewKeyCard:
+def made_card(made: MadeKey, warnings: Sequence[str] = ()) -> NewKeyCard:
     """A new key as it is shown this once."""
-    shown = msgspec.structs.asdict(key_card(made.key, made.limits))
+    shown = msgspec.structs.asdict(key_card(made.key, made.limits, warnings))
     return NewKeyCard(**shown, secret=made.secret)
 
 

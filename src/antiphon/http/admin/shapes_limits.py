@@ -1,10 +1,10 @@
 """What the admin API takes and gives of limits, as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.auth.wanted import WantedLimit
 from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Standing, Subject, Window
@@ -44,7 +44,8 @@ class LimitChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitCard(Struct, frozen=True, kw_only=True):
-    """A limit. Times are Unix seconds."""
+    """A limit. Times are Unix seconds. `warnings` is there where it was set or changed and something is to be
+    said of its models."""
 
     object: Literal["limit"] = "limit"
     id: str
@@ -56,6 +57,7 @@ class LimitCard(Struct, frozen=True, kw_only=True):
     models: str | None
     created_at: int
     note: str
+    warnings: list[str] | UnsetType = UNSET
 
 
 class StandingLimit(LimitCard, frozen=True, kw_only=True):
@@ -72,9 +74,9 @@ class LimitPage(Page, frozen=True, kw_only=True):
     data: list[LimitCard]
 
 
-def limit_card(limit: Limit) -> LimitCard:
+def limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
     """A limit as it is shown."""
-    return LimitCard(**_shown(limit))  # type: ignore[arg-type]
+    return LimitCard(**_shown(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
 
 
 def standing_card(standing: Standing) -> StandingLimit:

@@ -2,7 +2,7 @@
 numbers are read as floats by many, and money is exact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -61,7 +61,8 @@ class PriceChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PriceCard(Struct, frozen=True, kw_only=True):
-    """A price. Amounts as in `NewPrice`, times in Unix seconds."""
+    """A price. Amounts as in `NewPrice`, times in Unix seconds. `warnings` is there where it was added,
+    changed or ended and something is to be said of its models."""
 
     object: Literal["price"] = "price"
     id: str
@@ -75,6 +76,7 @@ class PriceCard(Struct, frozen=True, kw_only=True):
     until: int | None
     created_at: int
     note: str
+    warnings: list[str] | UnsetType = UNSET
 
 
 class PricePage(Page, frozen=True, kw_only=True):
@@ -83,7 +85,7 @@ class PricePage(Page, frozen=True, kw_only=True):
     data: list[PriceCard]
 
 
-def price_card(price: Price) -> PriceCard:
+def price_card(price: Price, warnings: Sequence[str] = ()) -> PriceCard:
     """A price as it is shown."""
     return PriceCard(
         id=price.id,
@@ -97,6 +99,7 @@ def price_card(price: Price) -> PriceCard:
         until=price.until,
         created_at=price.created,
         note=price.note,
+        warnings=list(warnings) or UNSET,
     )
 
 
