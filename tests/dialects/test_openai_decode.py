@@ -351,7 +351,7 @@ def test_a_text_asks_for_log_probabilities_by_number_and_a_chat_by_two_fields():
 def test_every_field_of_sampling_arrives(decode):
     sampling = decode(
         presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1, typical_p=0.5, min_tokens=3,
-        logit_bias={"7": -100, "0": 1.5}, ignore_eos=True, allowed_token_ids=[7, 9], max_tokens=3,
+        logit_bias={"7": -100, "0": 1.5}, ignore_eos=True, allowed_token_ids=[7, 9, 7, 7], max_tokens=3,
     ).request.sampling  # fmt: skip
     assert sampling == AskedSampling(
         presence_penalty=-2, frequency_penalty=2, repetition_penalty=1.1, typical_p=0.5, min_tokens=3,

@@ -4,7 +4,7 @@ What is put during one turn of the event loop leaves in one frame at its end.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -40,12 +40,14 @@ class Channel(asyncio.Protocol, Generic[M]):
         self._received = received
         self._lost = lost
         self._transport: Stream | None = None
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, str]] = deque()
+        """Messages, and whose they are."""
         self._flushing = False
         self._paused = False
         self._reason = "the connection ended"
         self.unsent = 0
         """Bytes of messages that the peer has left no room for yet. Each end bounds them in its own way."""
+        self._unsent_of: Counter[str] = Counter()
         self.greeted: asyncio.Future[None] = self._loop.create_future()
         """Done when the peer has said Hello; Incompatible, or ConnectionError, when it never will."""
 
@@ -54,11 +56,25 @@ class Channel(asyncio.Protocol, Generic[M]):
 
         Raises FrameError for a message that no frame can hold; the connection is unharmed.
         """
+        if self._transport is not None and not self._transport.is_closing():
+            self.put_encoded(self.encoded(message))
+
+    def encoded(self, message: Message) -> bytes:
+        """The message as it travels. Raises FrameError for one that no frame can hold."""
+        return self._writer.message(message)
+
+    def unsent_of(self, owner: str) -> int:
+        """Bytes of `unsent` that are this owner's."""
+        return self._unsent_of[owner]
+
+    def put_encoded(self, encoded: bytes, owner: str = "") -> None:
+        """As `put`. `owner`: on whose account it waits; nobody's where it is empty."""
         if self._transport is None or self._transport.is_closing():
             return
-        encoded = self._writer.message(message)
-        self._waiting.append(encoded)
+        self._waiting.append((encoded, owner))
         self.unsent += len(encoded)
+        if owner:
+            self._unsent_of[owner] += len(encoded)
         if not self._flushing and not self._paused:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -90,11 +106,19 @@ class Channel(asyncio.Protocol, Generic[M]):
         """Waiting messages for one frame, at least one."""
         taken: list[bytes] = []
         size = 0
-        while self._waiting and (not taken or size + len(self._waiting[0]) <= FULL_FRAME):
-            taken.append(self._waiting.popleft())
-            size += len(taken[-1])
+        while self._waiting and (not taken or size + len(self._waiting[0][0]) <= FULL_FRAME):
+            encoded, owner = self._waiting.popleft()
+            taken.append(encoded)
+            size += len(encoded)
+            if owner:
+                self._sent(owner, len(encoded))
         self.unsent -= size
         return taken
+
+    def _sent(self, owner: str, size: int) -> None:
+        self._unsent_of[owner] -= size
+        if not self._unsent_of[owner]:
+            del self._unsent_of[owner]
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------
 

@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
 import antiphon
-from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece
+from antiphon.engines.base import EngineState, SequenceStarted, Steps, TextPiece, TokenSegment
 from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.host.frames import TO_HOST, Begun, Cancel, Generate, Stepped
 from antiphon.engines.host.server import listening
 from antiphon.errors import (
     DeadlineExceeded,
+    EngineBusy,
     EngineDied,
     EngineError,
     EngineUnavailable,
@@ -306,11 +308,50 @@ async def test_a_host_that_stops_reading_gets_no_more_calls() -> None:
                 assert client.state() is EngineState.READY
 
 
+async def test_what_one_caller_sends_leaves_as_much_room_to_others() -> None:
+    """The one that fills its half is told so; another one's goes through, and who finds all full is told
+    that it is not his doing."""
+
+    async def behave(peer: Peer) -> None:
+        peer.send(HELLO)
+        peer.stop_reading()
+
+    async def ask(client: HostTokenEngine, caller: str) -> type[Exception] | None:
+        """What a request of a megabyte is refused with; else it waits for ever."""
+        request = replace(asking(), segments=(TokenSegment((70_000,) * 200_000),), actor=caller)
+        try:
+            await anext(client.generate(request))
+        except (Overloaded, EngineBusy) as error:
+            return type(error)
+        return None
+
+    async with asyncio.timeout(PATIENCE):
+        with short_directory() as place:
+            path = str(place / "0.sock")
+            async with pretending(place / "0.sock", behave), host_engine(path, "x") as client:
+                await until(client, EngineState.READY)
+                found: list[set[type[Exception] | None]] = []
+                counts: list[int] = []
+                async with asyncio.TaskGroup() as group:
+                    tasks: list[asyncio.Task[type[Exception] | None]] = []
+                    for caller in ("first", "second", *map(str, range(20))):
+                        mine = [group.create_task(ask(client, caller)) for _ in range(40)]
+                        await asyncio.sleep(0.01)
+                        found.append({task.result() for task in mine if task.done()})
+                        tasks += [task for task in mine if not task.done()]
+                        counts.append(sum(not task.done() for task in mine))
+                    for task in tasks:
+                        task.cancel()
+                assert found[0] == {Overloaded} and found[-1] == {EngineBusy}
+                assert counts[0] >= 15 and counts[1] >= 5 and counts[-1] == 0
+                assert sum(counts[1:]) >= 12, "as much as the first one took, less what one message needs"
+
+
 async def refused(call: Awaitable[object]) -> bool:
     """Whether the call is refused for what waits before it."""
     try:
         await call
-    except Overloaded:
+    except EngineBusy:
         return True
     return False
 

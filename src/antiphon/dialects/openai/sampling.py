@@ -27,7 +27,9 @@ def asked_sampling(wire: Common, max_tokens: int | None) -> AskedSampling:
         mirostat=_mirostat(wire),
         min_tokens=wire.min_tokens,
         ignore_eos=wire.ignore_eos,
-        allowed_token_ids=None if wire.allowed_token_ids is None else tuple(wire.allowed_token_ids),
+        allowed_token_ids=None
+        if wire.allowed_token_ids is None
+        else tuple(dict.fromkeys(wire.allowed_token_ids)),
     )
 
 

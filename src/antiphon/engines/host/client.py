@@ -57,15 +57,16 @@ from antiphon.engines.host.frames import (
     Tokenized,
 )
 from antiphon.engines.host.restoring import Lacking
+from antiphon.engines.host.room import require_room
 from antiphon.errors import (
     DeadlineExceeded,
+    EngineBusy,
     EngineDied,
     EngineError,
     EngineLost,
     EngineUnavailable,
     InvalidValue,
     LoadError,
-    Overloaded,
 )
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Hello, Incompatible
@@ -84,9 +85,6 @@ long."""
 
 CALL_DEADLINE = 30.0
 """Seconds for an answer to a call that makes no token; tokenizing the largest body takes about one."""
-
-MAX_UNSENT = 16 * 1024 * 1024
-"""Bytes that may wait for the host to read before new calls are refused."""
 
 RETRY_AFTER = 1.0
 """Seconds that a host needs to come back with a small model; what callers are told to wait."""
@@ -198,7 +196,7 @@ class HostTokenEngine:
         again = Restored(partial(self.lose, digest), partial(self._regain, digest))
         try:
             self._open(partial(_adding, digest=digest, path=path), again)
-        except (EngineUnavailable, Overloaded) as absent:
+        except (EngineUnavailable, EngineBusy) as absent:
             self.lose(digest, absent.message)
 
     def lose(self, digest: str, reason: str) -> None:
@@ -249,20 +247,21 @@ class HostTokenEngine:
 
     # --- calls ----------------------------------------------------------------------------------------------
 
-    def _open(self, asking: Callable[[int], Asking], call: Call | None = None) -> tuple[int, Call]:
-        """Sends a call. Raises EngineUnavailable, Overloaded or InvalidValue; then nothing was sent."""
+    def _open(
+        self, asking: Callable[[int], Asking], call: Call | None = None, caller: str = ""
+    ) -> tuple[int, Call]:
+        """Sends a call. Raises EngineUnavailable, EngineBusy, Overloaded or InvalidValue; then nothing was
+        sent."""
         channel = self._channel
         if channel is None or self._given_up is not None:
             raise self._absence()
-        if channel.unsent > MAX_UNSENT:
-            raise Overloaded(
-                f"too much is waiting for the engine of {self._name}; try again", retry_after=RETRY_AFTER
-            )
         number, call = next(self._numbers), call or Call()
         try:
-            channel.put(asking(number))
+            encoded = channel.encoded(asking(number))
         except FrameError:
             raise InvalidValue(f"the prompt is too large to hand to the engine of {self._name}") from None
+        require_room(self._name, channel.unsent, channel.unsent_of(caller), len(encoded))
+        channel.put_encoded(encoded, caller)
         self._calls[number] = call
         return number, call
 
@@ -339,7 +338,7 @@ class HostTokenEngine:
         await self._ask(lambda number: RemoveAdapter(number, digest), Done)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        number, call = self._open(lambda number: Generate(number, request))
+        number, call = self._open(lambda number: Generate(number, request), caller=request.actor)
         try:
             while True:
                 match await call.next():
@@ -358,7 +357,7 @@ class HostTokenEngine:
             self._close(number)
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        number, call = self._open(lambda number: Embed(number, request))
+        number, call = self._open(lambda number: Embed(number, request), caller=request.actor)
         try:
             while True:
                 match await call.next():
