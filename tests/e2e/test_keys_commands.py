@@ -4,7 +4,8 @@ PostgreSQL."""
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def env(request: pytest.FixtureRequest, tmp_path) -> dict[str, str]:
+def env(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     kept = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path / "home")}
     if request.param == "postgresql":
         kept["ANTIPHON_STORE"] = request.getfixturevalue("postgresql")
@@ -35,11 +36,14 @@ def status(server: Server, key: str) -> int:
         return answer.status_code
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_from_a_project_to_a_revoked_key(server: Server, env: dict[str, str], tmp_path) -> None:
-    def ran(*words: str, key: str = "") -> str:
-        """What a command prints where the server's home is, with a key or with none said."""
+Ran = Callable[..., str]
+
+
+@pytest.fixture
+def ran(server: Server, env: dict[str, str], tmp_path: Path) -> Ran:
+    """What a command prints where the server's home is, with a key or with none said."""
+
+    def run(*words: str, key: str = "") -> str:
         done = subprocess.run(
             [sys.executable, "-m", "antiphon", *words, "--url", server.url],
             env=bare_environment()
@@ -53,6 +57,12 @@ def test_from_a_project_to_a_revoked_key(server: Server, env: dict[str, str], tm
         assert done.returncode == 0, done.stderr
         return done.stdout.removesuffix("\n")
 
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_from_a_project_to_a_revoked_key(server: Server, ran: Ran) -> None:
     project = ran("projects", "create", "Research")
     ann = ran("users", "create", "Ann", "--email", "ann@example.com")
     ran("projects", "add-member", project, ann, "--role", "owner")
@@ -89,3 +99,38 @@ def test_from_a_project_to_a_revoked_key(server: Server, env: dict[str, str], tm
     ]
     said = "\n".join(server.lines)
     assert not [each for each in (token, bot, other, successor, "canary-hunter2") if each in said]
+
+
+@pytest.mark.slow
+def test_the_address_of_a_user_and_texts_that_no_database_gets(
+    server: Server, ran: Ran, tmp_path: Path
+) -> None:
+    ann = ran("users", "create", "Ann", "--email", "ann@example.com")
+    ran("users", "update", ann, "--email", "Anna@example.com")
+    ran("users", "create", "Other Ann", "--email", "ann@example.com")  # the address is free again
+    ran("users", "update", ann, "--no-email")
+    entries = json.loads(ran("audit", "--target", ann, "--limit", "2", "--json"))["audit"]
+    assert [each["detail"] for each in entries] == [{"email": None}, {"email": "anna@example.com"}]
+    keys = {"x-api-key": (tmp_path / "home" / "admin.key").read_text().strip(), "api-key": ""}
+    with server.client() as client:
+        for text in ({"name": "a\0b"}, {"name": "\u200b"}, {"name": "P", "note": "a\0b"}):
+            refused = client.post("/admin/v1/projects", json=text, headers=keys)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, next(reversed(text)))
+        found = client.get("/admin/v1/audit?target=%00", headers=keys)
+        assert (found.status_code, found.json()["data"]) == (200, [])
+
+
+@pytest.mark.slow
+def test_the_operators_key_of_the_machine_goes_on_after_its_rotation(
+    server: Server, env: dict[str, str], ran: Ran
+) -> None:
+    def operators() -> list[str]:
+        listed = json.loads(ran("keys", "list", "--json"))["keys"]
+        return [each["id"] for each in listed if each["kind"] == "admin"]
+
+    kept = Path(env["ANTIPHON_HOME"], "admin.key")
+    assert ran("keys", "rotate", *operators()) == kept.read_text().strip()
+    second = ran("keys", "create", "admin")  # with the new one, which nobody said
+    ran("keys", "revoke", operators()[1])
+    assert not kept.exists()
+    assert status(server, second) == 200
