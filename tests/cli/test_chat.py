@@ -119,7 +119,7 @@ def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
             [sys.executable, "-m", "antiphon", "chat", "--url", server.url],
             env=bare_environment() | {"LC_ALL": locale},
             cwd=tmp_path,
-            input=b"caf\xe9\ncaf\xc3\xa9\n",
+            input=b"caf\xe9\n/model \xe9\ncaf\xc3\xa9\n",
             capture_output=True,
             check=False,
             timeout=50,
@@ -128,6 +128,10 @@ def test_what_is_no_utf_8_is_told_and_not_sent(tmp_path: Path, server: Standin):
         assert done.stderr.startswith(b"antiphon: this is not UTF-8, and was not sent: caf")
         assert asked(server)[-1]["content"] == "caf\u00e9"
     assert len(server.asked) == before + 2
+    for said in (b"--model", b"--system"):
+        command = [sys.executable, "-m", "antiphon", "chat", "--url", server.url, said, b"caf\xe9"]
+        done = subprocess.run(command, env=bare_environment(), capture_output=True, check=False, timeout=50)
+        assert done.returncode == 1 and done.stderr.count(b"\n") == 1, done.stderr
 
 
 def test_an_answer_may_be_bounded(antiphon: Run, server: Standin):

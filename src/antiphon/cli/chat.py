@@ -158,11 +158,11 @@ class Chat:
         return 1 if self._failed and not self._terminal.interactive else 0
 
     def _take(self, line: str) -> None:
-        if line.startswith("/") and not line.startswith("//"):
+        if not is_whole(line):
+            self._fail(f"this is not UTF-8, and was not sent: {shown(escaped(line))}")
+        elif line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")
             self._commands.get(name, self._unknown)(rest.strip())
-        elif not is_whole(line):
-            self._fail(f"this is not UTF-8, and was not sent: {shown(escaped(line))}")
         elif line:
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
 

@@ -125,7 +125,8 @@ class Client:
 
     def card(self, name: str) -> Card:
         """One model, by its name or an alias. Raises CallFailed, with the status where there is none."""
-        answer = self.asked("GET", f"/v1/models/{quote(name, safe='/:@')}")
+        path = quote(name, safe="/:@", errors="replace")  # what is no character is in no name
+        answer = self.asked("GET", f"/v1/models/{path}")
         profile = answer.get("profile") if isinstance(answer, dict) else None
         return Card(embeds=isinstance(profile, dict) and isinstance(profile.get("embedding"), dict))
 
