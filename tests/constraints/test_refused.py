@@ -83,6 +83,23 @@ def test_what_is_no_schema_is_refused(source: str):
 
 
 @pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (KIND.JSON_SCHEMA, '{"const": "\\ud800"}'),
+        (KIND.JSON_SCHEMA, '{"enum": ["\\uDFFF\\uD83D"]}'),
+        (KIND.JSON_SCHEMA, '{"properties": {"\\ud83d": {}}}'),
+        (KIND.JSON_SCHEMA, '{"description": "\ud800"}'),
+        (KIND.CHOICE, '["\\ud800"]'),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_what_it_is(kind: ConstraintKind, source: str):
+    """JSON inside a text can say one, whatever the request's own JSON is held to."""
+    with pytest.raises(InvalidValue, match="guided_it holds half of a surrogate pair"):
+        checked(Constraint(kind, source, field="guided_it"), vocabulary())
+    checked(Constraint(KIND.JSON_SCHEMA, '{"const": "\\ud83d\\ude00"}'), vocabulary())
+
+
+@pytest.mark.parametrize(
     ("kind", "source", "named"),
     [
         (kind, source, named)

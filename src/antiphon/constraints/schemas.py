@@ -70,11 +70,17 @@ def relaxed(schema: Mapping[str, Json], field: str) -> tuple[Mapping[str, Json],
 
 
 def parsed(source: str, field: str) -> Json:
-    """JSON without NaN and without doubled keys. Raises InvalidValue."""
+    """JSON without NaN, doubled keys and halves of surrogate pairs. Raises InvalidValue."""
     try:
-        return json.loads(source, object_pairs_hook=_once, parse_constant=_no_constant)
+        value: Json = json.loads(source, object_pairs_hook=_once, parse_constant=_no_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(
+            f"{field} holds half of a surrogate pair, which is no character", param=field
+        ) from None
     except (ValueError, RecursionError) as problem:
         raise InvalidValue(f"{field} is no valid JSON: {problem}", param=field) from None
+    return value
 
 
 def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
