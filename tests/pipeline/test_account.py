@@ -29,6 +29,7 @@ from antiphon.errors import (
     EngineUnavailable,
     LargerThanLimit,
     LedgerFull,
+    PermissionDenied,
     RateLimited,
     UnsupportedParameter,
 )
@@ -512,3 +513,10 @@ async def test_vectors_that_fail_or_cannot_be_written_are_errors():
     with pytest.raises(LedgerFull):
         await embed(at)
     assert await at.books.used() == [1, 7, 0, 7, 0] and at.metrics.embeddings == {("m", "ledger_full"): 1}
+
+
+async def test_vectors_of_a_model_without_a_price_are_refused_where_cost_is_limited():
+    at = Bench(Books(limit(Measure.COST, 100, Window.DAY), prices=()), Embedding())
+    with pytest.raises(PermissionDenied, match="has no price"):
+        await embed(at)
+    assert at.books.limiter.calls == [] and at.books.ledger.intents == {}
