@@ -1,0 +1,117 @@
+"""What changes while an answer runs acts on it, whichever process makes it: limits that are raised, lowered
+or removed, and keys that are ended."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.limits import Limited
+from tests.e2e.server import Server, serving, wait_for
+from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.redis_server import Server as Redis
+
+CHAT = {
+    "model": "cantor",
+    "messages": [{"role": "user", "content": "Tell a long story."}],
+    "ignore_eos": True,
+}
+BEGUN = 20
+"""Pieces of a stream after which something changes."""
+ENOUGH = 300
+"""Pieces after which a stream is left that goes on."""
+
+
+@pytest.fixture(params=["local", "keeper", "redis"])
+def place(request: pytest.FixtureRequest, redis_server: Redis, tmp_path: Path) -> Iterator[Limited]:
+    """A server, by how it counts; answers go on by ten tokens at a time."""
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_RESERVE_TOKENS": "10"}
+    env |= {"ANTIPHON_LIMITS_URL": redis_server.url} if request.param == "redis" else {}
+    workers = "1" if request.param == "local" else "2"
+    with serving("--workers", workers, env=env, cwd=tmp_path) as server:
+        yield Limited(server, tmp_path)
+
+
+def key(place: Limited, amount: int) -> tuple[str, str, str]:
+    """A key of so many output tokens a day: its id, itself, its limit's id."""
+    limits = [{"measure": "output_tokens", "amount": amount, "window": "day"}]
+    made: dict[str, Any] = place.admin("POST", "keys", kind="service", project="default", limits=limits)
+    return made["id"], made["secret"], made["limits"][0]["id"]
+
+
+def streamed(server: Server, secret: str, change: Callable[[], object]) -> tuple[int, dict[str, Any]]:
+    """How many pieces came, and the last of them, of a stream during which something changes; it is left when
+    it has gone on long enough."""
+    pieces, last = 0, {}
+    headers = {"authorization": f"Bearer {secret}"}
+    with (
+        server.client() as client,
+        client.stream(
+            "POST", "/v1/chat/completions", json=CHAT | {"stream": True}, headers=headers
+        ) as answer,
+    ):
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                pieces, last = pieces + 1, json.loads(line[6:])
+                if pieces == BEGUN:
+                    change()
+                if pieces == ENOUGH:
+                    break
+    return pieces, last
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
+    def tried(before: int, method: str, **said: object) -> tuple[int, dict[str, Any]]:
+        _, secret, limit = key(place, before)
+        return streamed(place.server, secret, lambda: place.admin(method, f"limits/{limit}", **said))
+
+    pieces, last = tried(200, "PATCH", note="as it was")
+    assert pieces < 210 and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
+    pieces, last = tried(200, "PATCH", amount=10_000)
+    assert pieces == ENOUGH and "error" not in last
+    pieces, last = tried(10_000, "PATCH", amount=200)
+    assert pieces < ENOUGH and last["error"]["code"] in ("insufficient_quota", "larger_than_limit")
+    pieces, last = tried(200, "DELETE")
+    assert pieces == ENOUGH and "error" not in last
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_key_that_is_ended_ends_what_runs_with_it_and_counts_what_was_made(place: Limited) -> None:
+    id_, secret, limit = key(place, 10_000)
+    ended: list[float] = []
+
+    def whole() -> tuple[int, Any]:
+        with place.server.client(headers={"authorization": f"Bearer {secret}"}) as client:
+            answer = client.post("/v1/chat/completions", json=CHAT)
+            return answer.status_code, answer.json()
+
+    def end() -> None:
+        place.admin("DELETE", f"keys/{id_}")
+        ended.append(time.monotonic())
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = [threads.submit(whole) for _ in range(3)]
+        pieces, last = streamed(place.server, secret, end)
+        assert pieces < ENOUGH and last["error"]["code"] == "invalid_api_key"
+        for answer in answers:
+            status, body = answer.result()
+            assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        assert time.monotonic() - ended[0] < 1
+
+    def rows() -> list[dict[str, Any]]:
+        page: dict[str, Any] = place.admin("GET", f"usage/entries?since=0&key={id_}")
+        found: list[dict[str, Any]] = page["data"]
+        return found
+
+    wait_for(lambda: len(rows()) == 4 and all(row["status"] == "cancelled" for row in rows()), 10, "all rows")
+    made = sum(row["output_tokens"] for row in rows())
+    assert made >= BEGUN - 2
+    shown: dict[str, Any] = place.admin("GET", f"limits/{limit}")
+    assert shown["remaining"] == 10_000 - made
