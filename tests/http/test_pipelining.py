@@ -75,10 +75,27 @@ async def test_a_crowd_of_requests_of_every_form_is_answered_in_order(served):
 
 async def test_what_follows_a_wish_for_another_protocol_is_answered(served):
     async with served.line() as line:
-        for request in (request_bytes("/health", headers=WISH), request_bytes("*", method="CONNECT")):
+        wish, empty = (
+            request_bytes("/health", headers=WISH | more) for more in ({}, {"content-length": "0"})
+        )
+        for request in (wish, empty, request_bytes("*", method="CONNECT")):
             await line.send(request + request_bytes(TEXT, prompt(3)))
             await line.reply()
             assert (await line.reply()).json()["usage"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize("framing", [{}, CHUNKED], ids=["length", "chunks"])
+async def test_a_body_behind_a_wish_for_another_protocol_is_never_read_as_a_request(served, framing):
+    hidden = request_bytes(TEXT, prompt(3))
+    head = request_bytes(CHAT, b"", headers=WISH | {"content-length": str(len(hidden))} | framing)
+    for pieces in ([head + hidden], [head, hidden]):
+        async with served.line() as line:
+            line.writer.write(pieces[0])
+            reply = await line.reply()
+            line.writer.writelines(pieces[1:])
+            assert (reply.status, reply.error["code"]) == (400, "invalid_request")
+            assert "Upgrade" in reply.error["message"] and await line.rest() == b""
+    assert served.engine.streams == []
 
 
 @pytest.mark.parametrize("cut", [3, 10, 30, 60])

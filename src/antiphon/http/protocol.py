@@ -71,7 +71,7 @@ class Departure:
     """Seconds that they are kept for a request that is on its way; None: the server stays."""
 
 
-class _HeadersOverflowError(Exception):
+class _HeadersError(Exception):
     """Raised in the parser's callback to stop it."""
 
 
@@ -107,7 +107,8 @@ class Protocol(HttpToolsProtocol):
         self._in_headers = False
         self._bare_bytes = 0
         """Bytes since the message began or its body last grew: headers, trailers, and what frames chunks."""
-        self._overflow = False
+        self._problem: AntiphonError | None = None
+        """What is wrong with headers that are valid HTTP."""
         self._refused = False
         self._unread = memoryview(b"")
         """What came and is not parsed yet."""
@@ -174,8 +175,12 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEADER_BYTES:
-            self._overflow = True
-            raise _HeadersOverflowError
+            self._problem = _too_large()
+        elif self.parser.should_upgrade() and self._has_body():
+            # The parser takes none here, so that it would be read as the next request.
+            self._problem = RequestError("a request with a body must not ask for another protocol (Upgrade)")
+        if self._problem is not None:
+            raise _HeadersError
         super().on_headers_complete()
         if self._policy.departure.grace is not None:
             self.cycle.keep_alive = False
@@ -183,6 +188,12 @@ class Protocol(HttpToolsProtocol):
             end_by_closing(self.cycle)
         if 0 < len(self.pipeline) <= MAX_PIPELINED:
             self.flow.resume_reading()
+
+    def _has_body(self) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+            for name, value in self.headers
+        )
 
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
@@ -268,7 +279,7 @@ class Protocol(HttpToolsProtocol):
     # --- refusals before there is a request ---
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(_too_large() if self._overflow else RequestError("the request is not valid HTTP"))
+        self._refuse(self._problem or RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
         if self._refused or self.transport.is_closing():

@@ -72,11 +72,11 @@ class Watch:
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        for outgoing in tuple(self._watched):
-            outgoing.look(loop.time(), self._looks)
         self._looking = bool(self._watched)
         if self._looking:
             loop.call_later(self._step, self._look)
+        for outgoing in tuple(self._watched):
+            outgoing.look(loop.time(), self._looks)
 
 
 def _held_by_kernel(transport: asyncio.WriteTransport) -> int:
