@@ -88,6 +88,12 @@ def a_template_sees_who_speaks(nameless: Answer, named: Answer) -> None:
     assert len(prompt(named)) > len(prompt(nameless))
 
 
+@case(MESSAGES, "name", {}, OUT, "Ada")
+def a_name_that_the_template_does_not_read_is_named(nameless: Answer, named: Answer) -> None:
+    assert "x-antiphon-ignored" not in nameless.headers and nameless.text == named.text
+    assert named.headers["x-antiphon-ignored"] == "messages[].name"
+
+
 TURN: Any = [USER, {"role": "assistant", "content": "Look."}]
 
 

@@ -52,3 +52,16 @@ def what_was_thought_is_shown_to_the_model(without: Answer, shown: Answer) -> No
 @case(MESSAGES, "reasoning", {"messages": TALK}, OUT, "Two and two.", thinks=True)
 def its_newer_name_says_the_same(without: Answer, shown: Answer) -> None:
     assert shown.usage["prompt_tokens"] > without.usage["prompt_tokens"] + 3
+
+
+@case(MESSAGES, "reasoning_content", {"messages": TALK}, OUT, "Two and two.")
+@case(MESSAGES, "reasoning", {"messages": TALK}, OUT, "Two and two.")
+def reasoning_that_the_template_does_not_read_is_named(without: Answer, unread: Answer) -> None:
+    assert "x-antiphon-ignored" not in without.headers and without.text == unread.text
+    assert unread.headers["x-antiphon-ignored"].startswith("messages[].reasoning")
+
+
+@case(MESSAGES, "reasoning_content", {"messages": TALK}, 1, "Two and two.", thinks=True)
+def reasoning_that_the_template_reads_is_not(wrong: Answer, shown: Answer) -> None:
+    assert wrong.status == 400 and shown.status == 200
+    assert "x-antiphon-ignored" not in shown.headers

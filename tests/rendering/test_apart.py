@@ -60,7 +60,7 @@ HOSTILE = (
 async def here(target, payload, limits):
     """Runs the job without a process, for tests of other things."""
     assert target == "antiphon.rendering.apart:render"
-    return [list(pair) for pair in render(payload)]
+    return json.loads(json.dumps(render(payload)))
 
 
 def own(source, helper=None):

@@ -71,7 +71,7 @@ class Progress:
     """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
     answers."""
 
-    __slots__ = ("attempts", "body", "embedded", "standings")
+    __slots__ = ("attempts", "body", "embedded", "standings", "unread")
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -82,6 +82,8 @@ class Progress:
         """Tokens of the texts whose vectors were made, however the request ends."""
         self.standings: tuple[Standing, ...] = ()
         """How the limits that are for it stand, as they were last told."""
+        self.unread: tuple[str, ...] = ()
+        """Fields of its messages that the chat template does not read."""
 
 
 class Context(Value, frozen=True, gc=True):

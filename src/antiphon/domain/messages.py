@@ -1,6 +1,6 @@
 """The conversation as every dialect can say it, and as no dialect spells it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from antiphon.domain.tools import ToolCall
@@ -30,3 +30,5 @@ class Message:
     """Which call a tool's text is the result of."""
     reasoning: str | None = None
     """What the assistant thought before its text; given to templates that read it."""
+    reasoning_field: str = field(default="reasoning_content", compare=False)
+    """What the caller calls that."""

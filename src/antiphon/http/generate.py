@@ -96,7 +96,7 @@ class Generate:
     def _reported(self, call: Call, progress: Progress) -> list[tuple[bytes, bytes]]:
         """The headers that name the fields which were accepted and do nothing, and the keywords of schemas
         that are not kept; and how limits stand by now."""
-        ignored = call.ignored
+        ignored = call.ignored + progress.unread
         if not self._edge.pipeline.keeps_records:
             ignored += call.attribution.fields
         named = ((b"x-antiphon-ignored", ignored), (b"x-antiphon-relaxed", call.relaxed))

@@ -125,6 +125,7 @@ def _weight(value: object, known: dict[int, int], depth: int, meter: Allowance) 
     if depth > DEEPEST:
         raise TemplateRefused("the chat template nests lists too deeply")
     if id(value) not in known:
-        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+        # A dictionary's own methods: looking at a message here is not reading it (`watching`).
+        parts = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else value
         known[id(value)] = 2 + sum(_weight(part, known, depth + 1, meter) for part in parts)
     return known[id(value)]

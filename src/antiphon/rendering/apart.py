@@ -20,6 +20,7 @@ from antiphon.rendering.spoken import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.turns import Bounds, Places
+from antiphon.rendering.watching import note, watching
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
 RENDER = "antiphon.rendering.apart:render"
@@ -72,7 +73,9 @@ class Helper:
             stopped.require_worked()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
-        return await asyncio.to_thread(_pieces, said)
+        pieces, read = await asyncio.to_thread(_rendered, said)
+        note(read)
+        return pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +200,24 @@ def _shown(tool: Tool) -> SaidTool:
     return SaidTool(name=tool.name, description=tool.description, parameters=tool.parameters)
 
 
-def render(payload: Payload) -> list[tuple[str, bool]]:
-    """A job for the sandbox: compiles a template and renders one conversation with it, to texts and whether
-    each is a control token's name. Raises TemplateRefused."""
+class Rendered(TypedDict):
+    """What a template writes: texts, and whether each is a control token's name. And which parts it read, of
+    how many messages."""
+
+    pieces: list[tuple[str, bool]]
+    read: Mapping[str, int]
+
+
+def render(payload: Payload) -> Rendered:
+    """A job for the sandbox: compiles a template and renders one conversation with it. Raises
+    TemplateRefused."""
     special = Special(tuple(payload["names"]), payload["bos"], payload["eos"])
     families = Families(payload["calls"], payload["thoughts"])
     conversation = conversation_of(payload)
     template = ChatTemplate(payload["template"], special, families, conversation)
-    pieces = template.render(conversation, Moment(payload["wall"]))
-    return [(piece.text, piece.control) for piece in pieces]
+    with watching() as watch:
+        pieces = template.render(conversation, Moment(payload["wall"]))
+    return Rendered(pieces=[(piece.text, piece.control) for piece in pieces], read=watch.read)
 
 
 def conversation_of(payload: Payload) -> Conversation:
@@ -238,10 +250,10 @@ def _of_request(message: str) -> str:
     return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
 
 
-def _pieces(said: object) -> tuple[TextPiece, ...]:
-    if not isinstance(said, list):
-        raise TypeError("the helper gave no list")
-    return tuple(TextPiece(text, control) for text, control in said)
+def _rendered(said: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
+    if not isinstance(said, dict):
+        raise TypeError("the helper gave no object")
+    return tuple(TextPiece(text, control) for text, control in said["pieces"]), said["read"]
 
 
 class Moment(SystemClock):

@@ -38,6 +38,7 @@ from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.rendering.toolcalls.calling import Listener, calling
 from antiphon.rendering.turns import Bounds, Places, Shares
 from antiphon.rendering.voice import Voice, manner_of
+from antiphon.rendering.watching import watching
 
 T = TypeVar("T")
 
@@ -194,7 +195,16 @@ class Renderer:
         """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
         token."""
         tokens = self._tokens(context.actor, context.clock)
-        fitted = await prompts.fitted(tokens, facts, request, context.clock)
+        with watching() as watch:
+            fitted = await prompts.fitted(tokens, facts, request, context.clock)
+        context.progress.unread = watch.unread(
+            [
+                each
+                for prompt in request.prompts
+                if isinstance(prompt, Conversation)
+                for each in prompt.messages
+            ]
+        )
         pairs = zip(request.prompts, fitted, strict=True)
         fitted = [held(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:

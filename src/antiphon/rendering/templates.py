@@ -40,6 +40,7 @@ from antiphon.rendering.spoken import (
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.without import Support, written_out
+from antiphon.rendering.watching import watched
 
 LONGEST_SOURCE = 500_000
 """Characters of a template; the longest of the known models has 30,000."""
@@ -229,7 +230,7 @@ class ChatTemplate:
             messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
         documents = conversation.documents
         return {
-            "messages": [self._shaped(message) for message in messages],
+            "messages": watched([self._shaped(message) for message in messages], self._thoughts),
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,

@@ -12,7 +12,7 @@ from antiphon.dialects.openai.conversations import rendered
 from antiphon.dialects.openai.fields import sift
 from antiphon.dialects.openai.fields_messages import MEDIA
 from antiphon.dialects.openai.places import Place
-from antiphon.dialects.openai.reasoning import asked_reasoning, thought
+from antiphon.dialects.openai.reasoning import asked_reasoning, thought, thought_field
 from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import (
@@ -190,7 +190,8 @@ def _message(message: ChatMessage, where: str) -> Message:
     content = message.content or ""
     text = content if isinstance(content, str) else "".join(part.text for part in content)
     calls, said = made_calls(message), thought(message, where)
-    return Message(Role(message.role), text, message.name, calls, message.tool_call_id, said)
+    role, field = Role(message.role), thought_field(message)
+    return Message(role, text, message.name, calls, message.tool_call_id, said, field)
 
 
 def _sift_message(message: object, where: str, report: list[str] | None) -> object:

@@ -11,7 +11,8 @@ MESSAGES: tuple[Field, ...] = (
         MESSAGE,
         role="system, developer, user, assistant or tool.",
         content="A text, or a list of text parts, which are joined; may be left out beside tool_calls.",
-        name="Who of that role speaks; given to the model's template.",
+        name="Who of that role speaks; given to the model's template. Where that does not read it, the "
+        "header x-antiphon-ignored names it.",
         tool_calls="What the assistant called in this turn.",
         tool_call_id="Which call a tool's content is the result of.",
     ),

@@ -15,7 +15,8 @@ REASONING: tuple[Field, ...] = (
     ),
     *supported(
         MESSAGE,
-        reasoning_content="What the assistant thought before its content, for templates that show it.",
+        reasoning_content="What the assistant thought before its content, for templates that show it. "
+        "Where the model's does not read it, the header x-antiphon-ignored names it.",
         reasoning="The same by its newer name; both may be sent if they are equal.",
     ),
     refused("reasoning", CHAT, "it belongs to the Responses API; send reasoning_effort"),

@@ -36,12 +36,18 @@ def asked_reasoning(wire: Asked) -> Reasoning:
     )
 
 
+def thought_field(message: Thinking) -> str:
+    """By which of its names a message says what was thought."""
+    is_newer = message.reasoning_content is None and message.reasoning is not None
+    return "reasoning" if is_newer else "reasoning_content"
+
+
 def thought(message: Thinking, where: str) -> str | None:
     """What was thought before a message's text. Raises InvalidValue."""
     both = (message.reasoning_content, message.reasoning)
     if both == (None, None):
         return None
-    field = f"{where}.{'reasoning' if message.reasoning_content is None else 'reasoning_content'}"
+    field = f"{where}.{thought_field(message)}"
     if message.role != "assistant":
         raise InvalidValue(f"{field} is taken only in messages of the role assistant", param=field)
     if None not in both and both[0] != both[1]:

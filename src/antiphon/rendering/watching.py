@@ -1,0 +1,113 @@
+"""Which of what messages say besides their text a template reads: most read no names, and many no reasoning.
+
+A template is a program, so this is not told from its source: it is noted while it runs. What it reads and
+then leaves out, as the reasoning of earlier turns, it has read.
+"""
+
+from collections import Counter
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from antiphon.domain.messages import Message
+
+NAME, REASONING = "name", "reasoning"
+PARTS = {"name": NAME, "reasoning": REASONING, "reasoning_content": REASONING, "thinking": REASONING}
+"""Of a message as templates know it: which part each key is; several are of one."""
+
+
+class Watch:
+    """What the templates of one request have read."""
+
+    def __init__(self) -> None:
+        self.read: Counter[str] = Counter()
+        """By part, of how many messages."""
+
+    def unread(self, messages: Sequence[Message]) -> tuple[str, ...]:
+        """The fields, as their caller calls them, that some of these messages have and nothing has read."""
+        names = sum(message.name is not None for message in messages)
+        thoughts = [message.reasoning_field for message in messages if message.reasoning is not None]
+        found = ["name"] if self.read[NAME] < names else []
+        if self.read[REASONING] < len(thoughts):
+            found += dict.fromkeys(thoughts)
+        return tuple(f"messages[].{field}" for field in found)
+
+
+_current: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Notes what is read by templates that run inside, also in threads."""
+    watch = Watch()
+    token = _current.set(watch)
+    try:
+        yield watch
+    finally:
+        _current.reset(token)
+
+
+def note(read: Mapping[str, int]) -> None:
+    """Notes what a template read that ran elsewhere, where somebody asks."""
+    watch = _current.get()
+    if watch is not None:
+        watch.read.update(read)
+
+
+def watched(messages: list[dict[str, object]], thinks: bool) -> list[dict[str, object]]:
+    """The messages that a template finds, so that what it reads of them is noted where somebody asks.
+    `thinks`: whether reasoning stands in their content too."""
+    watch = _current.get()
+    if watch is None:
+        return messages
+    return [Watched(each, watch, thinks) if each.keys() & PARTS.keys() else each for each in messages]
+
+
+class Watched(dict[str, object]):
+    """A message that notes which of its parts are read, each once."""
+
+    __slots__ = ("_unread", "_watch")
+
+    def __init__(self, message: dict[str, object], watch: Watch, thinks: bool) -> None:
+        super().__init__(message)
+        self._watch = watch
+        self._unread = {PARTS[key] for key in message.keys() & PARTS.keys()}
+        if thinks:
+            self._note({REASONING})
+
+    def _note(self, parts: set[str]) -> None:
+        found = parts & self._unread
+        self._watch.read.update(found)
+        self._unread -= found
+
+    def __getitem__(self, key: str) -> object:
+        value = super().__getitem__(key)
+        if key in PARTS:
+            self._note({PARTS[key]})
+        return value
+
+    def get(self, key: str, default: object = None) -> object:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys; that this is no plain dictionary's has `dict(message)` look up each value."""
+        return super().__iter__()
+
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]
+        self._note({*self._unread})
+        return super().items()
+
+    def values(self) -> ValuesView[object]:  # type: ignore[override]
+        self._note({*self._unread})
+        return super().values()
+
+    def copy(self) -> dict[str, object]:
+        self._note({*self._unread})
+        return super().copy()
+
+    def __repr__(self) -> str:
+        self._note({*self._unread})
+        return super().__repr__()
