@@ -10,7 +10,8 @@ from antiphon.cli.findings import Standing
 from antiphon.settings_server import ServerSettings
 from tests.cli.conftest import bare_environment
 from tests.cli.pty_screen import CTRL_C, screen
-from tests.e2e.server import Server, wait_for
+from tests.e2e.encoder import write_encoder
+from tests.e2e.server import Server, serving, wait_for
 
 
 def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> None:
@@ -45,3 +46,30 @@ def test_bench_counts_as_the_engine_does(server: Server) -> None:
     made = server.load().decoded_tokens - before.decoded_tokens
     requests = 4 + 2  # the probes too; each may also have made the token that ends it
     assert shown["tokens"] <= made <= shown["tokens"] + 2 * requests
+
+
+def test_chat_and_bench_pass_an_encoder_over_and_take_an_alias_and_the_demo_model_by_its_name(
+    tmp_path: Path,
+) -> None:
+    encoder = write_encoder(tmp_path / "encoder.gguf")
+    with serving("--model", str(encoder), "--model", "cantor", "--alias", "gpt-4o=cantor") as server:
+
+        def said(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "antiphon", arguments[0], "--url", server.url, *arguments[1:]],
+                env=bare_environment(),
+                cwd=tmp_path,
+                input="Who are you?\n",
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=50,
+            )
+
+        answers = [said("chat"), said("chat", "--model", "gpt-4o")]
+        assert {(each.returncode, each.stderr) for each in answers} == {(0, "")}
+        assert all("cantor" in each.stdout for each in answers)
+        refused = said("chat", "--model", "encoder")
+        assert refused.returncode == 1 and "makes vectors of texts and cannot chat" in refused.stderr
+        measured = said("bench", "--requests", "1", "--max-tokens", "4", "--prompt-tokens", "20", "--json")
+        assert json.loads(measured.stdout)["model"] == "cantor"
