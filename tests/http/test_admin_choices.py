@@ -35,6 +35,8 @@ FIELDS = [
 
 def whole(kind):
     """Something that a type takes, without what may be left out."""
+    if isinstance(kind, inspect.Metadata):
+        kind = kind.type
     if isinstance(kind, inspect.StructType):
         return {each.encode_name: whole(each.type) for each in kind.fields if each.required}
     if isinstance(kind, inspect.EnumType):
