@@ -12,7 +12,8 @@ from antiphon.testing import Answer
 from tests.http.harness import CHAT, HELLO, TEXT, request_bytes, serving
 
 CHUNKED: Any = {"content-length": None, "transfer-encoding": "chunked"}
-WISH = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": ""}
+WISH = {"connection": "Upgrade", "upgrade": "websocket"}
+HTTP_2 = {"connection": "Upgrade, HTTP2-Settings", "HTTP2-Settings": "AAEAAEAAAAIAAAAB", "Upgrade": "h2c"}
 HELD = 16
 """Requests of one connection that may be held at once, the running one included."""
 
@@ -82,6 +83,21 @@ async def test_what_follows_a_wish_for_another_protocol_is_answered(served):
             await line.send(request + request_bytes(TEXT, prompt(3)))
             await line.reply()
             assert (await line.reply()).json()["usage"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_wish_for_http_2_is_passed_over(served, apart):
+    """Java's client has one in its first request; the words may stand in a body too, and stay there."""
+    text = json.dumps({"model": "m", "prompt": "x\r\nUpgrade: h2c\r\n"}).encode()
+    head = request_bytes(TEXT, b"", headers=HTTP_2 | {"content-length": str(len(text))})
+    for pieces in ([head, text] if apart else [head + text], [request_bytes(TEXT, text)]):
+        async with served.line() as line:
+            for piece in pieces:
+                await line.send(piece)
+                await asyncio.sleep(0.01 * apart)
+            assert (await line.reply()).status == 200
+    asked = [stream.request.prompts[0].text for stream in served.engine.streams]
+    assert asked == ["x\r\nUpgrade: h2c\r\n"] * 2
 
 
 @pytest.mark.parametrize("framing", [{}, CHUNKED], ids=["length", "chunks"])

@@ -11,6 +11,7 @@ is kept as it came, one read of it, and nothing more is read until there is room
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,10 @@ PIECE = 64
 
 END_OF_HEAD = b"\r\n\r\n"
 """What every request holds at least once."""
+
+HTTP_2 = b"h2c"
+WISH_FOR_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
+"""What Java's client says in a first request, with a body or without."""
 
 LINGER = 5.0
 """Seconds that a body may still come in after its answer, and that a refusal may still be read."""
@@ -122,6 +127,8 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        if HTTP_2 in data and self._deadline is None and self._is_idle():
+            data = _without_wish(data)
         if not self._unread and len(self.pipeline) + data.count(END_OF_HEAD) <= MAX_PIPELINED:
             self._parse(data)
         else:
@@ -331,6 +338,13 @@ def end_by_closing(cycle: RequestResponseCycle) -> None:
         await write(message)
 
     cycle.send = send  # type: ignore[method-assign]
+
+
+def _without_wish(data: bytes) -> bytes:
+    """The beginning of a request, without the header that wishes for HTTP/2: HTTP lets a server pass over it,
+    and the parser would take no body."""
+    head, end, rest = data.partition(END_OF_HEAD)
+    return WISH_FOR_HTTP_2.sub(b"", head) + end + rest if end else data
 
 
 def _too_large() -> HeadersTooLarge:
