@@ -183,12 +183,15 @@ def remains(holding: Holding) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -> None:
+    bounds = (SHARE * ASKED, BLOCKS * ASKED)
     with counted(tmp_path, workers=2) as traffic:
         traffic.kind_of = kind_of
         counts = held(traffic, ASKED, 2)
+        if leaks(counts, *bounds):  # what only fills up does not grow in twice the time
+            counts += held(traffic, ASKED, 2)
     first, *_, last = counts
     assert set(last) == {"supervisor", "HTTP process 1", "HTTP process 2", "engine host", "keeper"}
-    assert leaks(counts, SHARE * ASKED, BLOCKS * ASKED) == {}
+    assert leaks(counts, *bounds) == {}
     for name, holding in last.items():
         assert remains(holding) == {}, name
         assert holding.descriptors <= first[name].descriptors + FEW, name
