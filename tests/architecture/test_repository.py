@@ -74,15 +74,7 @@ def test_a_leak_is_found():
         "https://files.python" + "hosted.org/a",
     ]
     assert [len(list(leaks("a.md", place))) for place in places] == [1, 1, 1, 1]
-    fine = (
-        "src/"
-        + "work/x ./"
-        + "opt ~/"
-        + "home /v1/models /"
-        + "tmp, https://host/"
-        + "rooted, and /"
-        + "workers"
-    )
+    fine = "src/*work/x ./*opt ~/*home /v1/models /*tmp, https://host/*rooted, and /*workers".replace("*", "")
     assert list(leaks("a.md", fine)) == []
 
 
