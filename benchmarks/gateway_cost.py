@@ -36,7 +36,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.engines.base import TokenEvent as Event
 from antiphon.engines.base import TokenRequest as Request
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
@@ -101,7 +101,9 @@ def gateway(listener: socket.socket) -> None:
     at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
     events = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
     rendered = Renderer(Ready(), prove=prove_here)
-    models = Models((Model("scripted", events, 0), Model("rendered", rendered, 0)))
+    models = Models(
+        (Model("scripted", (ModelRoute(events),), 0), Model("rendered", (ModelRoute(rendered),), 0))
+    )
     edge = Edge(Pipeline(models, Metrics(), 1.0), models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
     uvloop.run(serve(create_app(edge), edge, listener))
 

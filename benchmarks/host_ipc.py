@@ -29,6 +29,7 @@ from antiphon.engines.base import (
     LoadSpec,
     SequenceStarted,
     Steps,
+    TextPiece,
     TokenEngine,
     TokenEvent,
     TokenRequest,
@@ -40,6 +41,7 @@ from antiphon.ipc.frames import to_line
 from antiphon.testing import ScriptedTokenEngine
 
 SEQUENCES = 16
+TEXT = (TextPiece("hello"),)
 PROMPT = (TokenSegment(tuple(range(1, 200))),)
 ECHO_BYTES = 64
 
@@ -181,7 +183,7 @@ async def measured(rounds: int, seconds: float, echo: str, ours: str, host: psut
         await engine.load(LoadSpec("none"))
         found = [
             Round(
-                await round_trip(lambda: engine.prepare(PROMPT), seconds / 2),
+                await round_trip(lambda: engine.tokenize(TEXT, False), seconds / 2),
                 await round_trip(bounce, seconds / 2),
                 await flow(engine, host, seconds),
                 await flow(Ready(), None, seconds / 2),
@@ -199,7 +201,7 @@ def main(rounds: int, seconds: float) -> None:
         f"{rounds} rounds of {seconds} s, {SEQUENCES} sequences; {os.cpu_count()} cores, "
         f"{platform.machine()}, Python {platform.python_version()}, load average {os.getloadavg()[0]:.1f}"
     )
-    trip = report("round trip of prepare, 199 tokens", [item.ours for item in found], "us", max)
+    trip = report("round trip of tokenize, 5 characters", [item.ours for item in found], "us", max)
     bare = report(f"round trip of a bare echo, {ECHO_BYTES} bytes", [item.bare for item in found], "us", max)
     print(f"  ratio of round trips, engine host to bare echo: {trip / bare:.1f}")
     report("token events across the border", [item.across.rate for item in found], "/s", min)

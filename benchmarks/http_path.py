@@ -37,7 +37,7 @@ from starlette.routing import Route
 
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
@@ -77,7 +77,7 @@ def antiphon_server(listener: socket.socket) -> None:
     logger.setLevel(logging.INFO)
     at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
     engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
-    models = Models((Model("scripted", engine, 0),))
+    models = Models((Model("scripted", (ModelRoute(engine),), 0),))
     pipeline = Pipeline(models, Metrics(), 1.0)
     edge = Edge(pipeline, models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
     uvloop.run(serve(create_app(edge), edge, listener))

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from statistics import mean, quantiles
@@ -31,6 +31,7 @@ from statistics import mean, quantiles
 import numpy as np
 
 from antiphon.constraints.checking import any_allowed, checked
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.engines.base import LoadSpec
@@ -115,7 +116,8 @@ class Times:
 class Walk:
     """One text of a schema, by Antiphon's masks: random tokens, all forced ones taken one by one."""
 
-    def __init__(self, grammar: str, words: Vocabulary, most: int) -> None:
+    def __init__(self, grammar: Grammar, words: Vocabulary, most: int) -> None:
+        self.grammar = grammar
         self.tokens: list[int] = []
         self.times: list[float] = []
         ends, chosen = frozenset(words.tokens.ends), Random(0)
@@ -135,7 +137,7 @@ class Walk:
         return mask
 
 
-def answered(grammar: str, words: Vocabulary, most: int) -> tuple[list[float], int]:
+def answered(grammar: Grammar, words: Vocabulary, most: int) -> tuple[list[float], int]:
     """As the server follows it: microseconds of each answer (forced tokens taken at once, then a mask), and
     how many tokens these were."""
     ends, chosen = frozenset(words.tokens.ends), Random(0)
@@ -230,7 +232,7 @@ def said(what: str, times: Sequence[float]) -> str:
     return f"{what}: mean {mean(times):.0f} us, p99 {quantiles(times, n=100)[98]:.0f}, worst {max(times):.0f}"
 
 
-def compiled(words: Vocabulary) -> tuple[list[tuple[object, str]], list[object]]:
+def compiled(words: Vocabulary) -> tuple[list[tuple[object, Grammar]], list[object]]:
     """The schemas that are taken, with their grammars; and those that are refused."""
     taken, refused = [], []
     for schema in [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]:
@@ -263,12 +265,38 @@ def main() -> None:
         said("Antiphon, an answer as served (forced tokens and a mask)", times)
         + f"; {sum(times) / sum(count for _, count in served):.0f} us for a token"
     )
+    say_keys(walks, words)
     if given.source:
         with tempfile.TemporaryDirectory() as folder:
             beside(Peer(given.model, given.source, Path(folder)), taken, refused, walks)
 
 
-def beside(peer: Peer, taken: list[tuple[object, str]], refused: list[object], walks: list["Walk"]) -> None:
+def say_keys(walks: Sequence[Walk], words: Vocabulary) -> None:
+    """Says what watching keys costs, along the same texts with and without."""
+    watched = [walk for walk in walks if walk.grammar.places]
+    without, within = list[float](), list[float]()
+    for walk in watched:
+        without += again(replace(walk.grammar, places=None), words, walk.tokens)
+        within += again(walk.grammar, words, walk.tokens)
+    print(said(f"{len(watched)} schemas with open objects, keys watched", within))
+    print(said("the same texts, keys not watched", without) + f"; ratio {mean(within) / mean(without):.2f}")
+
+
+def again(grammar: Grammar, words: Vocabulary, tokens: Sequence[int]) -> list[float]:
+    """Microseconds of taking each token of a text and making the next mask."""
+    matcher, times = Matcher(grammar, words), []
+    matcher.mask()
+    for token in tokens:
+        began = time.thread_time()
+        matcher.consume([token])
+        matcher.mask()
+        times.append((time.thread_time() - began) * 1e6)
+    return times
+
+
+def beside(
+    peer: Peer, taken: list[tuple[object, Grammar]], refused: list[object], walks: list["Walk"]
+) -> None:
     """Says the same of the other side."""
     times, ours, not_converted, incomplete, unread = Times(), [], 0, 0, 0
     for (schema, _), walk in zip(taken, walks, strict=True):

@@ -33,6 +33,7 @@ from antiphon.engines.base import (
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.templates import ChatTemplate, Special, prove
 from antiphon.testing import ScriptedTokenEngine
+from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML
 from antiphon.testing.vocabulary import CONTROLS
 
@@ -87,7 +88,7 @@ async def read(renderer: Renderer, case: Case) -> float:
     deadline = time.monotonic() + LONG_DEADLINE if case.deadline else None
     request = GenerationRequest("m", (RawPrompt("Hello"),), output=case.output)
     begun = time.process_time()
-    async with renderer.stream(request, Context("r", deadline=deadline)) as events:
+    async with open_stream(renderer, request, Context("r", deadline=deadline)) as events:
         async for _ in events:
             pass
     return (time.process_time() - begun) / (TOKENS * case.output.choices)

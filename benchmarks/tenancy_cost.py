@@ -45,7 +45,7 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
@@ -98,7 +98,7 @@ def models() -> Models:
     """The scripted one."""
     at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=PACE)
     engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
-    return Models((Model("scripted", engine, 0, kind="scripted"),))
+    return Models((Model("scripted", (ModelRoute(engine, "scripted"),), 0),))
 
 
 async def plain(listener: socket.socket) -> None:

@@ -5,7 +5,7 @@ import pytest
 from antiphon.cli.asked import Asked
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelNotFound, SettingsError
 from antiphon.http.edge import Edge
 from antiphon.pipeline.run import Pipeline
@@ -51,7 +51,7 @@ def test_one_set_of_rules_comes_before_the_next():
 
 
 def models(**aliases):
-    made = tuple(Model(name, ScriptedEngine(), 7) for name in ("cantor", "gpt-4"))
+    made = tuple(Model(name, (ModelRoute(ScriptedEngine()),), 7) for name in ("cantor", "gpt-4"))
     return Models(made, Aliases(aliases | {"other/*": "*"}))
 
 
@@ -60,7 +60,9 @@ def test_a_models_own_name_comes_before_an_alias_and_no_alias_leads_to_another()
     assert found.get("gpt-4").name == "gpt-4"
     assert found.get("other/cantor").name == "cantor"
     for name in ("first", "other/second", "other/zzz"):
-        with pytest.raises(ModelNotFound, match=f"'{name}' does not exist; this server has: cantor, gpt-4$"):
+        with pytest.raises(
+            ModelNotFound, match=f"`{name}` does not exist.* This server has: cantor, gpt-4.$"
+        ):
             found.get(name)
 
 
@@ -130,7 +132,7 @@ def test_a_wrong_alias_is_named(tmp_path, line, sentence):
 @pytest.fixture
 async def served():
     engine = ScriptedEngine()
-    found = Models((Model("m", engine, 7),), Aliases({"gpt-*": "m"}))
+    found = Models((Model("m", (ModelRoute(engine),), 7),), Aliases({"gpt-*": "m"}))
     metrics = Metrics()
     edge = Edge(Pipeline(found, metrics, 0.0), found, OpenAI(), ServerSettings(), metrics=metrics)
     async with serving_edge(edge) as (port, connections):

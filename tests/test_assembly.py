@@ -25,6 +25,7 @@ from antiphon.settings import EngineSettings, Settings, encode
 from antiphon.settings_lora import LoraSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
+from antiphon.testing.streaming import open_stream
 from benchmarks.make_model import SIZES, write_model
 from tests.e2e.encoder import write_encoder
 from tests.http.lora import write_peft
@@ -86,7 +87,7 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
         .engine
     )
     request = GenerationRequest("m", (RawPrompt("Hello"),), output=Output(max_tokens=1))
-    async with engine.stream(request, Context("r")) as events:
+    async with open_stream(engine, request, Context("r")) as events:
         assert [event async for event in events]
     assert (host.requests[0].cache_salt == "") is shared
 

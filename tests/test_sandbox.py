@@ -18,6 +18,7 @@ PATIENCE = 40.0
 """Seconds for what may take the start of an interpreter and two seconds."""
 
 SHORT = Limits(seconds=0.5, patience=1.0)
+DEFAULT = Limits()
 JOBS = "antiphon.testing.misbehaviour"
 
 
@@ -94,7 +95,7 @@ async def test_a_job_that_works_too_long_is_not_waited_for() -> None:
 
 
 async def test_a_job_that_takes_all_memory_gets_none() -> None:
-    assert await stopped("grow") is Stop.MEMORY
+    assert await stopped("grow", DEFAULT) is Stop.MEMORY
 
 
 async def test_a_job_that_says_too_much_is_not_heard_out() -> None:
@@ -103,7 +104,7 @@ async def test_a_job_that_says_too_much_is_not_heard_out() -> None:
 
 @pytest.mark.parametrize("target", ["crash", "fail"])
 async def test_a_job_that_dies_is_told_from_one_that_refuses(target: str) -> None:
-    assert await stopped(target) is Stop.CRASH
+    assert await stopped(target, DEFAULT) is Stop.CRASH
 
 
 async def test_a_job_that_is_to_write_may(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ async def test_a_job_that_is_to_write_may(tmp_path: Path) -> None:
 
 
 async def test_a_job_cannot_write_files(tmp_path: Path) -> None:
-    assert await stopped("write", path=str(tmp_path / "file")) is Stop.CRASH
+    assert await stopped("write", DEFAULT, path=str(tmp_path / "file")) is Stop.CRASH
     assert not (tmp_path / "file").exists() or (tmp_path / "file").stat().st_size == 0
 
 

@@ -179,6 +179,8 @@ class MethodNotAllowed(RequestError):
 
     status = 405
     code = "method_not_allowed"
+    allowed: tuple[str, ...] = ()
+    """Those methods; set by whoever raises it."""
 
 
 class RequestTimedOut(RequestError):

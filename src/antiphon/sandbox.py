@@ -170,8 +170,9 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
 
     if process.stdin is None or process.stdout is None:
         raise JobStopped(Stop.CRASH, "the helper has no pipes")
-    process.stdin.write(job)
-    process.stdin.close()
+    if not process.stdin.is_closing():  # else the helper is dead already, and its end says how
+        process.stdin.write(job)
+        process.stdin.close()
     seconds = START_DEADLINE
     try:
         async with asyncio.timeout(seconds):

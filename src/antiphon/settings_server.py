@@ -55,6 +55,14 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "header x-antiphon-ignored.",
         ),
     ] = "refuse"
+    schema_keywords: Annotated[
+        Literal["report", "strict"],
+        said(
+            "ANTIPHON_SCHEMA_KEYWORDS",
+            "What becomes of a JSON Schema's keywords that are unknown or cannot be kept: named in the "
+            "header x-antiphon-relaxed, or refused with 400 as if the schema were strict.",
+        ),
+    ] = "report"
     request_templates: Annotated[
         bool,
         said(
@@ -63,6 +71,15 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "within bounds in a process of its own (chat.md); without this it is refused.",
         ),
     ] = False
+    max_logprobs: Annotated[
+        int,
+        said(
+            "ANTIPHON_MAX_LOGPROBS",
+            "Most of the likeliest tokens that a request may have at each place (logprobs, top_logprobs, "
+            "prompt_logprobs); -1 allows the whole vocabulary. A wide answer is slow to write.",
+        ),
+        Meta(ge=-1),
+    ] = 20
     receive_timeout: Annotated[
         float,
         said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),

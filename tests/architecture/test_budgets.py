@@ -6,7 +6,7 @@ from statistics import median, quantiles
 
 from tests.architecture.source import Function, Module, expect_none, modules
 
-MODULE = 400
+MODULE = 600
 FUNCTION = 60
 HANDLER = 25
 NESTING = 3
@@ -104,7 +104,7 @@ def test_parameters_count_all_kinds_but_not_the_object():
 
 
 def test_an_overrun_is_found():
-    long = "def f():\n" + "    a = 1\n" * 60 + "def g(a, b, c, d, e, f, h): ...\n" + "\n" * 400
+    long = "def f():\n" + "    a = 1\n" * 60 + "def g(a, b, c, d, e, f, h): ...\n" + "\n" * 600
     handler = "async def show(request: Request):\n" + "    a = 1\n" * 25
     command = "@app.command()\ndef serve(a, b, c, d, e, f, g): ...\n"
     assert len(list(overruns(Module("antiphon.pipeline.run", long)))) == 3

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from tests.cli.conftest import bare_environment
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 
-PATIENCE = 30.0
-"""Seconds; what is awaited takes tenths, and a server's start two."""
+PATIENCE = 60.0
+"""Seconds; what is awaited takes tenths, and a server's start two, or thirty on a machine that is busy."""
 
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -46,6 +48,10 @@ class Screen:
         """Waits until the chat reads keys: the line editor shows its prompt a moment before it does."""
         self.expect("> ")
         time.sleep(0.1)
+        deadline = time.monotonic() + PATIENCE
+        while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
+            assert time.monotonic() < deadline, "it does not come to rest"
+            time.sleep(0.01)
 
     def end(self) -> int:
         """Waits for the program's end; its exit status."""

@@ -3,6 +3,7 @@
 from random import Random
 
 from antiphon.constraints.checking import any_allowed, checked
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 
@@ -36,7 +37,7 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(TOKENS)
 
 
-def walked(grammar: str, words: Vocabulary, seed: int, most: int = 2000) -> str | None:
+def walked(grammar: Grammar, words: Vocabulary, seed: int, most: int = 2000) -> str | None:
     """A text of the grammar's, ended by itself; None when `most` tokens did not end it."""
     chosen = Random(seed)
     matcher = Matcher(grammar, words)

@@ -52,7 +52,7 @@ async def test_hostile_grammars_end_within_the_caps_and_the_event_loop_goes_on()
         for constraint in [*HOSTILE.values(), MILLION]:
             with suppress(InvalidValue):
                 await checker.grammar(constraint)
-        assert await checker.grammar(SOUND)
+        assert (await checker.grammar(SOUND)).text
         beating.cancel()
     assert sorted(pauses)[len(pauses) // 2] < 0.1 and max(pauses) < 1.0
 
@@ -81,7 +81,7 @@ async def test_a_process_that_stands_still_is_not_the_constraints_fault():
         with pytest.raises(EngineBusy, match="too busy") as refusal:
             await checker.grammar(constraint)
         assert refusal.value.retry_after and "0.5 s" in (refusal.value.cause or "")
-        assert "/a/" in await checker.grammar(constraint), "the refusal was remembered"
+        assert "/a/" in (await checker.grammar(constraint)).text, "the refusal was remembered"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -95,7 +95,7 @@ async def test_a_process_that_somebody_kills_is_replaced_and_asked_again(number:
             await asyncio.sleep(0)
             os.kill(before, number)
             os.kill(before, signal.SIGCONT)
-        assert "/c/" in asked.result() and pid_of(checker) != before
+        assert "/c/" in asked.result().text and pid_of(checker) != before
 
 
 async def test_a_process_that_does_not_start_is_tried_again_and_the_log_says_why(
@@ -137,7 +137,7 @@ async def patiently(checker: Checker, constraint: Constraint) -> str:
     async with asyncio.timeout(30):
         while True:
             try:
-                return await checker.grammar(constraint)
+                return (await checker.grammar(constraint)).text
             except EngineUnavailable as absent:
                 await asyncio.sleep(absent.retry_after or 0)
 
@@ -167,4 +167,4 @@ async def test_a_caller_that_leaves_takes_its_grammar_along():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await checker.grammar(BOMB)
-        assert await checker.grammar(Constraint(KIND.REGEX, "x"))
+        assert (await checker.grammar(Constraint(KIND.REGEX, "x"))).text

@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.constraints.checking import any_allowed, checked
 from antiphon.constraints.compiled import LEAST, PER_CHARACTER, Compiled
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError
@@ -20,15 +21,19 @@ SCHEMA = {
     "properties": {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer", "maximum": 120}},
     "required": ["name", "age"],
 }
-Make = Callable[[str, Vocabulary], Matcher]
+Make = Callable[[Grammar, Vocabulary], Matcher]
 
 
-def schema(**more: object) -> str:
+def schema(**more: object) -> Grammar:
     source = json.dumps(SCHEMA | {"properties": SCHEMA["properties"] | more})  # type: ignore[operator]
     return checked(Constraint(ConstraintKind.JSON_SCHEMA, source), WORDS)
 
 
-def text(make: Make, grammar: str, seed: int) -> bytes:
+def lark(source: str) -> Grammar:
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": source}]}))
+
+
+def text(make: Make, grammar: Grammar, seed: int) -> bytes:
     """A text, or the beginning of one, of tokens that are drawn by chance from masks alone."""
     matcher, chosen, made = make(grammar, WORDS), Random(seed), bytearray()
     for _ in range(80):
@@ -79,19 +84,19 @@ def test_what_is_asked_for_again_is_not_compiled_again():
 def test_it_holds_no_more_than_its_bytes_and_what_took_long_counts_more():
     compiled = Counted(10 * LEAST)
     for at in range(50):
-        compiled.matcher(json.dumps({"grammars": [{"lark_grammar": f"start: /a{{{at + 1}}}/"}]}), WORDS)
+        compiled.matcher(lark(f"start: /a{{{at + 1}}}/"), WORDS)
         assert LEAST <= compiled.held <= 10 * LEAST
     slow = Counted(10**9, seconds=0.5)
     slow.matcher(schema(), WORDS)
     assert slow.held == 200_000_000
     long = Counted(10**9)
     long.matcher(grammar := schema(**{f"p{at}": {"type": "null"} for at in range(50)}), WORDS)
-    assert long.held == PER_CHARACTER * len(grammar)
+    assert long.held == PER_CHARACTER * len(grammar.text)
 
 
 def test_what_does_not_compile_is_not_kept():
     compiled = Counted(10**9)
     for _ in range(2):
         with pytest.raises(EngineError):
-            compiled.matcher('{"grammars": [{"lark_grammar": "start: /(/"}]}', WORDS)
+            compiled.matcher(lark("start: /(/"), WORDS)
     assert compiled.held == 0

@@ -7,7 +7,8 @@ from datetime import datetime, time
 from typing import Any
 from urllib.parse import urlsplit
 
-from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema.validators import validator_for
 
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 HOSTNAME = re.compile(rf"(?=.{{1,253}}\Z){LABEL}(\.{LABEL})*")
@@ -42,7 +43,6 @@ for _name, _check in ASSERTED.items():
 
 
 def accepts(schema: Any, text: str) -> bool:
-    """Whether the text is JSON that the schema takes, formats included."""
-    old = isinstance(schema, dict) and "draft-07" in str(schema.get("$schema"))
-    checker = Draft7Validator if old else Draft202012Validator
+    """Whether the text is JSON that the schema takes by its own draft, formats included."""
+    checker = validator_for(schema, default=Draft202012Validator)
     return bool(checker(schema, format_checker=FORMATS).is_valid(json.loads(text)))

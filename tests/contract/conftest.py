@@ -22,7 +22,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.request import Conversation, GenerationRequest
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
@@ -69,10 +69,11 @@ class Script:
             "die once": Answer(error=EngineDied("the engine's process ended"), error_after=1, pace=None),
             "be busy": Answer(error=Overloaded("the queue is full", retry_after=7)),
             "be away": Answer(error=EngineUnavailable("the model is restarting", retry_after=1)),
-            "never begin": Answer(wait=3600),
             "begin late": Answer(wait=1.2),
             "never end": Answer(endless=True, pace=0.01),
         }
+        if words.startswith("never begin"):
+            return Answer(wait=3600)
         if words.startswith("be away once"):
             return self._once(words, EngineUnavailable("the model is restarting", retry_after=0.1))
         return answers.get(words, Answer(("Hello", " wor", "ld, ", "héllo 😀", "!")))
@@ -93,7 +94,12 @@ def _last_words(request: GenerationRequest) -> str:
 def scripted_server(key: str | None = None, accounting: Accounting | None = None) -> Iterator[Scripted]:
     """The edge over a scripted engine, in a thread with a loop of its own."""
     engine = ScriptedEngine(Script())
-    models = Models((Model("scripted", engine, 1_700_000_000), Model("org/scripted", engine, 1_700_000_000)))
+    models = Models(
+        (
+            Model("scripted", (ModelRoute(engine),), 1_700_000_000),
+            Model("org/scripted", (ModelRoute(engine),), 1_700_000_000),
+        )
+    )
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from tests.contract.clients import NODE, Call, Client
 from tests.contract.conftest import Scripted, Target
-from tests.contract.test_openai_errors import ended, say
+from tests.contract.test_openai_errors import ended, find_records, say
 from tests.e2e.server import serving
 
 NPM = Client(NODE, "node/drive.mjs")
@@ -117,8 +117,7 @@ def test_a_plain_schema_is_kept(cantor: Target) -> None:
 def test_log_probabilities_come_in_both_shapes(cantor: Target) -> None:
     whole, chunks = both(cantor, logprobs=True, top_logprobs=2)
     scored = whole["choices"][0]["logprobs"]["content"]
-    ended_itself = whole["choices"][0]["finish_reason"] == "stop"
-    assert len(scored) == whole["usage"]["completion_tokens"] - ended_itself
+    assert len(scored) == whole["usage"]["completion_tokens"]
     assert all(len(token["top_logprobs"]) == 2 and token["logprob"] <= 0 for token in scored)
     spelt = b"".join(bytes(token["bytes"]) for token in scored)
     assert spelt.decode().startswith(whole["choices"][0]["message"]["content"])
@@ -199,8 +198,8 @@ def test_a_wrong_key_is_an_authentication_error(keyed: Scripted) -> None:
 def test_an_error_inside_a_stream_is_raised_after_what_came_before(scripted: Scripted) -> None:
     asked = {"model": scripted.model, "messages": say("die midway"), "stream": True}
     (result,) = NPM.make(scripted.base_url, call(CHAT, asked))
-    told = "".join(part["delta"].get("content") or "" for part in pieces(result["chunks"]))
-    assert told == "Hello world"
+    said = "".join(part["delta"].get("content") or "" for part in pieces(result["chunks"]))
+    assert said == "Hello world"
     assert (result["error"]["class"], result["error"]["code"]) == ("APIError", "engine_died")
 
 
@@ -213,10 +212,13 @@ def test_a_client_that_aborts_a_stream_ends_its_work(scripted: Scripted) -> None
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_aborts_before_the_first_token_ends_its_work(scripted: Scripted, stream: bool) -> None:
-    asked = {"model": scripted.model, "messages": say("never begin"), "stream": stream}
-    (result,) = NPM.make(scripted.base_url, call(CHAT, asked, signal_ms=300))
-    assert result["error"]["class"] == "APIUserAbortError" and result["chunks"] == []
-    ended(scripted, "never begin")
+    """Asked again where the machine was too busy for the request to arrive in time."""
+    words = f"never begin, in npm's client, stream {stream}"
+    asked = {"model": scripted.model, "messages": say(words), "stream": stream}
+    while not find_records(scripted, words):
+        (result,) = NPM.make(scripted.base_url, call(CHAT, asked, signal_ms=300))
+        assert result["error"]["class"] == "APIUserAbortError" and result["chunks"] == []
+    ended(scripted, words)
 
 
 def test_a_client_that_aborts_gives_its_sequence_back(cantor: Target) -> None:

@@ -133,8 +133,7 @@ def test_a_raw_prompt_may_be_constrained_too(model: openai.OpenAI) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_json": {"not": {}}}, "guided_json", "not"),
-    ({"guided_json": {"x-guidance": {"lenient": True}}}, "guided_json", "x-guidance"),
-    ({"guided_json": {"patternProperties": {}}}, "guided_json", "patternProperties"),
+    ({"guided_json": {"$ref": "https://schemas.example/a.json"}}, "guided_json", "$ref"),
     ({"guided_regex": "(?=a)"}, "guided_regex", "lookaround"),
     ({"guided_regex": "((a{1000}){1000}){1000}"}, "guided_regex", ""),
     ({"guided_grammar": "start: <a>"}, "guided_grammar", "<"),
@@ -194,3 +193,41 @@ def test_an_engine_that_takes_no_constraints_refuses_them(puppet: openai.OpenAI,
     with pytest.raises(openai.BadRequestError) as refusal:
         puppet.chat.completions.create(model=scripted.model, messages=HELLO, extra_body={"guided_regex": "a"})
     assert refusal.value.param == "guided_regex"
+
+
+OPEN = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["a"],
+    "additionalProperties": {"type": "string", "maxLength": 2},
+}
+OPEN_FORMAT = {"type": "json_schema", "json_schema": {"name": "open", "schema": OPEN}}
+OPEN_TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": OPEN}}
+SIGNS = {"a": 40, "u": 42, "0": 40, "6": 40, "\\": 43, '"': 44, ",": 46, "}": 36, '": "': 46, '", "': 46}
+"""Biases of tokens, of which texts are made that repeat their keys and spell them with escapes."""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"response_format": {"type": "json_object", "schema": OPEN}},
+        {"response_format": OPEN_FORMAT},
+        {"tools": [OPEN_TOOL], "tool_choice": "required"},
+        {"tools": [OPEN_TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+    ],
+    ids=["json_object", "json_schema", "tools", "tool"],
+)
+def test_no_key_is_repeated_or_spelled_with_escapes(model: openai.OpenAI, asked: dict[str, Any]) -> None:
+    likely = {}
+    for sign, bias in SIGNS.items():
+        body = {"model": "cantor", "prompt": f"\n{sign}", "add_special_tokens": False}
+        found = model.post("/../tokenize", cast_to=dict[str, Any], body=body)
+        likely[found["tokens"][-1]] = bias
+    more: Any = {"logit_bias": likely, "temperature": 2, "n": 8, "max_tokens": 60, "seed": 1} | asked
+    for choice in model.chat.completions.create(model="cantor", messages=HELLO, **more).choices:
+        calls = [call.function.arguments for call in choice.message.tool_calls or []]
+        for text in calls or [choice.message.content or ""]:
+            strings = re.findall(r'("(?:\\.|[^"\\])*")(:?)', text)
+            keys = [string for string, colon in strings if colon]
+            assert len({*keys}) == len(keys) > 1
+            assert keys == [json.dumps(json.loads(key), ensure_ascii=False) for key in keys]

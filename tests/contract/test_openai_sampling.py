@@ -88,7 +88,8 @@ def test_repetition_counts_the_prompt_too(fox: openai.OpenAI) -> None:
 def test_the_end_waits_for_the_least_tokens_and_may_be_ignored(fox: openai.OpenAI) -> None:
     bias = {"logit_bias": {str(words(fox, END)[END]): 100}}
     assert said(fox, **bias).text == "" and said(fox, **bias).finish_reason == "stop"
-    assert len(said(fox, **bias, min_tokens=5).logprobs.tokens) == 5
+    *made, end = said(fox, **bias, min_tokens=5).logprobs.tokens
+    assert (len(made), end) == (5, END)
     ignoring = said(fox, **bias, ignore_eos=True, max_tokens=6)
     assert (ignoring.logprobs.tokens, ignoring.finish_reason) == ([END] * 6, "length")
 

@@ -2,14 +2,16 @@
 its schema, the same streamed and buffered."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import openai
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
 from models.cantor.score import render
 from tests.contract.conftest import Target
@@ -144,8 +146,11 @@ def test_a_stop_text_in_a_call_ends_it_and_does_not_say_that_it_is_whole(model: 
 
 def test_log_probabilities_are_those_of_all_tokens_of_a_call(model: openai.OpenAI) -> None:
     (called,) = said(model, logprobs=True)
-    text = "".join(token.token for token in called.logprobs)
-    assert text == '<tool_call>{"name": "get_weather", "arguments": {"city": "Berlin"}}</tool_call>'
+    *tokens, end = [token.token for token in called.logprobs]
+    assert end == "<|im_end|>"
+    assert (
+        "".join(tokens) == '<tool_call>{"name": "get_weather", "arguments": {"city": "Berlin"}}</tool_call>'
+    )
 
 
 def test_a_result_is_answered(model: openai.OpenAI) -> None:
@@ -158,6 +163,50 @@ def test_a_result_is_answered(model: openai.OpenAI) -> None:
     assert second.message.content and "sunny" in second.message.content
 
 
+ECHOES: dict[str, Any] = {
+    "refusal": None,
+    "annotations": [],
+    "provider_specific_fields": {"refusal": None},
+    "thinking_blocks": [],
+    "parsed": None,
+    "id": "m-1",
+}
+"""What clients add to an assistant's message that they send back."""
+
+
+@pytest.mark.parametrize("most", [5, 10, 12, 60])
+def test_an_answer_is_taken_back_wherever_it_was_cut(model: openai.OpenAI, most: int) -> None:
+    asked: Any = {"model": "cantor", "tools": TOOLS, "temperature": 0}
+    said = model.chat.completions.create(
+        messages=ASKED, tool_choice="required", max_tokens=most, **asked
+    ).choices[0].message.model_dump()  # fmt: skip
+    calls = [call | {"provider_specific_fields": {}} for call in said["tool_calls"] or ()]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in calls]
+    turns: Any = [*ASKED, said | ECHOES | {"tool_calls": calls}, *results, *HELLO]
+    raw = model.chat.completions.with_raw_response.create(messages=turns, max_tokens=8, **asked)
+    named = ["annotations", "provider_specific_fields", "thinking_blocks", "id"]
+    inner = ["tool_calls[].provider_specific_fields"] if calls else []
+    ignored = raw.headers["x-antiphon-ignored"].split(", ")
+    assert ignored == [f"messages[].{name}" for name in (*named, *inner)]
+    with model.chat.completions.create(messages=turns, max_tokens=8, stream=True, **asked) as stream:
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+        assert stream.response.headers["x-antiphon-ignored"].split(", ") == ignored
+    assert text == (raw.parse().choices[0].message.content or "")
+
+
+def test_calls_may_hold_whatever_a_model_wrote(model: openai.OpenAI) -> None:
+    def prompt(arguments: Any) -> str:
+        call = {"id": "c", "type": "function", "function": {"name": "set_alarm", "arguments": arguments}}
+        turns = [*ASKED, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        body = {"messages": turns, "tools": TOOLS}
+        return str(model.post("/apply-template", body=body, cast_to=dict[str, str])["prompt"])
+
+    assert prompt({"days": [1]}) == prompt('{"days": [1]}')
+    assert prompt("") == prompt("{}")
+    for text in ('{"time": "7:3', "seven", "[1]", '{"time": "a", "time": "b"}'):
+        assert f'"arguments": {text}}}</tool_call>' in prompt(text)
+
+
 def test_usage_counts_the_tools_that_are_shown(model: openai.OpenAI) -> None:
     def prompt(**more: Any) -> int:
         answer = model.chat.completions.create(model="cantor", messages=HELLO, max_tokens=1, **more)
@@ -165,6 +214,18 @@ def test_usage_counts_the_tools_that_are_shown(model: openai.OpenAI) -> None:
         return int(answer.usage.prompt_tokens)
 
     assert prompt(tools=TOOLS) == prompt(tools=TOOLS, tool_choice="none") > prompt(tools=[WEATHER]) > prompt()
+
+
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}}])
+def test_a_tool_without_properties_is_called_without_arguments(model: openai.OpenAI, parameters: Any) -> None:
+    body = {"prompt": '{} "arguments": {}}</tool_call>', "return_token_strs": True}
+    made = model.post("/tokenize", body=body, cast_to=dict[str, Any])
+    closing = [token for token, text in zip(made["tokens"], made["token_strs"], strict=True) if "}" in text]
+    (called,) = said(
+        model, tools=[tool("now", parameters)], tool_choice="required", parallel_tool_calls=False,
+        logit_bias={str(token): -100 for token in closing}, max_tokens=60,
+    )  # fmt: skip
+    assert (called.calls, called.reason) == ([("now", "{}")], "tool_calls")
 
 
 LOOSE = {
@@ -192,14 +253,100 @@ def test_a_keyword_that_cannot_be_kept_is_named_and_refused_where_it_is_strict(m
     )
 
 
-def test_a_format_and_tools_that_may_be_called_exclude_each_other(model: openai.OpenAI) -> None:
-    asked: Any = {"model": "cantor", "messages": HELLO, "tools": TOOLS, "max_tokens": 40}
-    asked["response_format"] = {"type": "json_object"}
-    with pytest.raises(openai.BadRequestError) as caught:
-        model.chat.completions.create(**asked)
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "response_format")
-    answer = model.chat.completions.create(tool_choice="none", **asked).choices[0]
-    assert (answer.message.content or "").startswith("{") and answer.message.tool_calls is None
+MOOD: Any = {
+    "type": "object",
+    "properties": {"mood": {"enum": ["good", "bad"]}, "tag": {"const": "<tool_call>"}},
+    "required": ["mood", "tag"],
+    "additionalProperties": False,
+}
+AS_MOOD: Any = {"type": "json_schema", "json_schema": {"name": "mood", "schema": MOOD, "strict": True}}
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_beside_a_format_an_answer_is_calls_or_of_it(model: openai.OpenAI, temperature: float) -> None:
+    asked: Any = {"response_format": AS_MOOD, "temperature": temperature, "max_tokens": 200}
+    called = said(model, **asked)[0] if not temperature else None
+    assert called is None or (called.calls, called.text) == ([("get_weather", '{"city": "Berlin"}')], "")
+    for choice in said(model, messages=HELLO, n=6, **asked):
+        assert bool(choice.calls) != bool(choice.text)
+        if choice.text:
+            Draft202012Validator(MOOD).validate(json.loads(choice.text))
+            assert choice.reason == "stop"
+
+
+def test_a_format_holds_alone_where_none_may_be_called(model: openai.OpenAI) -> None:
+    (talked,) = said(model, tool_choice="none", response_format=AS_MOOD)
+    assert json.loads(talked.text)["tag"] == "<tool_call>" and not talked.calls
+
+
+def test_a_call_that_has_to_be_made_is_made_beside_a_format(model: openai.OpenAI) -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        (called,) = said(model, messages=HELLO, tool_choice=choice, response_format=AS_MOOD, max_tokens=300)
+        assert called.calls and called.text == ""
+
+
+@pytest.mark.parametrize(
+    ("form", "good"),
+    [
+        ({"response_format": {"type": "json_object"}}, r"(?s)\{.*"),
+        ({"guided_json": MOOD}, r"\{.*\}"),
+        ({"guided_regex": "[a-c]{3}"}, "[a-c]{3}"),
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+        ({"guided_grammar": 'root ::= "yes" | "no"'}, "yes|no"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+    ],
+)
+def test_every_form_of_a_constraint_holds_beside_tools(model: openai.OpenAI, form: Any, good: str) -> None:
+    extra = {"extra_body": form, "max_tokens": 60, "messages": HELLO}
+    (talked,) = said(model, **extra)
+    assert talked.calls or re.fullmatch(good, talked.text)
+
+
+def test_a_format_that_is_no_schema_or_looks_like_a_call_is_refused(model: openai.OpenAI) -> None:
+    for form, param in (
+        ({"guided_regex": ".*"}, "guided_regex"),
+        ({"guided_json": {"type": "string", "minLength": 2, "maxLength": 1}}, "guided_json"),
+    ):
+        for choice in ("auto", "required"):
+            if (param, choice) == ("guided_regex", "required"):
+                continue
+            with pytest.raises(openai.BadRequestError) as caught:
+                said(model, extra_body=form, tool_choice=choice)
+            assert caught.value.param == param
+
+
+@pytest.mark.parametrize("base", ["v1", "fireworks/inference/v1", "empower/api/v1"])
+def test_every_dialect_takes_answers_back_beside_a_format(cantor: Target, base: str) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+    turn: Any = {"role": "assistant", "content": None, "refusal": None} | ECHOES | {"tool_calls": [call]}
+    turns: Any = [*ASKED, turn, {"role": "tool", "tool_call_id": "c", "content": "sunny"}, *HELLO]
+    asked: Any = {"model": "cantor", "messages": turns, "tools": TOOLS, "response_format": AS_MOOD}
+    with openai.OpenAI(base_url=f"{cantor.url}/{base}", api_key="none", max_retries=0, timeout=60) as client:
+        raw = client.chat.completions.with_raw_response.create(temperature=0, **asked)
+        message = raw.parse().choices[0].message
+        stream = client.chat.completions.create(temperature=0, stream=True, **asked)
+        deltas = [chunk.choices[0].delta for chunk in stream if chunk.choices]
+    assert "messages[].provider_specific_fields" in raw.headers["x-antiphon-ignored"].split(", ")
+    assert "".join(delta.content or "" for delta in deltas) == (message.content or "")
+    assert any(delta.tool_calls for delta in deltas) == bool(message.tool_calls)
+    assert message.tool_calls or json.loads(message.content or "")["tag"] == "<tool_call>"
+
+
+class Mood(BaseModel):
+    mood: Literal["good", "bad"]
+
+
+def test_the_client_parses_answers_of_a_format_beside_tools(model: openai.OpenAI) -> None:
+    strict = tool("get_weather", CITY | {"additionalProperties": False}, strict=True)
+    asked: Any = {"model": "cantor", "tools": [strict], "response_format": Mood, "temperature": 0}
+    first = model.chat.completions.parse(messages=ASKED, **asked)
+    answer: Any = first.choices[0].message
+    (call,) = answer.tool_calls or []
+    assert call.function.parsed_arguments == {"city": "Berlin"} and answer.parsed is None
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    second = model.chat.completions.parse(messages=[*ASKED, answer.model_dump(), result], **asked)
+    said_then = second.choices[0].message
+    assert said_then.tool_calls or isinstance(said_then.parsed, Mood)
 
 
 REQUESTS = (

@@ -66,6 +66,7 @@ def test_an_end_user_is_as_long_as_a_record_holds() -> None:
 
 def test_text_completions_and_empower_say_it_too() -> None:
     body = {"model": "m", "prompt": "a", "user": "ada", "metadata": {"a": "b"}}
-    assert decode_text(json.dumps(body).encode()).attribution == Attribution("ada", {"a": "b"}, ("user",))
+    said = decode_text(json.dumps(body).encode()).attribution
+    assert said == Attribution("ada", {"a": "b"}, ("user", "metadata"))
     (operation,) = Empower().operations
     assert operation.decode(json.dumps(HELLO | {"user": "ada"}).encode()).attribution.end_user == "ada"

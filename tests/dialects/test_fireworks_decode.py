@@ -337,7 +337,7 @@ def test_a_tool_is_chosen_in_fireworks_words(asked, choice, allowed):
         ("some", "tool_choice"),
         ({"type": "function"}, "tool_choice.function"),
         ({"type": "function", "name": "sub", "function": {"name": "sub"}}, "tool_choice.name"),
-        ({"type": "function", "name": "mul"}, "tool_choice.function.name"),
+        ({"type": "function", "name": "mul"}, "tool_choice.name"),
     ],
 )
 def test_a_tool_choice_that_is_none_is_named(asked, param):
@@ -382,7 +382,7 @@ def test_what_does_nothing_is_told():
 def test_whom_a_request_is_ascribed_to_is_kept():
     for operation in (TEXT, CHAT):
         said = decode(operation, user="ada", metadata={"team": "blue"}).attribution
-        assert (said.end_user, said.tags, said.fields) == ("ada", {"team": "blue"}, ("user",))
+        assert (said.end_user, said.tags, said.fields) == ("ada", {"team": "blue"}, ("user", "metadata"))
         assert refusal(operation, metadata={"k" * 65: "v"}).param == "metadata"
 
 
@@ -420,7 +420,7 @@ def test_a_body_that_is_no_object_is_malformed(body):
 def test_reasoning_is_asked_for_in_either_way(said, reasoning):
     (prompt,) = decode(CHAT, **said).request.prompts
     assert prompt.reasoning == reasoning
-    assert prompt.reasoning.field == ("thinking" if "thinking" in said else "reasoning_effort")
+    assert prompt.reasoning.terms.effort == ("thinking" if "thinking" in said else "reasoning_effort")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from antiphon.dialects.empower.decode import decode_chat as empower_chat
+from antiphon.dialects.fireworks.decode import decode_chat as fireworks_chat
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.domain.messages import Role
 from antiphon.errors import AntiphonError
@@ -148,7 +150,7 @@ def test_text_may_be_empty_beside_calls(content):
 
 
 @pytest.mark.parametrize(
-    "field", [{"refusal": "No."}, {"audio": {"id": "a"}}, {"function_call": {"name": "f", "arguments": "{}"}}]
+    "field", [{"audio": {"id": "a"}}, {"function_call": {"name": "f", "arguments": "{}"}}]
 )
 def test_what_a_message_cannot_hold_here_is_refused_by_name(field):
     error = refusal(USER, OPEN | field)
@@ -160,3 +162,79 @@ def test_parts_of_every_role_are_joined():
     for role in ("system", "developer", "user", "assistant"):
         (message,) = chat({"role": role, "content": parts}).messages
         assert (message.role, message.text) == (Role(role), "ab")
+
+
+# --- what clients send back of answers ---
+
+REFUSING = {"role": "assistant", "refusal": "I will not."}
+
+
+def decoded(*messages):
+    """A chat that begins with these messages, by every dialect that takes some."""
+    body = json.dumps({"model": "m", "messages": [*messages, USER]}).encode()
+    return decode_chat(body), fireworks_chat(body), empower_chat(body)
+
+
+@pytest.mark.parametrize(
+    "message", [REFUSING, REFUSING | {"content": None}, REFUSING | {"content": ""},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}]
+)  # fmt: skip
+def test_a_refusal_is_the_text_where_there_is_no_other(message):
+    for call in decoded(USER, message):
+        assert call.request.prompts[0].messages[1].text == "I will not."
+        assert call.ignored == ()
+
+
+def test_a_refusal_beside_content_is_named():
+    for call in decoded(USER, REFUSING | {"content": "Yes."}):
+        assert call.request.prompts[0].messages[1].text == "Yes."
+        assert call.ignored == ("messages[].refusal",)
+
+
+def test_only_an_assistant_refuses():
+    for message, field in (
+        (USER | {"refusal": "No."}, "refusal"),
+        ({"role": "user", "content": [{"type": "refusal", "refusal": "No."}]}, "content[0].refusal"),
+    ):
+        error = refusal(USER, message)
+        assert (error.code, error.param) == ("invalid_value", f"messages[1].{field}")
+
+
+ECHOING = OPEN | {
+    "provider_specific_fields": {"refusal": None},
+    "annotations": [{"type": "url_citation"}],
+    "thinking_blocks": [{"type": "thinking", "thinking": "Hm."}],
+    "images": [{"type": "image_url"}],
+    "parsed": {"a": [1]},
+    "id": "m-1",
+    "created_at": 1.5,
+    "function_call": None,
+    "audio": None,
+    "name": None,
+    "tool_calls": [CALL | {"provider_specific_fields": {"x": 1}, "function": {
+        "name": "f", "arguments": "{}", "provider_specific_fields": [], "parsed_arguments": {}}}],
+}  # fmt: skip
+
+
+def test_what_only_repeats_an_answer_is_taken_and_named():
+    for call in decoded(USER, ECHOING, ECHOING):
+        first, second = call.request.prompts[0].messages[1:3]
+        assert first == second and (first.text, first.tool_calls[0].name) == ("Well", "f")
+        assert call.ignored == (
+            *(f"messages[].{name}" for name in ECHOING if ECHOING[name] is not None and name not in OPEN
+              and name != "tool_calls"),
+            "messages[].tool_calls[].provider_specific_fields",
+            "messages[].tool_calls[].function.provider_specific_fields",
+            "messages[].tool_calls[].function.parsed_arguments",
+        )  # fmt: skip
+
+
+def test_images_are_taken_only_where_a_server_made_them():
+    error = refusal(USER | {"images": ["data:,"]})
+    assert (error.code, error.param) == ("unsupported_parameter", "messages[0].images")
+
+
+def test_an_assistants_turn_may_be_empty():
+    for message in ({}, {"content": None}, {"content": "", "tool_calls": []}, {"tool_calls": None}):
+        assert chat(USER, {"role": "assistant"} | message, USER).messages[1].text == ""
+    assert chat(USER | {"tool_calls": []}).messages[0].tool_calls == ()

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, Output, RawPrompt
+from antiphon.domain.request import Conversation, Output, RawPrompt, Truncation
 from antiphon.domain.sampling import AskedSampling, Mirostat
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter
 
@@ -246,9 +246,7 @@ def test_a_wrong_message_is_refused_with_its_place(messages, code, param):
 
 
 IN_PROMPTS = [
-    ("", "prompt"),
     ([], "prompt"),
-    (["a", ""], "prompt[1]"),
     ([[]], "prompt[0]"),
     ([1, "a"], "prompt"),
     ([[1], 2], "prompt"),
@@ -272,10 +270,17 @@ def test_a_wrong_prompt_is_refused_with_its_place(prompt, param):
     assert (error.status, error.code, error.param) == (400, "invalid_value", param)
 
 
+def test_no_prompt_is_an_empty_text():
+    body = {"model": "m"}
+    for fields in ({}, {"prompt": None}, {"prompt": ""}, {"prompt": [""]}):
+        call = decode_text(json.dumps(body | fields).encode())
+        assert call.request.prompts == (RawPrompt(text=""),)
+
+
 @pytest.mark.parametrize("value", [None, ...])
 @pytest.mark.parametrize(
     ("decode", "name"),
-    [(decode_chat, "model"), (decode_chat, "messages"), (decode_text, "model"), (decode_text, "prompt")],
+    [(decode_chat, "model"), (decode_chat, "messages"), (decode_text, "model")],
 )
 def test_what_is_required_must_be_there(decode, name, value):
     body = {"model": "m", "messages": MESSAGES} if decode is decode_chat else {"model": "m", "prompt": "hi"}
@@ -332,7 +337,7 @@ def test_no_tokens_are_asked_for_only_with_echo():
 
 def test_a_text_asks_for_log_probabilities_by_number_and_a_chat_by_two_fields():
     assert [text(logprobs=count).request.output.logprobs for count in (None, 0, 5, 20)] == [None, 0, 5, 20]
-    assert refusal(text, logprobs=21).param == refusal(text, logprobs=True).param == "logprobs"
+    assert refusal(text, logprobs=-2).param == refusal(text, logprobs=True).param == "logprobs"
     for fields, wanted in (
         ({"logprobs": True}, 0),
         ({"logprobs": True, "top_logprobs": 20}, 20),
@@ -344,7 +349,39 @@ def test_a_text_asks_for_log_probabilities_by_number_and_a_chat_by_two_fields():
         "top_logprobs",
         "top_logprobs is taken only together with logprobs: true",
     )
-    assert refusal(chat, logprobs=True, top_logprobs=21).param == "top_logprobs"
+    assert refusal(chat, logprobs=True, top_logprobs=-2).param == "top_logprobs"
+
+
+@pytest.mark.parametrize("decode", [chat, text])
+def test_listed_token_ids_need_scores_of_made_tokens(decode):
+    scored = {"logprobs": True} if decode is chat else {"logprobs": 0}
+    call = decode(**scored, logprob_token_ids=[7, 9, 7])
+    assert (call.request.output.logprob_token_ids, call.ignored) == ((7, 9), ())
+    assert decode(**scored, logprob_token_ids=[7] * 128).request.output.logprob_token_ids == (7,)
+    assert refusal(decode, logprob_token_ids=[7]).param == "logprob_token_ids"
+    for wrong in ([], [7] * 129):
+        assert refusal(decode, **scored, logprob_token_ids=wrong).param == "logprob_token_ids"
+
+
+def test_listed_token_ids_take_the_place_of_the_likeliest():
+    assert chat(logprobs=True, top_logprobs=2, logprob_token_ids=[7]).ignored == ("top_logprobs",)
+    refused = refusal(text, logprobs=1, logprob_token_ids=[7], echo=True, max_tokens=0)
+    assert refused.param == "logprob_token_ids" and "max_tokens 0" in refused.message
+
+
+@pytest.mark.parametrize("decode", [chat, text])
+def test_a_side_belongs_to_a_prompt_that_is_cut(decode):
+    cut = decode(truncate_prompt_tokens=3, truncation_side="right").request.output
+    assert (cut.truncate_prompt, cut.truncation) == (3, Truncation.RIGHT)
+    assert decode(truncate_prompt_tokens=3).request.output.truncation is Truncation.LEFT
+    for fields in ({"truncation_side": "left"}, {"truncation_side": "up", "truncate_prompt_tokens": 3}):
+        assert refusal(decode, **fields).param == "truncation_side"
+
+
+@pytest.mark.parametrize("decode", [chat, text])
+def test_best_of_zero_is_absent(decode):
+    assert decode(best_of=0).request == decode().request
+    assert decode(best_of=0, n=3, stream=True).request == decode(n=3, stream=True).request
 
 
 @pytest.mark.parametrize("decode", [chat, text])

@@ -17,7 +17,7 @@ def test_every_operation_is_described():
     paths = {operation.path for operation in dialect.operations}
     paths |= {dialect.models.path, f"{dialect.models.path}/{{model}}"}
     tokens = dialect.tokens
-    paths |= {*tokens.tokenize_paths, *tokens.detokenize_paths, *tokens.apply_paths}
+    paths |= {*tokens.tokenize_paths, *tokens.detokenize_paths, *tokens.apply_paths, tokens.tokenizer_path}
     paths |= {dialect.embeddings.path}
     paths |= {dialect.adapters.load_path, dialect.adapters.unload_path}
     assert DESCRIBED.paths.keys() == paths

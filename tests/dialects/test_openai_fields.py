@@ -11,7 +11,7 @@ from openai.types.chat import completion_create_params as chat_reference
 from antiphon.dialects.openai import adapters, embeddings, tokens, wire
 from antiphon.dialects.openai.fields import FIELDS, TABLES, sift
 from antiphon.dialects.openai.places import Place
-from antiphon.dialects.table import Standing
+from antiphon.dialects.table import Report, Standing
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 REFERENCE = {
@@ -30,6 +30,7 @@ SHAPES: dict[Place, type[msgspec.Struct]] = {
     Place.TEXT: wire.CompletionRequest,
     Place.MESSAGE: wire.ChatMessage,
     Place.PART: wire.TextPart,
+    Place.REFUSAL: wire.RefusalPart,
     Place.TOOL: wire.ToolShape,
     Place.FUNCTION: wire.Function,
     Place.CALL: wire.MessageToolCall,
@@ -61,8 +62,12 @@ def test_every_field_of_the_reference_has_a_standing(place):
 
 @pytest.mark.parametrize("place", SHAPES)
 def test_the_wire_type_takes_what_the_table_takes(place):
-    taken = {field.name for field in msgspec.structs.fields(SHAPES[place])}
-    assert taken == names(place, Standing.SUPPORTED, Standing.IGNORED)
+    shape = SHAPES[place]
+    taken = {field.name for field in msgspec.structs.fields(shape)}
+    taken |= {tag} if (tag := shape.__struct_config__.tag_field) else set()
+    opaque = {field.name for field in TABLES[place].values() if field.opaque}
+    assert not taken & opaque
+    assert taken | opaque == names(place, Standing.SUPPORTED, Standing.IGNORED)
 
 
 def test_no_field_stands_twice_in_one_place():
@@ -72,7 +77,9 @@ def test_no_field_stands_twice_in_one_place():
 
 def test_few_fields_are_ignored_and_each_says_why():
     ignored = [field for field in FIELDS if field.standing is Standing.IGNORED]
-    assert {field.name for field in ignored} == {"prompt_cache_key"}
+    assert {field.name for field in ignored if not field.opaque} == {"prompt_cache_key"}
+    echoing = frozenset({Place.MESSAGE, Place.CALL, Place.CALLED})
+    assert all(field.places <= echoing for field in ignored if field.opaque)
     assert all(len(field.says) > 20 for field in ignored)
 
 
@@ -83,7 +90,7 @@ def test_what_is_not_built_is_refused_by_name_but_for_its_own_default(place, fie
             sift({field.name: value}, place)
         assert caught.value.param == field.name and field.says in caught.value.message
     for value in (None, *field.harmless):
-        assert sift({field.name: value}, place) == ({}, ())
+        assert sift({field.name: value}, place) == {}
 
 
 def test_true_is_not_one_and_zero_is_zero():
@@ -93,16 +100,34 @@ def test_true_is_not_one_and_zero_is_zero():
     ):
         with pytest.raises(UnsupportedParameter):
             sift({name: value}, Place.CHAT)
-    assert sift({"length_penalty": 1.0}, Place.CHAT) == ({}, ())
+    assert sift({"length_penalty": 1.0}, Place.CHAT) == {}
 
 
 def test_null_means_absent():
-    assert sift({"temperature": None, "n": 2}, Place.CHAT) == ({"n": 2}, ())
+    assert sift({"temperature": None, "n": 2}, Place.CHAT) == {"n": 2}
 
 
 def test_ignored_fields_are_named():
-    given = {"prompt_cache_key": "k", "n": 1}
-    assert sift(given, Place.CHAT) == (given, ("prompt_cache_key",))
+    given, report = {"prompt_cache_key": "k", "n": 1}, Report()
+    assert sift(given, Place.CHAT, report=report) == given
+    assert report.names == ("prompt_cache_key",)
+
+
+ECHOES = [
+    (place, field)
+    for place in (Place.MESSAGE, Place.CALL, Place.CALLED)
+    for field in TABLES[place].values()
+    if field.opaque
+]
+
+
+@pytest.mark.parametrize(("place", "field"), ECHOES, ids=lambda value: getattr(value, "name", str(value)))
+@pytest.mark.parametrize("value", [{"x": [1]}, [], "a", 17, False])
+def test_a_field_that_repeats_an_answer_may_hold_anything(place, field, value):
+    report = Report()
+    assert sift({field.name: value}, place, "messages[3].", report) == {}
+    assert report.names == (f"messages[].{field.name}",)
+    assert sift({field.name: None}, place, report=report) == {} and len(report.paths) == 1
 
 
 @pytest.mark.parametrize(

@@ -95,15 +95,45 @@ def test_calls_and_results_become_messages():
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        *((text, text) for text in ("", "{", '{"a": "b', "[]", "not JSON", '{"a": 1, "a": 2}', '{"a": NaN}',
+                                    '{"a": "\\ud800"}', '{"a": 1e999}', "[" * 100_000)),
+        ({"a": ["ö"]}, '{"a": ["ö"]}'),
+        ({}, "{}"),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_arguments_are_what_the_model_wrote(given, text):
+    made = chat(messages=[HELLO, called(call(arguments=given)), result()]).request.prompts[0].messages[1]
+    assert made.tool_calls == (ToolCall("c1", "weather", text),)
+
+
+def test_arguments_may_be_missing():
+    bare = {"id": "c1", "function": {"name": "weather"}}
+    assert (
+        chat(messages=[called(bare), result()]).request.prompts[0].messages[0].tool_calls[0].arguments == ""
+    )
+
+
+def test_an_object_of_arguments_holds_finite_numbers():
+    body = json.dumps({"model": "m", "messages": [called(call(arguments={"a": 7}))]})
+    with pytest.raises(AntiphonError) as caught:
+        decode_chat(body.replace("7", "1e999").encode())
+    assert (caught.value.code, caught.value.param) == ("invalid_value", ARGUMENTS)
+
+
 def test_what_cannot_be_kept_is_left_out_and_named():
     parameters = {
         "type": "object",
         "properties": {"a": {"type": "array", "uniqueItems": True}, "b": {"pattern": "(?=x)", "maximun": 3}},
-        "not": {},
+        "not": {"pattern": "y"},
     }
     made = chat(tools=[tool(parameters=parameters)])
     where = "tools[0].function.parameters"
-    assert made.relaxed == tuple(f"{where}: {name}" for name in ("uniqueItems", "pattern", "maximun", "not"))
+    named = ("pattern", "maximun", "not", "uniqueItems")
+    assert made.relaxed == tuple(f"{where}: {name}" for name in named)
     (only,) = made.request.prompts[0].tools.tools
     assert only.parameters == parameters
     kept = {"type": "object", "properties": {"a": {"type": "array"}, "b": {}}}
@@ -117,10 +147,50 @@ def test_undeclared_arguments_are_made_only_where_the_schema_speaks_of_them(open
     assert only.schema == parameters
 
 
+EMPTY: tuple[dict[str, object] | None, ...] = (
+    None,
+    {},
+    {"type": "object"},
+    {"type": "object", "properties": {}},
+    {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "description": "None.",
+        "additionalProperties": False,
+    },
+)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("parameters", EMPTY)
+def test_a_tool_that_declares_no_properties_takes_none(parameters, strict):
+    (only,) = tools_of(tools=[tool(parameters=parameters, strict=strict)]).tools
+    assert only.schema["additionalProperties"] is False and only.schema["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        {"additionalProperties": True},
+        {"additionalProperties": {"type": "integer"}},
+        {"required": ["a"]},
+        {"minProperties": 1},
+        {"const": {"a": 1}},
+        {"allOf": [{}]},
+    ],
+)
+def test_a_schema_that_asks_for_properties_stays_open(opening):
+    for given in ({"type": "object"} | opening, {"type": "object", "properties": {}} | opening):
+        (only,) = tools_of(tools=[tool(parameters=given, strict=True)]).tools
+        assert only.schema == given
+
+
 def test_a_strict_schema_is_left_as_it_is():
-    made = chat(tools=[tool(parameters={"type": "object", "not": {}}, strict=True)])
+    given = {"type": "object", "not": {"type": "string"}}
+    made = chat(tools=[tool(parameters=given, strict=True)])
     assert made.relaxed == ()
-    assert made.request.prompts[0].tools.tools[0].schema == {"type": "object", "not": {}}
+    assert made.request.prompts[0].tools.tools[0].schema == given
 
 
 def test_tokenize_takes_tools_with_messages():
@@ -132,6 +202,8 @@ def test_tokenize_takes_tools_with_messages():
 DEEP: dict[str, object] = {}
 for _ in range(60):
     DEEP = {"type": "object", "properties": {"a": DEEP}}
+
+ARGUMENTS = "messages[0].tool_calls[0].function.arguments"
 
 WRONG = [
     ({"tools": {}}, "invalid_value", "tools"),
@@ -174,7 +246,7 @@ WRONG = [
     ),
     ({"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
     ({"function_call": {"name": "f"}}, "unsupported_parameter", "function_call"),
-    ({"messages": [called()]}, "missing_required_parameter", "messages[0].content"),
+    ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
     ({"messages": [HELLO | {"tool_calls": [call()]}]}, "invalid_value", "messages[0].tool_calls"),
     ({"messages": [HELLO | {"tool_call_id": "c"}]}, "invalid_value", "messages[0].tool_call_id"),
     ({"messages": [result()]}, "invalid_value", "messages[0].tool_call_id"),
@@ -183,34 +255,9 @@ WRONG = [
         "missing_required_parameter",
         "messages[1].tool_call_id",
     ),
-    (
-        {"messages": [called(call(arguments="{"))]},
-        "invalid_value",
-        "messages[0].tool_calls[0].function.arguments",
-    ),
-    (
-        {"messages": [called(call(arguments="[]"))]},
-        "invalid_value",
-        "messages[0].tool_calls[0].function.arguments",
-    ),
-    (
-        {"messages": [called(call(arguments='{"a": "\\ud800"}'))]},
-        "invalid_value",
-        "messages[0].tool_calls[0].function.arguments",
-    ),
-    (
-        {"messages": [called(call(arguments='{"a": NaN}'))]},
-        "invalid_value",
-        "messages[0].tool_calls[0].function.arguments",
-    ),
-    *(
-        (
-            {"messages": [called(call(arguments=arguments))]},
-            "invalid_value",
-            "messages[0].tool_calls[0].function.arguments",
-        )
-        for arguments in ('{"a": 1, "a": 2}', '{"a": 1e999}', '{"a": -1e999}', "", "[" * 100_000)
-    ),
+    ({"messages": [called(call(arguments=["a"]))]}, "invalid_value", ARGUMENTS),
+    ({"messages": [called(call(arguments=3))]}, "invalid_value", ARGUMENTS),
+    ({"messages": [called(call(arguments=DEEP))]}, "invalid_value", ARGUMENTS),
     ({"messages": [called(call(name="a b"))]}, "invalid_value", "messages[0].tool_calls[0].function.name"),
     ({"messages": [called(call(index=3))]}, "invalid_value", "messages[0].tool_calls[0].index"),
     (

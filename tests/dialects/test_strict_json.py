@@ -126,9 +126,9 @@ def test_brackets_inside_a_text_are_no_nodes(text):
 
 
 def test_a_text_that_never_ends_is_looked_at_once():
-    began = time.perf_counter()
+    began = time.process_time()
     assert "Unterminated" in refusal(b'{"a":"' + b'\\"[' * (1 << 20)).message
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,17 @@ def test_a_text_that_never_ends_is_looked_at_once():
     ids=["integers", "numbers", "lists", "text"],
 )
 def test_other_threads_run_while_a_large_body_is_read(body):
-    """The longest that another thread waits is a small part of a second."""
+    """The longest that another thread waits is a small part of a second, of this process's own time: what
+    others have of a busy machine does not count.
+    """
     longest, stop = 0.0, threading.Event()
 
     def watch():
         nonlocal longest
-        last = time.perf_counter()
+        last = time.process_time()
         while not stop.is_set():
             time.sleep(0.001)
-            now = time.perf_counter()
+            now = time.process_time()
             longest, last = max(longest, now - last), now
 
     watcher = threading.Thread(target=watch)

@@ -76,13 +76,12 @@ def test_nothing_stays_of_the_largest_texts_when_they_are_refused() -> None:
 
 
 def test_a_short_prompt_waits_for_no_long_one(server: Server) -> None:
-    def timed() -> float:
-        begun = time.monotonic()
-        assert sent(server, TEXT, SLOW) == 200
-        return time.monotonic() - begun
-
+    """One that waited for a long one would be answered after it: of several none could be answered before."""
     with server.client() as client, ThreadPoolExecutor(3) as threads:
-        long: list[Future[float]] = [threads.submit(timed) for _ in range(3)]
-        short = waits(client, lambda: client.post(TEXT, json=SHORT), lambda: any(one.done() for one in long))
-        first = min(one.result() for one in long)
-    assert short[-1] < first / 2, "it does not wait for even one of them"
+        long: list[Future[int]] = [threads.submit(sent, server, TEXT, SLOW) for _ in range(3)]
+        answered = 0
+        while not any(one.done() for one in long):
+            assert client.post(TEXT, json=SHORT).status_code == 200
+            answered += 1
+        assert [one.result() for one in long] == [200] * 3
+    assert answered > 3, "it does not wait for even one of them"

@@ -125,6 +125,21 @@ def test_without_a_budget_it_thinks_until_the_length_ends_it(client: httpx2.Clie
     assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"] == 20
 
 
+@pytest.mark.parametrize("words", ["What is two plus two?", "What is the weather in Bern?"])
+def test_calls_or_a_format_come_after_the_reasoning(client: httpx2.Client, words: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    fields: dict[str, Any] = {"thinking_token_budget": 6, "tools": [WEATHER], "response_format": form}
+    fields |= {"messages": [{"role": "user", "content": words}], "max_tokens": 120}
+    message = answer(client, **fields)["choices"][0]["message"]
+    joined, _, _ = streamed(client, **fields)
+    assert message["reasoning"] == joined["reasoning"]
+    assert (message["content"] or "") == joined.get("content", "")
+    if message["content"]:
+        assert json.loads(message["content"])["n"] <= 9 and "tool_calls" not in message
+    else:
+        assert message["tool_calls"]
+
+
 def test_a_forced_call_comes_after_the_reasoning(client: httpx2.Client) -> None:
     reply = answer(client, thinking_token_budget=6, tools=[WEATHER], tool_choice="required")
     choice = reply["choices"][0]
@@ -141,11 +156,16 @@ def test_no_effort_is_no_reasoning(client: httpx2.Client) -> None:
     assert kwargs == message
 
 
-def test_log_probabilities_are_those_of_the_answer(client: httpx2.Client) -> None:
-    reply = answer(client, thinking_token_budget=6, guided_regex="[a-c]{4}", logprobs=True, top_logprobs=2)
+def test_reasoning_has_log_probabilities_as_it_has_ids(client: httpx2.Client) -> None:
+    asked = {"thinking_token_budget": 6, "guided_regex": "[a-c]{4}", "return_token_ids": True}
+    reply = answer(client, **asked, logprobs=True, top_logprobs=2)
     choice = reply["choices"][0]
-    spelt = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
-    assert spelt.decode() == choice["message"]["content"]
+    *entries, _end = choice["logprobs"]["content"]
+    spelt = b"".join(bytes(entry["bytes"]) for entry in entries).decode()
+    thought, _, said = spelt.partition("</think>")
+    message = choice["message"]
+    assert (thought.strip(), said.strip()) == (message["reasoning"].strip(), message["content"])
+    assert len(choice["token_ids"]) == len(entries) + 1 == reply["usage"]["completion_tokens"]
 
 
 def test_what_is_not_shown_is_counted(client: httpx2.Client) -> None:

@@ -13,6 +13,7 @@ from antiphon.domain.scores import Scores
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.rendering.renderer import Renderer
+from antiphon.testing.streaming import open_stream
 from tests.engines.llama.test_engine import CANTOR
 
 PROMPT = RawPrompt("Once upon a time there was a fox who")
@@ -33,7 +34,7 @@ async def cantor() -> AsyncIterator[Renderer]:
 
 
 async def answer(engine: Renderer, request: GenerationRequest) -> Generation:
-    async with engine.stream(request, Context("scoring")) as events:
+    async with open_stream(engine, request, Context("scoring")) as events:
         return await collect(events)
 
 

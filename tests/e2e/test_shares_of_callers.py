@@ -8,8 +8,9 @@ import httpx2
 
 from tests.e2e.server import serving, wait_for
 
-LONGEST = {"model": "cantor", "prompt": "Hi", "max_tokens": 1900, "ignore_eos": True, "n": 6, "stream": True}
-SHORT = {"model": "cantor", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+LONGEST = {"model": "noise", "prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "n": 6, "stream": True}
+"""Takes half a minute, where a caller gives a place up after a second."""
+SHORT = {"model": "noise", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
 
 
 def key_of_a_project(admin: httpx2.Client, name: str) -> dict[str, str]:
@@ -19,10 +20,10 @@ def key_of_a_project(admin: httpx2.Client, name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {answer.json()['secret']}"}
 
 
-def test_another_caller_waits_for_no_answer_to_end(tmp_path: Path) -> None:
+def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     keys = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
-    with serving("--sequences", "4", env=keys) as server:
+    with serving("--model", str(noise), "--sequences", "4", env=keys) as server:
         operator = (home / "admin.key").read_text().strip()
         with server.client(headers={"authorization": f"Bearer {operator}"}) as admin:
             first, other = (key_of_a_project(admin, name) for name in ("first", "other"))

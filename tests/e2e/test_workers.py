@@ -53,6 +53,15 @@ class Operator:
         for line in made:
             wait_for(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 200, PATIENCE, "the key")  # noqa: B023
 
+    def wait_for_limits(self, made: list[Line]) -> None:
+        """Waits until every process knows the limits that were set so far, of which it takes nothing: changes
+        arrive in their order, so a process that holds another key to a later limit knows all before it."""
+        id_, secret = self.key()
+        self.limit(id_, "requests", 1)
+        self.knows(made, secret)
+        for line in made:
+            wait_for(lambda: line.say(key=secret, max_tokens=1)[0] == 429, PATIENCE, "the limit")  # noqa: B023
+
 
 @pytest.fixture
 def four(tmp_path: Path) -> Iterator[Operator]:
@@ -92,7 +101,7 @@ def test_four_processes_share_a_limit_exactly_and_a_revocation_holds_in_all_at_o
     four.limit(id_, "requests", 30)
     with lines(four.server) as made:
         four.knows(made, secret)
-        time.sleep(1.0)  # the limit's way into every process, which no request shows without taking of it
+        four.wait_for_limits(made)
         with ThreadPoolExecutor(8) as pool:
             begun = time.monotonic()
             asked = [pool.submit(ask, four.server, secret) for _ in range(60)]
@@ -128,7 +137,7 @@ def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator)
         four.knows(made, secret)
         first, second = made[:2]
         wait_for(lambda: four.client.get(LIMITS).json()["data"], PATIENCE, "the limit")
-        time.sleep(1.0)  # as above
+        four.wait_for_limits(made)
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
         first.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
         stream = first.connection.getresponse()
@@ -147,7 +156,7 @@ def test_a_killed_keeper_comes_back_and_knows_what_was_used_and_what_runs(four: 
     four.limit(id_, "concurrent", 2, None)
     with lines(four.server) as made:
         four.knows(made, secret)
-        time.sleep(1.0)  # as above
+        four.wait_for_limits(made)
         assert [line.say(key=secret)[0] for line in made] == [200] * 4
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
         running = line_to(four.server, made[0].process)
@@ -370,7 +379,7 @@ def test_at_the_end_what_does_not_finish_gets_an_error_event_from_every_process(
             took = time.monotonic() - begun
             for each in streams:
                 assert "shutting down" in each.result() and "[DONE]" not in each.result()
-        assert took < 1.0 + 5.0
+        assert took < 1.0 + 15.0
 
 
 def test_a_second_signal_ends_all_of_them_at_once() -> None:

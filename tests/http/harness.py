@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,15 +22,19 @@ from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.base import RequestSize, TokenEngine
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
+from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing.engine import ScriptedRequest
+from tests.rendering.support import prove_here
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -135,6 +140,9 @@ class LooseEngine(ScriptedEngine):
         super().__init__()
         self._loose = events
 
+    async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
+        return ScriptedRequest(RequestSize(5, 1000), partial(self.stream, request))
+
     @asynccontextmanager
     async def stream(
         self, request: GenerationRequest, context: Context
@@ -187,16 +195,27 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """A server with one model `m`, ended at once when the test is done."""
     made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or Answer())
-    models = Models((Model("m", made, 1_700_000_000),), Aliases(Fireworks.aliases))
+    models = Models((Model("m", (ModelRoute(made),), 1_700_000_000),), Aliases(Fireworks.aliases))
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
     metrics = Metrics()
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
-    report = chosen.unknown_fields == "report"
-    others = (Fireworks(report), Empower(report))
-    edge = Edge(pipeline, models, OpenAI(report), chosen, verifiers, metrics=metrics, others=others)
+    how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
+    others = (Fireworks(*how), Empower(*how))
+    edge = Edge(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
+
+
+@asynccontextmanager
+async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
+    """A server that renders for token engines, by their models' names; its scripted engine serves nobody."""
+    rendered = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
+    models = Models(tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered))
+    pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower())
+    edge = Edge(pipeline, models, OpenAI(), ServerSettings(), others=others)
+    async with serving_edge(edge) as (port, connections):
+        yield Served(port, ScriptedEngine(), edge, connections)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.edge import Edge
 from antiphon.pipeline.adapters import Adapters, Home
 from antiphon.pipeline.deployments import Deployments
@@ -109,7 +109,7 @@ async def lending(
     made = tokens or ScriptedTokenEngine()
     renderers = {name: Renderer(made, prove=unproved) for name in models}
     served = Models(
-        tuple(Model(name, renderer, 7) for name, renderer in renderers.items()),
+        tuple(Model(name, (ModelRoute(renderer),), 7) for name, renderer in renderers.items()),
         Aliases(aliases or {}, Fireworks.aliases),
     )
     metrics, clock = Metrics(), FakeClock()

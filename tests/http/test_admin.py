@@ -285,7 +285,7 @@ async def test_a_confined_key_is_told_of_no_other_model(server):
     for name in ("nope", "m", "accounts/fireworks/models/m"):
         said = (await server.asked(narrow, CHAT, HELLO | {"model": name})).error["message"]
         assert "has: m" not in said
-        assert f"model {name}" in said or repr(name) in said
+        assert f"model {name}" in said or f"`{name}`" in said
 
 
 async def test_a_database_that_does_not_answer_is_a_503_that_tells_nothing_of_it(

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from antiphon.auth.base import REFUSAL
 from antiphon.http.authenticate import PUBLIC
 from tests.http.harness import CHAT, HELLO, KEY, request_bytes, serving
 
@@ -87,9 +88,7 @@ async def test_any_other_key_is_refused_alike_on_every_carrier(keyed, key):
     for name, value in (("authorization", f"Bearer {key}"), ("x-api-key", key), ("api-key", key)):
         reply = await keyed.ask(CHAT, HELLO, headers={name: value})
         assert (reply.status, reply.error["code"]) == (401, "invalid_api_key")
-        assert (
-            reply.error["message"] == "no valid API key; send the key in the header Authorization: Bearer KEY"
-        )
+        assert reply.error["message"] == REFUSAL
     assert keyed.engine.streams == []
 
 
@@ -134,10 +133,6 @@ async def test_a_key_in_the_address_is_no_carrier(keyed, query):
 
 HOST = b"host: localhost\r\n"
 RAW = {
-    "a host with a path": b"GET /v1/models HTTP/1.1\r\nhost: x/health?\r\n\r\n",
-    "a host with a fragment": b"GET /v1/models HTTP/1.1\r\nhost: a/health#\r\n\r\n",
-    "a host with a query": b"GET /v1/models HTTP/1.1\r\nhost: localhost/docs?x=\r\n\r\n",
-    "a host with userinfo": b"GET /v1/models HTTP/1.1\r\nhost: localhost/health@x\r\n\r\n",
     "an absolute target": b"GET http://localhost/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "an absolute target to health": b"GET http://x/health/../v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "a double slash": b"GET //v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
@@ -185,6 +180,10 @@ async def test_no_spelling_gets_around_the_key(keyed, request_text):
     "request_text",
     [
         b"GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: x/health?\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: a/health#\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: localhost/docs?x=\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: localhost/health@x\r\n\r\n",
         b"CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET /v1/m\xffdels HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET /v1/models HTTP/1.1\r\nhost: a\r\n x: folded\r\n\r\n",
@@ -194,7 +193,7 @@ async def test_no_spelling_gets_around_the_key(keyed, request_text):
         b"GET * HTTP/1.1\r\nhost: a\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     ],
-    ids=range(9),
+    ids=range(13),
 )
 async def test_what_is_hardly_http_is_a_400_or_a_401_in_the_envelope(keyed, request_text):
     reply = await keyed.raw(request_text)

@@ -7,11 +7,11 @@ import pytest
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.base import Description
 from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied
-from antiphon.http.app import create_app, route_table
+from antiphon.http.app import route_table
+from antiphon.http.application import RouteLabels
 from antiphon.http.edge import Edge, lies_under
-from antiphon.http.metrics import Count
 from antiphon.http.openapi import document
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
@@ -43,6 +43,9 @@ class Flat:
     def error(self, error):
         return json.dumps({"flat": error.code}).encode()
 
+    def fields(self):
+        return frozenset()
+
     def describe(self):
         shape = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/FlatError"}}}}
         answers = {"responses": {"200": shape}, "summary": "Chat"}
@@ -50,7 +53,7 @@ class Flat:
 
 
 def edge_with(engine=None, key=None, **settings):
-    models = Models((Model("m", engine or ScriptedEngine(), 7),))
+    models = Models((Model("m", (ModelRoute(engine or ScriptedEngine()),), 7),))
     verifiers = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), 0.0)
     return Edge(pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(Flat(),))
@@ -128,8 +131,8 @@ async def test_the_document_has_each_dialects_paths_with_its_own_errors():
 
 def test_metrics_know_the_routes_of_all():
     edge = edge_with()
-    count = Count(create_app(edge), edge, route_table(edge))
-    assert [count.route(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
+    labels = RouteLabels(route.path for route in route_table(edge))
+    assert [labels.find(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
 
 
 def test_a_prefix_ends_where_a_segment_does():

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.edge import Edge
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
@@ -41,7 +41,9 @@ class Serving:
 @asynccontextmanager
 async def serving(script: EmbeddingScript = PLAIN, **settings: Any) -> AsyncIterator[Serving]:
     engine, generating = ScriptedEmbeddingEngine(script), ScriptedEngine()
-    models = Models((Model("e", Renderer(engine), 1), Model("m", generating, 1)))
+    models = Models(
+        (Model("e", (ModelRoute(Renderer(engine)),), 1), Model("m", (ModelRoute(generating),), 1))
+    )
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
     dialect = OpenAI(chosen.unknown_fields == "report")
     edge = Edge(Pipeline(models, Metrics(), restart_patience=0.0), models, dialect, chosen)
@@ -118,7 +120,7 @@ async def test_a_caller_that_leaves_ends_the_work() -> None:
 
 
 async def test_a_request_that_takes_too_long_is_ended() -> None:
-    async with serving(EmbeddingScript(hold=asyncio.Event()), request_timeout=0.1) as at:
+    async with serving(EmbeddingScript(hold=asyncio.Event()), request_timeout=0.5) as at:
         reply = await at.ask(ASKED)
         assert (reply.status, reply.error["code"]) == (504, "deadline_exceeded")
         assert at.engine.ended == 1

@@ -15,7 +15,7 @@ from antiphon.store.base import By, KeptKey
 from tests.http.harness import CHAT, HELLO, KEY
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
-SENTENCE = "no valid API key; send the key in the header Authorization: Bearer KEY"
+SENTENCE = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
 INJECTIONS = (
     "' OR (SELECT pg_sleep(8)) IS NOT NULL --",
     "' OR '1'='1",

@@ -1,7 +1,6 @@
 """What arrives slowly, without end, or too large is refused in time and in the envelope."""
 
 import asyncio
-import contextlib
 import json
 import os
 from typing import Any
@@ -235,30 +234,33 @@ async def test_trailers_change_nothing_of_a_request(served):
         assert (await line.reply()).status == 200
 
 
+INTRUSIONS = {"malformed": b"NO HTTP\r\n\r\n", "endless": b"GET / HTTP/1.1\r\nx: " + b"a" * 400_000}
+
+
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "intrusion", [b"NO HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"a" * 400_000], ids=["malformed", "endless"]
-)
-async def test_what_is_no_request_behind_a_running_one_ends_it(caplog, stream, intrusion):
-    """Nothing is written into the middle of an answer, and nobody works on for a connection that is gone."""
-    async with serving(Answer(pace=0.01, endless=True)) as server, server.line() as line:
+@pytest.mark.parametrize("intrusion", INTRUSIONS.values(), ids=INTRUSIONS)
+async def test_what_is_no_request_waits_for_the_running_one(caplog, stream, intrusion):
+    """Nothing is written into the middle of an answer."""
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate)) as server, server.line() as line:
         await line.send(request_bytes(CHAT, HELLO | {"stream": stream}))
-        if stream:
-            await line.until(b"data: ")
         await running(server)
         await line.send(intrusion)
+        await line.send(intrusion)
+        gate.set()
+        assert b"Hello" in (await line.reply()).body
+        assert (await line.reply()).status in (400, 431)
+        assert await line.rest() == b""
+    assert "internal_error" not in caplog.text
+
+
+@pytest.mark.parametrize("intrusion", INTRUSIONS.values(), ids=INTRUSIONS)
+async def test_a_client_that_leaves_behind_what_is_no_request_is_seen(intrusion):
+    async with serving(Answer(pace=0.01, endless=True)) as server, server.line() as line:
+        await line.send(request_bytes(CHAT, HELLO) + intrusion)
+        await running(server)
+        line.drop()
         await gone(server.edge.ongoing)
-        said = await heard(line)
-    assert (b"HTTP/1.1 4" in said) is not stream and "internal_error" not in caplog.text
-
-
-async def heard(line):
-    """What still comes, however the connection ends."""
-    said = b""
-    with contextlib.suppress(ConnectionError):
-        while part := await line.reader.read(1 << 16):
-            said += part
-    return said
 
 
 async def running(server):

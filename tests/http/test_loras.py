@@ -448,8 +448,8 @@ async def test_a_key_for_some_models_is_told_of_no_others_and_changes_none(tmp_p
         assert (told["status"], told["param"]) == (403, "name")
         for more, status, said in (
             ({}, 400, "models that take adapters: m"),
-            ({"base_model_name": "n"}, 404, "the model 'n' does not exist"),
-            ({"base_model_name": "mine0"}, 404, "this server has: m, mine, mine2"),
+            ({"base_model_name": "n"}, 404, "do not have access to it."),
+            ({"base_model_name": "mine0"}, 404, "This server has: m, mine, mine2."),
         ):
             told = await caller.refused(name="mine3", **more)
             assert (told["status"], told["param"]) == (status, "base_model_name"), told

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,15 +12,16 @@ from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.load import Histogram, Load
 from antiphon.engines.base import EngineState
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
 from antiphon.http.edge import Edge
-from antiphon.http.metrics import observed
+from antiphon.http.metrics import observed, own_series
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.testing import ScriptedEngine
-from tests.http.harness import CHAT, HELLO, KEY, Served, serving_edge
+from antiphon.telemetry.sheets import Sheets
+from antiphon.testing import Answer, ScriptedEngine
+from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
 
 CANARY = "canary-prompt-7d1c"
 LOAD = Load(queued=2, running=3, cells=100, first_token_seconds=Histogram((1,) + (0,) * 16, 0.0005))
@@ -40,7 +43,7 @@ class Observed(ScriptedEngine):
 
 
 def models_of(**engines):
-    return Models(tuple(Model(name, engine, 7) for name, engine in engines.items()))
+    return Models(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
 
 
 @pytest.fixture
@@ -135,3 +138,38 @@ async def test_names_that_callers_make_up_are_no_labels(counted):
     assert "made/up" not in text and "made-up" not in text
     # new since: the counter and the buckets of the chat route and of this one
     assert len(found) - before <= 2 * (1 + 19)
+
+
+async def test_the_load_is_the_generations_that_run_or_wait():
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate)) as served:
+        assert (await served.ask("/load")).json() == {"server_load": 0}
+        async with asyncio.TaskGroup() as group:
+            for stream in (False, True):
+                group.create_task(served.ask(CHAT, HELLO | {"stream": stream}))
+            while len(served.engine.streams) < 2:
+                await asyncio.sleep(0.002)
+            assert (await served.ask("/load")).json() == {"server_load": 2}
+            gate.set()
+        assert (await served.ask("/load")).json() == {"server_load": 0}
+
+
+async def test_the_load_is_that_of_all_processes(tmp_path):
+    gate = asyncio.Event()
+    async with serving(Answer(gate=gate)) as busy, serving() as idle:
+        edges = [
+            replace(each.edge, sheets=Sheets(tmp_path, partial(own_series, each.edge)))
+            for each in (busy, idle)
+        ]
+        async with serving_edge(edges[0]) as (port, _), serving_edge(edges[1]) as (other, _):
+            first, second = (replace(busy, port=each) for each in (port, other))
+            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+                group.create_task(first.ask(CHAT, HELLO))
+                while (await second.ask("/load")).json() != {"server_load": 1}:
+                    await asyncio.sleep(0.02)
+                gate.set()
+                while (await second.ask("/load")).json() != {"server_load": 0}:
+                    await asyncio.sleep(0.02)
+        for edge in edges:
+            assert edge.sheets is not None
+            edge.sheets.close()

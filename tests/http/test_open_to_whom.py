@@ -52,6 +52,21 @@ async def test_the_numbers_are_for_the_operator_alone(server):
         assert (await server.asked(token, "/metrics")).status == 200
 
 
+async def test_version_load_and_tokenizer_are_for_whoever_may_read(server):
+    paths = ("/version", "/load", "/tokenizer_info", "/tokenizer_info?model=m")
+    _, person = await server.person(Role.MEMBER)
+    other = await server.token(KeyKind.SERVICE, project="default", grant=Grant(("other",), None))
+    confined = await server.token(KeyKind.SERVICE, project="default", grant=Grant(None, ("/v1/*",)))
+    for path in paths:
+        for token in (server.admin, KEY, person):
+            assert (await server.asked(token, path)).status == 200, path
+        assert (await server.ask(path)).status == 401
+        assert (await server.ask(f"{path.partition('?')[0]}?api_key={KEY}")).status == 401
+        assert (await server.asked(confined, path)).status == 403
+    assert (await server.asked(other, "/tokenizer_info?model=m")).status == 403
+    assert (await server.asked(other, "/tokenizer_info")).status == 400
+
+
 async def test_an_operators_key_that_is_confined_reads_or_changes_nothing_else(server):
     for patterns, fine, refused in (
         (("/metrics",), "/metrics", (f"{ROOT}/keys", "/v1/models", "/openapi.json")),

@@ -150,3 +150,43 @@ async def test_what_is_no_request_in_a_crowd_ends_it():
             statuses.append((await line.reply()).status)
         assert statuses[-1] == 400 and len(statuses) <= 31
         assert await line.rest() == b""
+
+
+BAD = {
+    "no request": b"NO HTTP\r\n\r\n",
+    "bytes": b"\x00\x01\x02",
+    "another version": b"GET / HTTP/9.9\r\n\r\n",
+    "no header": b"GET /health HTTP/1.1\r\nno header\r\n\r\n",
+    "no chunk": request_bytes(TEXT, b"", headers=CHUNKED) + b"zz\r\n",
+    "large headers": request_bytes("/health", headers={"x": "y" * 70_000}),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "status"), [(bad, 431 if len(bad) > 9999 else 400) for bad in BAD.values()], ids=BAD
+)
+async def test_requests_before_bad_bytes_are_answered(served, bad, status, stream):
+    async with served.line() as line:
+        await line.send(request_bytes(CHAT, HELLO | {"stream": stream}) + request_bytes("/health") + bad)
+        assert b"Hello" in (await line.reply()).body
+        assert (await line.reply()).json() == {"status": "ok"}
+        refused = await line.reply()
+        assert (refused.status, refused.headers["connection"]) == (status, "close")
+        assert refused.error["type"] == "invalid_request_error"
+        assert await line.rest() == b""
+    assert len(served.engine.streams) == 1
+
+
+async def test_what_follows_the_last_request_of_a_connection_is_not_answered(served):
+    async with served.line() as line:
+        await line.send(request_bytes(CHAT, HELLO, headers={"connection": "close"}) + BAD["no request"])
+        assert (await line.reply()).status == 200
+        assert await line.rest() == b""
+
+
+async def test_a_body_that_breaks_off_ends_its_own_request_at_once(served):
+    async with served.line() as line:
+        await line.send(BAD["no chunk"])
+        assert (await line.reply()).status == 400 and await line.rest() == b""
+    assert served.engine.streams == []

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.base import EngineState
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
 from antiphon.http.app import route_table
 from antiphon.http.edge import Edge
@@ -28,7 +28,7 @@ from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Served, request_bytes,
 async def two():
     """A server with two models, the second of which is restarting; the engine's name tells its model."""
     engines = {"a": ScriptedEngine(), "org/b": ScriptedEngine(state=EngineState.RESTARTING)}
-    models = Models(tuple(Model(name, engine, 7) for name, engine in engines.items()))
+    models = Models(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
     edge = Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
     async with serving_edge(edge) as (port, connections):
         yield Served(port, engines["org/b"], edge, connections)
@@ -139,14 +139,14 @@ async def test_an_engine_that_shows_no_tokens_says_so():
     class Mute:
         def __init__(self):
             scripted = ScriptedEngine()
-            self.stream, self.profile, self.state, self.aclose = (
-                scripted.stream,
+            self.prepare, self.profile, self.state, self.aclose = (
+                scripted.prepare,
                 scripted.profile,
                 scripted.state,
                 scripted.aclose,
             )
 
-    models = Models((Model("m", Mute(), 1),))
+    models = Models((Model("m", (ModelRoute(Mute()),), 1),))
     edge = Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
     async with serving_edge(edge) as (port, connections):
         reply = await Served(port, ScriptedEngine(), edge, connections).ask("/tokenize", {"prompt": "a"})
@@ -154,10 +154,11 @@ async def test_an_engine_that_shows_no_tokens_says_so():
 
 
 async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
-    ended = asyncio.Event()
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     class Slow(ScriptedEngine):
         async def encode(self, prompt, actor=LOCAL_ANONYMOUS):
+            begun.set()
             try:
                 await asyncio.sleep(3600)
             finally:
@@ -165,9 +166,9 @@ async def test_a_client_that_leaves_while_tokenizing_ends_the_work():
 
     async with serving(Slow()) as server, server.line() as line:
         await line.send(request_bytes("/tokenize", {"prompt": "a"}))
-        await asyncio.sleep(0.1)
-        line.drop()
         async with asyncio.timeout(10):
+            await begun.wait()
+            line.drop()
             await ended.wait()
 
 

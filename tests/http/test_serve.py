@@ -6,7 +6,7 @@ import signal
 import socket
 
 from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server, serve
@@ -19,7 +19,7 @@ from tests.http.harness import CHAT, HELLO, Line, request_bytes
 
 def edge_over(answer, drain):
     engine = ScriptedEngine(answer)
-    models = Models((Model("m", engine, 1),))
+    models = Models((Model("m", (ModelRoute(engine),), 1),))
     settings = ServerSettings(drain_timeout=drain)
     return engine, Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), settings)
 
@@ -51,8 +51,10 @@ async def test_a_running_answer_may_finish_while_the_server_drains():
             while not engine.streams:
                 await asyncio.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0.4)
-            assert not running.done() and await refused(port)
+            async with asyncio.timeout(10):
+                while not await refused(port):
+                    await asyncio.sleep(0.01)
+            assert not running.done()
             gate.set()
             assert b"[DONE]" in await line.rest()
             line.drop()

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
 from antiphon.domain.events import Started
 from antiphon.errors import EngineDied
-from antiphon.http.sse import HIGH_WATER, Outbox
+from antiphon.http.connection import Connection
+from antiphon.http.sse import HIGH_WATER, EventWriter, Pace
 from antiphon.testing import Answer, ScriptedEngine
 from antiphon.testing.engine import Ending
 from tests.http.harness import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
@@ -192,11 +194,12 @@ async def test_a_client_that_does_not_read_holds_the_engine_back_and_is_cut():
             await loop.sock_connect(sock, ("127.0.0.1", server.port))
             await loop.sock_sendall(sock, request_bytes(CHAT, STREAM | {"max_tokens": 2_000}))
             await until_streaming(server)
-            await asyncio.sleep(0.25)
             (record,) = server.engine.streams
-            held = record.events
-            await asyncio.sleep(0.1)
-            assert record.events == held, "the engine is not read while the client does not read"
+            held = -1
+            async with asyncio.timeout(10):  # the engine is not read while the client does not read
+                while held != record.events:
+                    held = record.events
+                    await asyncio.sleep(0.1)
             assert held * 60_000 < 40 * HIGH_WATER + 8_000_000, "what waits is bounded"
             await gone(server.connections)
             async with asyncio.timeout(10):
@@ -217,15 +220,67 @@ async def test_a_slow_reader_does_not_disturb_a_fast_one():
             assert (await server.ask(CHAT, STREAM)).status == 200
 
 
-async def test_an_outbox_holds_its_maker_back_until_it_is_emptied():
-    outbox = Outbox()
-    await outbox.put(b"a")
+class Paused:
+    """A connection whose client does not read until `resume`."""
+
+    def __init__(self) -> None:
+        self.write_paused = False
+        self._reads = asyncio.Event()
+
+    def pause(self) -> None:
+        self.write_paused = True
+        self._reads.clear()
+
+    def resume(self) -> None:
+        self.write_paused = False
+        self._reads.set()
+
+    async def drain(self) -> None:
+        await self._reads.wait()
+
+    def resume_reading(self) -> None:
+        """It reads all the time."""
+
+
+def writing(flow: Any) -> tuple[EventWriter, list[Any], list[str]]:
+    sent: list[Any] = []
+    aborted: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", message["type"]))
+
+    connection = Connection(lambda: aborted.append("aborted"), 0.0, flow)
+    return EventWriter(send, connection, Pace(30.0, 0.01), list), sent, aborted
+
+
+async def test_what_is_put_in_one_turn_is_written_at_once():
+    writer, sent, _ = writing(Paused())
+    await writer.put(b"a")
+    await writer.put(b"b")
+    assert sent == [] and not writer.begun
+    await asyncio.sleep(0)
+    assert sent == ["http.response.start", b"ab"]
+    await writer.close(b"c")
+    assert sent[2:] == [b"c"]
+
+
+async def test_a_maker_waits_while_its_client_does_not_read():
+    flow = Paused()
+    writer, sent, aborted = writing(flow)
+    flow.pause()
     async with asyncio.TaskGroup() as group:
-        full = group.create_task(outbox.put(b"b" * (HIGH_WATER + 1)))
-        await asyncio.sleep(0)
-        assert not full.done()
-        assert outbox.take() == b"a" + b"b" * (HIGH_WATER + 1)
-        await full
-    outbox.close(b"c")
-    await outbox.stirred()
-    assert outbox.closed and outbox.take() == b"c"
+        waiting = group.create_task(writer.put(b"a"))
+        while not aborted:
+            await asyncio.sleep(0.001)
+        assert not waiting.done() and sent == []
+        flow.resume()
+    await writer.close(b"b")
+    assert sent[0] == "http.response.start" and b"".join(sent[1:]) == b"ab"
+
+
+async def test_a_maker_that_never_waits_is_written_in_pieces():
+    writer, sent, _ = writing(Paused())
+    for _ in range(4):
+        await writer.put(b"x" * HIGH_WATER)
+    assert [len(part) for part in sent[1:]] == [2 * HIGH_WATER, 2 * HIGH_WATER]
+    writer.abandon()

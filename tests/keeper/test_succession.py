@@ -104,7 +104,7 @@ async def test_what_is_asked_and_settled_at_the_handover_itself_counts_once(proc
     old = await processes.begun()
     new = await processes.begun()
     many = limit(10**6, Measure.OUTPUT_TOKENS, Window.DAY)
-    used = 0
+    used, under_way = 0, asyncio.Event()
 
     async def asking(name: int) -> int:
         """One request after the other, each of which reserves two and uses one."""
@@ -116,11 +116,13 @@ async def test_what_is_asked_and_settled_at_the_handover_itself_counts_once(proc
             await asyncio.sleep(0)
             new.settle(claim, tokens(1))
             made += 1
+            if made == 100:
+                under_way.set()
         return made
 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(asking(name)) for name in range(3)]
-        await asyncio.sleep(0.02)
+        await under_way.wait()
         await processes.end(old)
     used = sum(task.result() for task in asked)
     assert new.counts and used == 900

@@ -25,8 +25,8 @@ async def test_a_minute_admits_its_limit_and_says_when_it_admits_more(limiter, c
     with pytest.raises(RateLimited) as refused:
         await limiter.reserve("d", [three], ONE)
     assert str(refused.value) == (
-        "the limit of 3 requests per minute for the key key_1 has no room for 1 request more; "
-        "try again in 31 s"
+        "Rate limit reached for the key key_1: the limit of 3 requests per minute has no room for 1 request "
+        "more. Please try again in 31s."
     )
     wait = refused.value.retry_after
     assert wait is not None and 30 < wait <= 30.06
@@ -109,7 +109,7 @@ async def test_requests_at_once_count_while_they_run(limiter, clock):
     for claim in "ab":
         await limiter.reserve(claim, [two], ONE)
     clock.advance(20)
-    with pytest.raises(RateLimited, match="2 requests at once for the key key_1") as refused:
+    with pytest.raises(RateLimited, match="for the key key_1: the limit of 2 requests at once ") as refused:
         await limiter.reserve("c", [two], ONE)
     assert refused.value.retry_after == 1.0
     await ended(limiter, "a", ONE)
@@ -131,8 +131,8 @@ async def test_a_budget_resets_with_its_period(limiter, clock, window, hours, en
     with pytest.raises(BudgetExceeded) as refused:
         await limiter.reserve("b", [budget], tokens(2))
     assert str(refused.value) == (
-        f"the budget of 100 output tokens per {window} for the key key_1 has no room for 2 output tokens "
-        f"more; it resets at {ends} UTC"
+        f"You exceeded your current quota: the budget of 100 output tokens per {window} for the key key_1 "
+        f"has no room for 2 output tokens more. It resets at {ends} UTC."
     )
     assert refused.value.retry_after == pytest.approx(1)
     clock.advance(1)

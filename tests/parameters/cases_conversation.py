@@ -12,6 +12,7 @@ from tests.parameters.spots import (
     FUNCTION,
     MESSAGES,
     PART,
+    REFUSAL,
     TOOL,
     USER,
     WEATHER,
@@ -116,7 +117,17 @@ def a_part_is_read(one: Answer, other: Answer) -> None:
     assert one.text != other.text
 
 
+SILENT: Any = [USER, {"role": "assistant", "content": None}]
+
+
+@case(MESSAGES, "refusal", {"messages": SILENT}, OUT, "I will not say that.")
+@case(REFUSAL, "refusal", {}, "No.", "I will not say that.")
+def the_model_sees_that_it_refused(short: Answer, long: Answer) -> None:
+    assert long.usage["prompt_tokens"] > short.usage["prompt_tokens"] + 2
+
+
 @case(PART, "type", {}, "text", "video")
+@case(REFUSAL, "type", {}, "refusal", "video")
 @case(TOOL, "type", {}, "function", "custom")
 @case(CALL, "type", {}, "function", "custom")
 def other_types_are_refused(taken: Answer, refused: Answer) -> None:

@@ -62,6 +62,44 @@ def the_last_tokens_of_the_prompt_are_used(whole: Answer, cut: Answer) -> None:
     assert prompt(cut) == prompt(whole)[-3:]
 
 
+@case(
+    GENERATING,
+    "truncation_side",
+    {"return_token_ids": True, "truncate_prompt_tokens": 3},
+    OUT,
+    "left",
+    "right",
+)
+def the_first_or_the_last_tokens_are_kept(plain: Answer, left: Answer, right: Answer) -> None:
+    def prompt(answer: Answer) -> list[int]:
+        found: list[int] = answer.json.get("prompt_token_ids") or answer.choices[0]["prompt_token_ids"]
+        return found
+
+    assert prompt(plain) == prompt(left) != prompt(right)
+    assert [len(prompt(each)) for each in (left, right)] == [3, 3]
+
+
+@case(TEXTS, "logprob_token_ids", {"logprobs": 2, "return_tokens_as_token_ids": True}, OUT, [7], [300, 7])
+def the_wanted_tokens_stand_beside_each(likeliest: Answer, one: Answer, two: Answer) -> None:
+    rows = [each.choices[0]["logprobs"]["top_logprobs"] for each in (likeliest, one, two)]
+    assert all("token_id:7" not in row for row in rows[0])
+    assert all("token_id:7" in row and len(row) <= 2 for row in rows[1])
+    assert all({"token_id:7", "token_id:300"} <= set(row) and len(row) <= 3 for row in rows[2])
+
+
+@case(CHATS, "logprob_token_ids", {"logprobs": True, "return_tokens_as_token_ids": True}, OUT, [7], [300, 7])
+def the_wanted_tokens_stand_beside_each_entry(none: Answer, one: Answer, two: Answer) -> None:
+    rows = [
+        [
+            [other["token"] for other in entry["top_logprobs"]]
+            for entry in each.choices[0]["logprobs"]["content"]
+        ]
+        for each in (none, one, two)
+    ]
+    assert not any(rows[0]) and all(row[1:] == ["token_id:7"] for row in rows[1])
+    assert all(row[1:] == ["token_id:300", "token_id:7"] for row in rows[2])
+
+
 @case(CHATS, "best_of", STORY | {"temperature": 2, "seed": 2, "logprobs": True}, OUT, 6)
 def the_likeliest_answer_is_given(first: Answer, best: Answer) -> None:
     def mean(answer: Answer) -> float:

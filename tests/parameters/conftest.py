@@ -3,8 +3,8 @@
 import asyncio
 import shutil
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +14,8 @@ import uvloop
 
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Context
-from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.base import TokenEvent, TokenRequest
+from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
 from tests.e2e.encoder import write_encoder
@@ -91,12 +90,8 @@ class Recorded(ScriptedEngine):
         super().__init__()
         self._renderer = renderer
 
-    @asynccontextmanager
-    async def stream(
-        self, request: GenerationRequest, context: Context
-    ) -> AsyncGenerator[AsyncIterator[Event], None]:
-        async with self._renderer.stream(request, context) as events:
-            yield events
+    async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
+        return await self._renderer.prepare(request, context)
 
 
 class Keeping(ScriptedTokenEngine):

@@ -82,6 +82,13 @@ PART = openai(
     TALK | {"messages": [{"role": "user", "content": [{"type": "text", "text": "Who are you?"}]}]},
     ("messages", -1, "content", 0),
 )
+REFUSAL = openai(
+    Place.REFUSAL,
+    "/v1/chat/completions",
+    TALK
+    | {"messages": [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]},
+    ("messages", 1, "content", 0),
+)
 TOOL = openai(Place.TOOL, "/v1/chat/completions", TOOLED, ("tools", 0))
 FUNCTION = openai(Place.FUNCTION, "/v1/chat/completions", TOOLED, ("tools", 0, "function"))
 CALL = openai(
@@ -131,6 +138,6 @@ TEXTS = (*TEXT, *FIREWORKS_TEXT)
 GENERATING = (*CHATS, *TEXTS)
 MESSAGES = MESSAGE
 SPOTS = (
-    *GENERATING, *MESSAGES, *PART, *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
+    *GENERATING, *MESSAGES, *PART, *REFUSAL, *TOOL, *FUNCTION, *CALL, *CALLED_FUNCTION, *STREAM, *EMBEDDINGS,
     *TOKENIZE, *APPLY, *DETOKENIZE, *LOAD, *UNLOAD, *DEPLOY,
 )  # fmt: skip

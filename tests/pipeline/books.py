@@ -1,12 +1,15 @@
 """Accounting for tests: the exact limiter of one process, and a ledger in memory."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from antiphon.domain.context import Context
+from antiphon.domain.embedding import Embeddings
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Subject, Window
 from antiphon.domain.prices import Price
+from antiphon.engines.base import RequestSize
 from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter
 from antiphon.limits.local import LocalLimiter
@@ -16,6 +19,17 @@ from antiphon.testing import FakeClock
 
 PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)
 """One nano-unit for a token of the prompt, ten for one of the output."""
+
+
+@dataclass
+class ScriptedEmbedding:
+    """`PreparedEmbedding` of a given size, whose vectors `make` makes."""
+
+    make: Callable[[Context], Awaitable[Embeddings]]
+    size: RequestSize = field(default_factory=lambda: RequestSize(7, 0))
+
+    async def embed(self, context: Context) -> Embeddings:
+        return await self.make(context)
 
 
 @dataclass

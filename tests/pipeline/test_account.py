@@ -19,7 +19,7 @@ from antiphon.domain.ledger import ABORTED
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.usage import Usage, UsageSource
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import (
     AntiphonError,
     BudgetExceeded,
@@ -37,7 +37,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
 from tests.http.harness import LooseEngine
-from tests.pipeline.books import PRICE, Books, limit
+from tests.pipeline.books import PRICE, Books, ScriptedEmbedding, limit
 
 PROMPT = RawPrompt("hello")
 """Five tokens."""
@@ -54,7 +54,7 @@ class Bench:
         self.books = books
         self.engine = answer if isinstance(answer, ScriptedEngine) else ScriptedEngine(answer)
         self.metrics = Metrics()
-        model = Model("m", self.engine, 1, kind="scripted")
+        model = Model("m", (ModelRoute(self.engine, "scripted"),), 1)
         self.pipeline = Pipeline(Models((model,)), self.metrics, 5.0, books.accounting)
         self.context = Context("req-1", clock=books.clock)
 
@@ -256,9 +256,9 @@ async def test_who_was_refused_lately_is_refused_before_its_prompt_is_looked_at(
     at = Bench(Books(limit(amount=1)))
     await at.run()
     await at.refused(RateLimited)
-    assert len(at.engine.streams) == 2
+    assert at.engine.prepared == 2
     await at.refused(RateLimited)
-    assert len(at.engine.streams) == 2 and await at.books.used() == [1]
+    assert at.engine.prepared == 2 and await at.books.used() == [1]
     at.books.clock.advance(61)
     await at.run()
     assert at.books.limiter.calls[-2:] == ["reserve", "settle"]
@@ -323,36 +323,17 @@ async def test_the_intent_is_written_before_the_engine_gives_anything_and_the_en
     books = Books()
 
     async def events() -> AsyncIterator[Event]:
-        await at.engine_context.sizing.sized(5, 10)
         assert len(books.ledger.intents) == 1
         yield Started(5)
         yield TextDelta(0, "a", 1)
         yield Finished(0, FinishReason.STOP)
         yield Usage(5, 1)
 
-    class Told(LooseEngine):
-        def stream(self, request: GenerationRequest, context: Context) -> Any:
-            at.engine_context = context
-            return super().stream(request, context)
-
-    at: Any = Bench(books, Told(events))  # type: ignore[arg-type]
+    at = Bench(books, LooseEngine(events))  # type: ignore[arg-type]
     async with at.stream() as told:
         async for event in told:
             assert not books.ledger.entries or isinstance(event, Usage)
         assert books.ledger.entry.status == "ok"
-
-
-async def test_an_engine_that_does_not_say_how_much_it_takes_is_admitted_at_its_first_event():
-    async def events() -> AsyncIterator[Event]:
-        yield Started(5)
-        for _ in range(12):
-            yield TextDelta(0, "a", 1)
-        yield Finished(0, FinishReason.STOP)
-        yield Usage(5, 12)
-
-    at = Bench(Books(limit(Measure.OUTPUT_TOKENS, 30)), LooseEngine(events))  # type: ignore[arg-type]
-    await at.run()
-    assert at.books.ledger.entry.output_tokens == 12 and await at.books.used() == [12]
 
 
 # --- however it ends ----------------------------------------------------------------------------------------
@@ -423,6 +404,19 @@ async def test_a_request_that_is_tried_again_is_one_entry_and_reserves_once():
     assert await at.books.used() == [1, 5, 3, 35, 0]
 
 
+async def test_a_later_route_extends_what_was_reserved_at_its_price():
+    dear = replace(PRICE, id="price-2", models="dear/m", input=3_000_000, output=30_000_000)
+    at = Bench(Books(*EVERYTHING, prices=(PRICE, dear)))
+    lost = ScriptedEngine(Answer(error=EngineUnavailable("gone")))
+    routes = (ModelRoute(lost, "llama"), ModelRoute(at.engine, "vendor", "dear/m"))
+    at.pipeline = replace(at.pipeline, models=Models((Model("m", routes, 1),)))
+    await at.run()
+    entry = at.books.ledger.entry
+    assert at.books.limiter.taken == [Amounts(1, 5, 10, 105), Amounts(0, 0, 0, 2 * 105)]
+    assert (entry.model, entry.engine, entry.price, entry.attempts) == ("m", "vendor", "price-2", 2)
+    assert await at.books.used() == [1, 5, 3, 3 * 35, 0]
+
+
 async def test_a_full_ledger_admits_nothing():
     at = Bench(Books(*EVERYTHING))
     at.books.ledger.has_room = False
@@ -466,9 +460,10 @@ class Embedding(ScriptedEngine):
         self._error = error
         self._made = made
 
-    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        assert context.sizing is not None
-        await context.sizing.sized(7, 0)
+    async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> ScriptedEmbedding:
+        return ScriptedEmbedding(self._embed)
+
+    async def _embed(self, context: Context) -> Embeddings:
         context.progress.embedded += self._made
         if self._error is not None:
             raise self._error

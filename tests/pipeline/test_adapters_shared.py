@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.deployment import Deployed, Source
 from antiphon.domain.identity import LOCAL_ANONYMOUS
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
 from antiphon.ipc.board import Board
 from antiphon.pipeline.adapters import Adapters, Home, Wanted
@@ -52,7 +52,7 @@ async def keep(path: str, _: Path | None) -> Adapter:
 
 
 def process(directory: Path, engine: Host, *declared: str) -> Process:
-    models = Models((Model("base", ScriptedEngine(), 1),))
+    models = Models((Model("base", (ModelRoute(ScriptedEngine()),), 1),))
     noted: dict[str, str] = {}
 
     def note(paths: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.request import RawPrompt
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import (
     AntiphonError,
     EngineDied,
@@ -22,6 +22,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
+from tests.pipeline.books import ScriptedEmbedding
 
 REQUEST = EmbeddingRequest("m", (RawPrompt("SECRETTEXT"), RawPrompt("b")))
 MADE = Embeddings(bytes(16), 2, 7)
@@ -37,7 +38,10 @@ class Embedding(ScriptedEngine):
         self.stuck = stuck
         self.tries = 0
 
-    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+    async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> ScriptedEmbedding:
+        return ScriptedEmbedding(self._embed)
+
+    async def _embed(self, context: Context) -> Embeddings:
         self.tries += 1
         if self.stuck:
             await asyncio.Event().wait()
@@ -54,7 +58,9 @@ class Bench:
         self.caplog = caplog
         self.engine = engine
         self.metrics = Metrics()
-        self.pipeline = Pipeline(Models((Model("m", engine, 1),)), self.metrics, restart_patience=5.0)
+        self.pipeline = Pipeline(
+            Models((Model("m", (ModelRoute(engine),), 1),)), self.metrics, restart_patience=5.0
+        )
 
     async def embed(self, request: EmbeddingRequest = REQUEST) -> Embeddings:
         return await self.pipeline.embed(request, Context("req-1"))
@@ -116,5 +122,5 @@ async def test_a_caller_that_leaves_is_counted_as_such(bench: Callable[[Scripted
 async def test_who_cannot_make_vectors_is_named(bench: Callable[[ScriptedEngine], Bench]) -> None:
     with pytest.raises(UnsupportedParameter, match="m makes no vectors"):
         await bench(ScriptedEngine()).embed()
-    with pytest.raises(ModelNotFound, match="'x' does not exist"):
+    with pytest.raises(ModelNotFound, match="`x` does not exist"):
         await bench(Embedding()).embed(EmbeddingRequest("x", REQUEST.inputs))

@@ -11,7 +11,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidValue, ModelNotFound
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, caplog, answer=Answer(), patience=1.0, engine=None):  # noqa: B008 - frozen
         self.engine = engine or ScriptedEngine(answer)
         self.metrics = Metrics()
-        self.pipeline = Pipeline(Models((Model("m", self.engine, 1),)), self.metrics, patience)
+        self.pipeline = Pipeline(Models((Model("m", (ModelRoute(self.engine),), 1),)), self.metrics, patience)
         self.caplog = caplog
         caplog.set_level(logging.INFO, logger="antiphon")
 
@@ -80,7 +80,7 @@ async def test_neither_prompt_nor_answer_is_logged(bench):
 
 async def test_an_unknown_model_is_refused_and_those_that_exist_are_named(bench):
     at = bench()
-    with pytest.raises(ModelNotFound, match="'x' does not exist; this server has: m"):
+    with pytest.raises(ModelNotFound, match=r"`x` does not exist.* This server has: m"):
         async with at.run(GenerationRequest("x", REQUEST.prompts)) as events:
             await collect(events)
     assert at.engine.streams == []
@@ -136,7 +136,7 @@ async def test_an_engine_that_comes_back_in_time_costs_a_queued_request_nothing_
     at = bench(patience=30.0, engine=engine)
 
     async def come_back():
-        while not engine.streams:
+        while not engine.prepared:
             await asyncio.sleep(0)
         engine.standing = EngineState.READY
 
@@ -145,7 +145,8 @@ async def test_an_engine_that_comes_back_in_time_costs_a_queued_request_nothing_
         async with at.run() as events:
             generation = await collect(events)
     assert generation.choices[0].text == "Hello world!"
-    assert len(engine.streams) >= 2 and [line["status"] for line in at.logged()] == ["ok"]
+    assert engine.prepared >= 2 and len(engine.streams) == 1
+    assert [line["status"] for line in at.logged()] == ["ok"]
 
 
 async def test_patience_ends(bench):
@@ -153,8 +154,8 @@ async def test_patience_ends(bench):
     with pytest.raises(EngineUnavailable):
         async with at.run() as events:
             await collect(events)
-    assert len(at.engine.streams) == 1
-    assert [line["status"] for line in at.logged()] == ["engine_unavailable"]
+    assert at.engine.prepared == 1
+    assert at.metrics.ended == {("m", "engine_unavailable"): 1}
 
 
 async def test_an_engine_that_was_given_up_is_not_waited_for(bench):
@@ -162,7 +163,18 @@ async def test_an_engine_that_was_given_up_is_not_waited_for(bench):
     with pytest.raises(EngineUnavailable):
         async with at.run() as events:
             await collect(events)
-    assert len(at.engine.streams) == 1
+    assert at.engine.prepared == 1
+
+
+async def test_another_route_is_taken_while_an_engine_restarts(bench):
+    restarting, ready = ScriptedEngine(state=EngineState.RESTARTING), ScriptedEngine()
+    at = bench(patience=1000.0)
+    model = Model("m", (ModelRoute(restarting), ModelRoute(ready)), 1)
+    at.pipeline = Pipeline(Models((model,)), at.metrics, 1000.0)
+    async with at.run() as events:
+        generation = await collect(events)
+    assert generation.choices[0].text == "Hello world!"
+    assert (restarting.prepared, ready.prepared) == (1, 1)
 
 
 @pytest.mark.parametrize("error", [EngineDied("gone"), InvalidValue("no"), EngineUnavailable("late")])
@@ -173,7 +185,8 @@ async def test_nothing_is_retried_after_the_first_event_nor_what_may_not_be(benc
         async with at.run() as events:
             await collect(events)
     assert len(at.engine.streams) == 1
-    assert [line["status"] for line in at.logged()] == [error.code]
+    assert at.metrics.ended == {("m", error.code): 1}
+    assert at.logged() == [], "the edge logs the error, with what was made"
 
 
 async def test_a_defect_is_logged_as_an_internal_error(bench):
@@ -202,4 +215,4 @@ async def test_a_request_survives_the_loss_of_one_engine_process_and_not_of_two(
         with pytest.raises(EngineLost):
             async with at.run() as events:
                 await collect(events)
-    assert len(at.engine.streams) == tries and [line["status"] for line in at.logged()] == [status]
+    assert len(at.engine.streams) == tries and at.metrics.ended == {("m", status): 1}

@@ -7,6 +7,7 @@ from antiphon.domain.sampling import AskedSampling
 from antiphon.rendering.apart import Helper
 from antiphon.rendering.renderer import HouseRules, Renderer
 from antiphon.testing import Script, ScriptedTokenEngine
+from antiphon.testing.streaming import open_stream
 from tests.rendering.support import prove_here
 
 GREEDY = AskedSampling(temperature=0.0)
@@ -23,10 +24,10 @@ def asking(*prompts, sampling=GREEDY, cache_salt="", **output):
 
 
 async def events_of(engine, request, context=None):
-    async with engine.stream(request, context or Context("r")) as events:
+    async with open_stream(engine, request, context or Context("r")) as events:
         return [event async for event in events]
 
 
 async def answer(engine, request, context=None):
-    async with engine.stream(request, context or Context("r")) as events:
+    async with open_stream(engine, request, context or Context("r")) as events:
         return await collect(events)

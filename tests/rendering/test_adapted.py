@@ -13,6 +13,7 @@ from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
+from antiphon.testing.streaming import open_stream
 from tests.rendering.support import prove_here
 
 DIGEST = "a" * 64
@@ -35,7 +36,7 @@ async def text_of(engine: Engine, choices: int = 1) -> list[str]:
         output=Output(max_tokens=12, choices=choices),
     )
     texts = [""] * choices
-    async with engine.stream(request, Context("r", clock=FakeClock())) as events:
+    async with open_stream(engine, request, Context("r", clock=FakeClock())) as events:
         async for event in events:
             if isinstance(event, TextDelta):
                 texts[event.choice] += event.text

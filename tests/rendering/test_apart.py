@@ -13,7 +13,7 @@ import pytest
 from antiphon.domain.context import Context
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, ActorKind
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, Reasoning
+from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.errors import (
     ContextLengthExceeded,
@@ -104,7 +104,8 @@ async def test_a_template_writes_the_same_apart_as_here(source):
 def test_a_conversation_crosses_the_border_whole():
     """All but what names the template itself, and whether a begin token stands before the prompt."""
     known = {field.name for field in fields(Conversation)} - {"template", "add_special"}
-    asked = replace(CONVERSATION, reasoning=Reasoning("low", 5, False, True, "thinking"))
+    terms = ReasoningTerms("a", "b", "c", "d", 7)
+    asked = replace(CONVERSATION, reasoning=Reasoning("low", 5, False, True, terms))
     plain = Conversation((Message(Role.USER, "Q"),))
     for name in known - {"messages"}:
         assert getattr(asked, name) != getattr(plain, name), f"give {name} a value here"
@@ -112,7 +113,7 @@ def test_a_conversation_crosses_the_border_whole():
         assert any(getattr(message, field.name) for message in asked.messages), field.name
     for conversation in (asked, plain):
         crossed = conversation_of(json.loads(json.dumps(payload_of(own("x"), conversation, 1.0))))
-        assert crossed == conversation
+        assert crossed == conversation and crossed.reasoning.terms == conversation.reasoning.terms
 
 
 @pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
@@ -253,7 +254,7 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
     async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
         jobs = [await ask("ada") for _ in range(BOUNDS.at_once + 3)]
         assert slow.names == ["ada"] * BOUNDS.at_once
-        with pytest.raises(Overloaded, match="3 chat templates of yours wait") as refused:
+        with pytest.raises(Overloaded, match="3 chat templates of yours may wait") as refused:
             await whose("ada", helper, "ada").render(talk("Q"), FakeClock())
         assert refused.value.status == 429 and refused.value.retry_after
         jobs[-1].cancel()
@@ -262,7 +263,7 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
         await settled()
         assert len(slow.running) == BOUNDS.at_once, "the place of one that was cancelled is the next one's"
         others = [await ask(name) for name in ("bob", "bob", "bob")]
-        with pytest.raises(EngineBusy, match="4 chat templates wait") as busy:
+        with pytest.raises(EngineBusy, match=r"overloaded.* 4 chat templates may wait") as busy:
             await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
         assert busy.value.status == 503 and busy.value.retry_after
         await slow.end_all()

@@ -8,6 +8,7 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.errors import InvalidValue
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary
+from antiphon.testing.streaming import open_stream
 from tests.rendering.support import prove_here
 
 
@@ -17,7 +18,7 @@ async def asked(*words, space_prefix=False, **request):
     engine = ScriptedTokenEngine(Script("ok"), vocabulary=vocabulary)
     renderer = Renderer(engine, prove=prove_here)
     wanted = GenerationRequest("m", (RawPrompt("Hello"),), output=Output(bad_words=words), **request)
-    async with renderer.stream(wanted, Context("r")) as events:
+    async with open_stream(renderer, wanted, Context("r")) as events:
         async for _ in events:
             pass
     (found,) = engine.requests

@@ -12,6 +12,7 @@ from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing.streaming import open_stream
 from tests.rendering.asking import answer, asking, events_of, renderer
 from tests.rendering.support import prove_here
 
@@ -67,8 +68,8 @@ async def test_equal_candidates_keep_their_order_and_log_probabilities_and_promp
     found = await answer(engine, asking(choices=2, best_of=3, logprobs=1, echo=True))
     for choice in found.choices:
         assert choice.text == "Hello world"
-        assert [score.piece for score in choice.scores] == [b"<s>", b"Hello", b" world"]
-        assert [score.offset for score in choice.scores] == [0, 0, 5]
+        assert [score.piece for score in choice.scores] == [b"<s>", b"Hello", b" world", b"</s>"]
+        assert [score.offset for score in choice.scores] == [0, 0, 5, 11]
 
 
 async def test_what_candidates_make_is_told_while_nothing_is_given():
@@ -84,7 +85,7 @@ async def test_what_candidates_make_is_told_while_nothing_is_given():
 
 async def test_leaving_ends_every_candidate():
     engine, tokens = renderer(Script(text=" the", endless=True), info=scripted_info(sequences=2))
-    async with engine.stream(asking(best_of=5, max_tokens=1000), Context("r")) as events:
+    async with open_stream(engine, asking(best_of=5, max_tokens=1000), Context("r")) as events:
         async for event in events:
             if isinstance(event, Drafted):
                 break

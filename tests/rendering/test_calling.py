@@ -1,5 +1,6 @@
 """A renderer that is given tools: what it asks of the engine, and the events that it makes of a call."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -84,7 +85,7 @@ async def test_a_cut_call_is_no_whole_one_and_scores_go_with_what_they_made_cert
     assert cut.reason is FinishReason.LENGTH and '{"city": "Bern"}'.startswith(cut.calls[0].arguments)
     (whole,) = (await answer(speaker, asking(logprobs=0))).choices
     assert whole.calls == (ToolCall(whole.calls[0].id, "weather", '{"city": "Bern"}'),)
-    assert b"".join(score.piece for score in whole.scores or ()).decode() == SAID
+    assert b"".join(score.piece for score in (whole.scores or ())[:-1]).decode() == SAID
 
 
 @pytest.mark.parametrize("choice", [ToolChoice.AUTO, ToolChoice.REQUIRED])
@@ -126,21 +127,52 @@ async def test_where_none_may_be_called_text_is_left_as_it_is():
     assert (said.text, said.calls) == (SAID, ())
 
 
-async def test_a_format_stands_beside_tools_only_where_none_may_be_called():
+FORMAT = Constraint(ConstraintKind.JSON_OBJECT)
+
+
+@pytest.mark.parametrize("choice", [ToolChoice.AUTO, ToolChoice.REQUIRED])
+async def test_a_format_beside_tools_is_a_part_of_their_constraint(choice):
     speaker, engine = made(Script("{}"))
-    constraint = Constraint(ConstraintKind.JSON_OBJECT)
-    with pytest.raises(UnsupportedParameter) as caught:
-        await answer(speaker, asking(constraint=constraint))
-    assert caught.value.param == "response_format"
-    await answer(speaker, asking(Tools((WEATHER,), ToolChoice.NONE), constraint=constraint))
-    assert engine.checked == [constraint]
+    await answer(speaker, asking(Tools((WEATHER,), choice), constraint=FORMAT))
+    (constraint,) = engine.checked
+    group = load(constraint.source)
+    assert (constraint.kind, group.format) == (ConstraintKind.CALLS, FORMAT)
+    assert group.is_either == (choice is ToolChoice.AUTO)
+
+
+async def test_where_none_may_be_called_the_format_is_all_there_is():
+    speaker, engine = made(Script("{}"))
+    await answer(speaker, asking(Tools((WEATHER,), ToolChoice.NONE), constraint=FORMAT))
+    assert engine.checked == [FORMAT]
+
+
+CALL = SAID.partition("\n")[2]
+
+
+@pytest.mark.parametrize("burst", [1, 3, 500])
+@pytest.mark.parametrize(
+    ("said", "text", "calls"),
+    [
+        ('{"a": "<tool_call>"}', '{"a": "<tool_call>"}', []),
+        (f'{{"a": {json.dumps(CALL)}}}', f'{{"a": {json.dumps(CALL)}}}', []),
+        (CALL, "", ['{"city": "Bern"}']),
+    ],
+)
+async def test_an_answer_beside_a_format_is_that_or_calls(said, text, calls, burst):
+    speaker, _ = made(Script(said, burst=burst))
+    asked = asking(constraint=FORMAT)
+    (whole,) = (await answer(speaker, asked)).choices
+    assert (whole.text, [call.arguments for call in whole.calls]) == (text, calls)
+    assert whole.reason is (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+    streamed = [event for event in await events_of(speaker, asked) if isinstance(event, TextDelta)]
+    assert "".join(event.text for event in streamed) == text
 
 
 @pytest.mark.parametrize("repeated", [1, 10_000])
 async def test_a_prompt_that_tools_make_too_long_is_told_so(repeated):
     speaker, _ = made(Script("Hello"), info=scripted_info(context_length=20))
     tools = Tools((Tool("weather", "Tells the weather. " * repeated),))
-    with pytest.raises(ContextLengthExceeded, match="the prompt with its tools has"):
+    with pytest.raises(ContextLengthExceeded, match="your messages and tools resulted in"):
         await answer(speaker, asking(tools))
 
 

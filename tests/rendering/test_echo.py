@@ -13,6 +13,7 @@ from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
+from antiphon.testing.streaming import open_stream
 from antiphon.testing.toy import ToyModel
 from tests.rendering.asking import answer, asking, events_of, renderer
 from tests.rendering.support import prove_here, talk
@@ -51,7 +52,7 @@ async def test_a_character_that_the_prompt_begins_the_completion_may_end():
     (choice,) = (await answer(engine, asking(RawPrompt(tokens=ids), echo=True, logprobs=0))).choices
     assert choice.text == "a😀!"
     assert [(score.piece, score.offset) for score in choice.scores] == [
-        (b"a", 0), (b"\xf0\x9f", 1), (b"\x98\x80", 1), (b"!", 2),
+        (b"a", 0), (b"\xf0\x9f", 1), (b"\x98\x80", 1), (b"!", 2), (b"</s>", 3),
     ]  # fmt: skip
     (choice,) = (await answer(engine, asking(RawPrompt(tokens=ids), echo=True, max_tokens=0))).choices
     assert choice.text == "a\ufffd"
@@ -65,13 +66,13 @@ async def test_every_prompt_token_is_scored_but_the_first():
     assert [score.token for score in choice.scores[: len(prompt)]] == list(prompt)
     first, *rest = choice.scores
     assert (first.piece, first.logprob, first.alternatives, first.offset) == (b"<s>", None, (), 0)
-    for place, score in enumerate(rest[:-1], start=1):
+    for place, score in enumerate(rest[:-2], start=1):
         row = model.logprobs(prompt[:place])
         assert score.logprob == pytest.approx(row[score.token], abs=1e-5)
         best = sorted(row, reverse=True)[:2]
         assert [value for _, _, value in score.alternatives] == pytest.approx(best, abs=1e-5)
     text = [(score.piece.decode(), score.offset) for score in rest]
-    assert text == [("Hello", 0), (" the", 5), (" cat", 9), (" world", 13)]
+    assert text == [("Hello", 0), (" the", 5), (" cat", 9), (" world", 13), ("</s>", 19)]
 
 
 @pytest.mark.parametrize("prompt", [" the cat", "  the cat", "Hello the cat"])
@@ -80,7 +81,7 @@ async def test_tokens_stand_where_their_text_does_beside_a_space_that_the_tokeni
     (choice,) = (await answer(engine, asking(RawPrompt(prompt), echo=True, logprobs=0))).choices
     cat = next(score for score in choice.scores if b"cat" in score.piece)
     assert choice.text[cat.offset :].startswith(cat.piece.decode())
-    assert choice.scores[-1].offset == len(prompt)
+    assert choice.scores[-2].offset == len(prompt)
 
 
 async def test_the_prompt_is_scored_once_however_many_choices_repeat_it():
@@ -195,7 +196,7 @@ async def test_an_engine_that_scores_a_part_is_found_out():
 async def test_leaving_ends_the_choices_that_wait_for_the_scores():
     engine, tokens = renderer(Script(prefill=60))
     request = asking(echo=True, logprobs=0, choices=3)
-    async with engine.stream(request, Context("r")) as events:
+    async with open_stream(engine, request, Context("r")) as events:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await anext(events)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.context import Context, SystemClock
+from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.messages import Message, Role
@@ -21,7 +21,7 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedTokenEngine
+from antiphon.testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
 from antiphon.testing.embedding_engine import DIMENSIONS, vector_of
 
 WHO = Actor(ActorKind.ANONYMOUS, "somebody")
@@ -31,7 +31,12 @@ async def embed(
     engine: ScriptedTokenEngine, *inputs: RawPrompt, deadline: float | None = None, **asked: Any
 ) -> Embeddings:
     context = Context("r", WHO, deadline)
-    return await Renderer(engine).embed(EmbeddingRequest("m", inputs, **asked), context)
+    return await embed_with(Renderer(engine), EmbeddingRequest("m", inputs, **asked), context)
+
+
+async def embed_with(renderer: Renderer, request: EmbeddingRequest, context: Context) -> Embeddings:
+    prepared = await renderer.prepare_embedding(request, context)
+    return await prepared.embed(context)
 
 
 async def test_a_text_gets_what_the_model_wants_around_it_and_ids_stay_as_they_are() -> None:
@@ -63,14 +68,14 @@ async def test_what_was_made_is_known_of_a_request_that_is_cut_midway() -> None:
     context = Context("r", WHO)
     texts = (RawPrompt(tokens=(7, 8, 9)), RawPrompt(tokens=(7,)))
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(Renderer(engine).embed(EmbeddingRequest("m", texts), context))
+        asking = group.create_task(embed_with(Renderer(engine), EmbeddingRequest("m", texts), context))
         async with asyncio.timeout(20):
             while not context.progress.embedded:
                 await asyncio.sleep(0.001)
         asking.cancel()
     assert context.progress.embedded == 3
     whole = Context("r", WHO)
-    found = await Renderer(ScriptedEmbeddingEngine()).embed(EmbeddingRequest("m", texts), whole)
+    found = await embed_with(Renderer(ScriptedEmbeddingEngine()), EmbeddingRequest("m", texts), whole)
     assert whole.progress.embedded == found.prompt_tokens == 4
 
 
@@ -124,16 +129,16 @@ async def test_a_model_does_one_or_the_other() -> None:
     with pytest.raises(UnsupportedParameter, match="m generates text and makes no vectors"):
         await embed(ScriptedTokenEngine(), RawPrompt("a"))
     renderer = Renderer(ScriptedEmbeddingEngine())
-    async with renderer.stream(GenerationRequest("m", (RawPrompt("a"),)), Context("r")) as events:
-        with pytest.raises(UnsupportedParameter, match="m is an embedding model"):
-            await anext(events)
+    with pytest.raises(UnsupportedParameter, match="m is an embedding model"):
+        await renderer.prepare(GenerationRequest("m", (RawPrompt("a"),)), Context("r"))
 
 
 async def test_the_deadline_is_kept_and_ends_the_work() -> None:
     engine = ScriptedEmbeddingEngine(EmbeddingScript(hold=asyncio.Event()))
-    soon = SystemClock().monotonic() + 0.05
+    clock = FakeClock()  # it stands still, so that the work begins on any machine before its time is up
+    context = Context("r", WHO, clock.monotonic() + 0.05, clock=clock)
     with pytest.raises(DeadlineExceeded):
-        await embed(engine, RawPrompt("a"), RawPrompt("b"), deadline=soon)
+        await embed_with(Renderer(engine), EmbeddingRequest("m", (RawPrompt("a"), RawPrompt("b"))), context)
     assert engine.ended == 1
 
 

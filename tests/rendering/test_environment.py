@@ -99,19 +99,19 @@ def test_no_template_reaches_python(name):
 
 @pytest.mark.parametrize("name", GROWING)
 def test_no_template_makes_too_much(name):
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(TemplateRefused) as refused:
         written(GROWING[name], talk("x"))
     assert "MemoryError" not in refused.value.message
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_no_template_runs_for_ever(name):
-    begun = time.monotonic()
+    begun = time.process_time()
     with pytest.raises(TemplateRefused):
         written(ENDLESS[name], talk("x"))
-    assert time.monotonic() - begun < 50
+    assert time.process_time() - begun < 50
 
 
 def test_a_large_conversation_is_within_the_allowance():

@@ -2,6 +2,7 @@
 stop strings cut the text."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +13,11 @@ from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.scores import TokenScore
 from antiphon.errors import ContextLengthExceeded, InvalidValue
+from antiphon.rendering.renderer import HouseRules, Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy import ToyModel
 from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.support import prove_here, talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "\n\n", "END", "a", "  ")
 
@@ -46,14 +49,81 @@ async def test_each_token_has_its_raw_logprob_and_alternatives_best_first():
 async def test_zero_asks_for_no_alternatives():
     engine, _ = renderer(Script(text="Hello world"))
     scores = (await answer(engine, asking(logprobs=0))).choices[0].scores
-    assert [score.piece for score in scores] == [b"Hello", b" world"]
+    assert [score.piece for score in scores] == [b"Hello", b" world", b"</s>"]
     assert not any(score.alternatives for score in scores)
 
 
-async def test_the_end_of_the_turn_has_no_entry_and_is_counted():
-    engine, _ = renderer(Script(text="Hello"))
-    found = await answer(engine, asking(logprobs=0))
-    assert len(found.choices[0].scores) == 1 and found.usage.completion_tokens == 2
+async def test_the_end_of_the_turn_has_an_entry_by_its_name():
+    engine, tokens = renderer(Script(text="Hello"))
+    found = await answer(engine, asking(logprobs=2, token_ids=True))
+    first, end = found.choices[0].scores
+    assert (end.piece, end.offset, end.token) == (b"</s>", 5, tokens.table.eos_id)
+    assert found.usage.completion_tokens == 2 and len(end.alternatives) == 2
+    assert found.choices[0].ids == (first.token, end.token)
+
+
+async def test_wanted_tokens_stand_in_the_place_of_the_likeliest():
+    engine, tokens = renderer(Script(text="Hello world"))
+    wanted = (7, tokens.tokenizer.plain("Hello")[0], 40)
+    found = await answer(engine, asking(logprobs=3, logprob_token_ids=wanted))
+    past = tokens.requests[0].segments[0].tokens
+    model = ToyModel(tokens.table)
+    for score in found.choices[0].scores:
+        row = model.logprobs(past)
+        others = [token for token in wanted if token != score.token]
+        assert [(at, value) for at, _, value in score.alternatives] == [
+            (token, row[token]) for token in (score.token, *others)
+        ]
+        past = (*past, score.token)
+    with pytest.raises(InvalidValue, match="token id 99999") as refused:
+        await answer(engine, asking(logprobs=0, logprob_token_ids=(99_999,)))
+    assert refused.value.param == "logprob_token_ids"
+
+
+@pytest.mark.parametrize(
+    ("most", "asked", "taken"),
+    [
+        (20, 20, True),
+        (20, 21, False),
+        (20, -1, False),
+        (30, 30, True),
+        (-1, -1, True),
+        (0, 0, True),
+        (0, 1, False),
+    ],
+)
+async def test_the_operator_bounds_how_many_of_the_likeliest_are_given(most, asked, taken):
+    tokens = ScriptedTokenEngine(Script(text="Hello world"))
+    engine = Renderer(tokens, prove=prove_here, rules=HouseRules(most_logprobs=most))
+    size = len(tokens.table.pieces)
+    for fields in ({"logprobs": asked}, {"prompt_logprobs": asked}, {"logprobs": asked, "echo": True}):
+        request = asking(max_tokens=2, **fields)
+        (field, *_) = fields
+        if not taken:
+            with pytest.raises(InvalidValue, match=f"{field} must be at most {most}.*ANTIPHON_MAX_LOGPROBS"):
+                await answer(engine, request)
+            continue
+        found = await answer(engine, request)
+        scores = found.prompt_scores[0][1:] if field == "prompt_logprobs" else found.choices[0].scores[-2:]
+        assert {len(score.alternatives) for score in scores} == {size if asked == -1 else asked}
+    if not taken:
+        with pytest.raises(InvalidValue) as refused:
+            await answer(engine, asking(talk("Hello"), logprobs=asked))
+        assert refused.value.param == "top_logprobs"
+
+
+async def test_wide_answers_are_bounded_though_no_max_tokens_is_said():
+    tokens = ScriptedTokenEngine(info=scripted_info(context_length=8192))
+    engine = Renderer(tokens, prove=prove_here, rules=HouseRules(most_logprobs=-1))
+    wide = {"logprobs": 0, "logprob_token_ids": tuple(range(128))}
+    for fields in (wide, {"logprobs": -1}):
+        with pytest.raises(
+            InvalidValue, match=r"1,048,576 are the most of one request: .*max_tokens"
+        ) as refused:
+            await answer(engine, asking(talk("Hello"), max_tokens=None, **fields))
+        assert refused.value.param == "logprobs" and not tokens.requests
+        await answer(engine, asking(talk("Hello"), max_tokens=2, **fields))
+        tokens.requests.clear()
 
 
 async def test_half_a_character_waits_for_the_other_half_and_both_stand_at_its_place():
@@ -74,7 +144,7 @@ async def test_bytes_that_are_no_character_keep_their_places():
     (choice,) = (await answer(engine, asking(logprobs=0))).choices
     assert choice.text == "\ufffda\ufffd\ufffdb\ufffd"
     assert [(score.piece, score.offset) for score in choice.scores] == [
-        (b"\xf0\x9f", 0), (b"a", 1), (b"\x98\x80", 2), (b"b", 4), (b"\xf0\x9f", 5),
+        (b"\xf0\x9f", 0), (b"a", 1), (b"\x98\x80", 2), (b"b", 4), (b"\xf0\x9f", 5), (b"</s>", 5),
     ]  # fmt: skip
 
 
@@ -100,8 +170,8 @@ async def test_a_token_that_shows_nothing_has_an_entry_at_its_place_by_its_name(
         (b"[INST]", 5),
         (b" world", 5),
     ]
-    (last,) = next(event for event in events if isinstance(event, Finished)).scores or ()
-    assert (last.piece, last.offset) == (b"[INST]", 11)
+    last, end = next(event for event in events if isinstance(event, Finished)).scores or ()
+    assert (last.piece, last.offset) == (b"[INST]", 11) and (end.piece, end.offset) == (b"</s>", 11)
 
 
 async def test_end_tokens_that_end_nothing_have_entries():
@@ -122,7 +192,7 @@ async def test_end_tokens_that_end_nothing_have_entries():
 )
 async def test_entries_offsets_and_text_agree_however_the_stream_is_cut(words, stops, burst, cut):
     engine, _ = renderer(Script(text="".join(words), burst=burst), info=scripted_info(context_length=256))
-    request = asking(logprobs=2, stop=tuple(stops), max_tokens=cut)
+    request = asking(logprobs=2, stop=tuple(stops), max_tokens=cut, token_ids=True)
     events = await events_of(engine, request)
     text = ""
     told: list[TokenScore] = []
@@ -133,9 +203,16 @@ async def test_entries_offsets_and_text_agree_however_the_stream_is_cut(words, s
             text += event.text
             told += event.scores
         elif isinstance(event, Finished):
-            assert event.scores == ()
+            assert [score.piece for score in event.scores or ()] in ([], [b"</s>"])
+        if isinstance(event, TextDelta | Finished):
+            assert event.ids == tuple(score.token for score in event.scores or ())
     (choice,) = (await answer(engine, request)).choices
+    told += choice.scores[len(told) :]
     assert (choice.text, list(choice.scores)) == (text, told)
+    assert choice.ids == tuple(score.token for score in told)
+    (bare,) = (await answer(engine, replace(request, output=replace(request.output, logprobs=None)))).choices
+    assert (bare.text, bare.ids) == (choice.text, choice.ids)
+    told = [score for score in told if score.piece != b"</s>"]
     offsets = [score.offset for score in told]
     assert offsets == sorted(offsets)
     shown = in_bytes(told)

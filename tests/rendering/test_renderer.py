@@ -34,6 +34,7 @@ from antiphon.testing import (
     check_engine,
     scripted_info,
 )
+from antiphon.testing.streaming import open_stream
 from tests.rendering.support import FAMILIES, LLAMA, prove_here, talk
 
 
@@ -49,12 +50,12 @@ def asking(*prompts, sampling=None, **output):
 
 
 async def events_of(engine, request, context=None):
-    async with engine.stream(request, context or Context("r")) as events:
+    async with open_stream(engine, request, context or Context("r")) as events:
         return [event async for event in events]
 
 
 async def answer(engine, request, context=None):
-    async with engine.stream(request, context or Context("r")) as events:
+    async with open_stream(engine, request, context or Context("r")) as events:
         return await collect(events)
 
 
@@ -209,26 +210,43 @@ async def test_token_ids_outside_the_vocabulary_are_refused_by_number():
     assert not tokens.requests
 
 
-@pytest.mark.parametrize("prompt", [RawPrompt(""), RawPrompt(tokens=())])
+@pytest.mark.parametrize("prompt", [RawPrompt("", add_special=False), RawPrompt(tokens=())])
 async def test_a_prompt_without_a_token_is_refused(prompt):
-    engine, _ = renderer(vocabulary=build_vocabulary(add_bos=False))
+    engine, _ = renderer()
     with pytest.raises(InvalidValue, match="no token"):
         await answer(engine, asking(prompt))
 
 
-async def test_an_empty_text_is_a_prompt_where_a_bos_begins_it():
-    engine, tokens = renderer(Script(text="ok"))
-    assert await text_of(engine, asking(RawPrompt(""))) == "ok"
-    assert tokens.requests[0].segments[0].tokens == (tokens.table.bos_id,)
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("echo", [False, True])
+async def test_an_empty_text_is_the_token_that_a_text_begins_after(echo, logprobs):
+    with_bos, without = build_vocabulary(add_bos=False), replace(build_vocabulary(), bos_id=None)
+    for table, start in ((with_bos, with_bos.bos_id), (without, without.eos_id)):
+        engine, tokens = renderer(Script(text="ok"), vocabulary=table)
+        found = await answer(engine, asking(RawPrompt(""), echo=echo, logprobs=logprobs))
+        assert tokens.requests[0].segments[0].tokens == (start,)
+        assert (found.choices[0].text, found.usage.prompt_tokens) == ("ok", 1)
+        said = None if logprobs is None else [score.token for score in found.choices[0].scores]
+        assert said is None or (said[0] == start and said[1] != start) is echo
+
+
+async def test_an_empty_text_needs_a_token_to_begin_after():
+    engine, _ = renderer(vocabulary=replace(build_vocabulary(), bos_id=None, eos_id=None))
+    with pytest.raises(InvalidValue, match="neither a begin nor an end token") as refused:
+        await answer(engine, asking(RawPrompt("")))
+    assert refused.value.param == "prompt"
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers():
     engine, tokens = renderer(info=scripted_info(context_length=20))
-    with pytest.raises(ContextLengthExceeded, match=r"20 tokens, and the prompt has 20\b") as refused:
+    with pytest.raises(
+        ContextLengthExceeded, match=r"20 tokens. However, your prompt resulted in 20 "
+    ) as refused:
         await answer(engine, asking(RawPrompt(tokens=(9,) * 20)))
     assert refused.value.param == "prompt"
     with pytest.raises(
-        ContextLengthExceeded, match=r"has 15 and 6 more were asked for, 21 together.* at most 5\b"
+        ContextLengthExceeded,
+        match=r"requested 21 tokens \(15 in the prompt, 6 in the completion.* at most 5\b",
     ):
         await answer(engine, asking(RawPrompt(tokens=(9,) * 15), max_tokens=6))
     assert not tokens.requests
@@ -339,7 +357,7 @@ async def test_the_leading_space_of_an_answer_is_kept():
 async def test_started_comes_with_the_first_token_though_it_shows_nothing():
     gate = asyncio.Event()
     engine, _ = renderer(Script(text="😀", hold=Hold(gate, after=1)))
-    async with engine.stream(asking(), Context("r")) as events:
+    async with open_stream(engine, asking(), Context("r")) as events:
         assert isinstance(await anext(events), Started)
         gate.set()
         assert await anext(events) == TextDelta(0, "😀", 2)
@@ -481,7 +499,7 @@ async def test_a_failure_in_one_choice_ends_its_siblings_and_is_raised_as_itself
 @pytest.mark.parametrize("choices", [1, 3])
 async def test_what_fails_before_the_first_token_has_made_no_event(choices):
     engine, _ = renderer(Script(failure=Failure(EngineUnavailable("away"), after=None)))
-    async with engine.stream(asking(choices=choices), Context("r")) as events:
+    async with open_stream(engine, asking(choices=choices), Context("r")) as events:
         with pytest.raises(EngineUnavailable):
             await anext(events)
 
@@ -495,7 +513,7 @@ async def test_a_request_with_one_choice_in_the_batch_was_begun_whatever_its_que
         return Script(hold=Hold(hold, after=None), failure=Failure(EngineUnavailable("away"), after=0))
 
     engine, _ = renderer(script)
-    async with engine.stream(asking(choices=2), Context("r")) as events:
+    async with open_stream(engine, asking(choices=2), Context("r")) as events:
         await anext(events)
         hold.set()
         with pytest.raises(EngineDied, match="away"):
@@ -506,7 +524,7 @@ async def test_a_request_with_one_choice_in_the_batch_was_begun_whatever_its_que
 @pytest.mark.parametrize("choices", [1, 3])
 async def test_leaving_ends_every_sequence_at_once(choices):
     engine, tokens = renderer(Script(text=" the", endless=True))
-    async with engine.stream(asking(choices=choices), Context("r")) as events:
+    async with open_stream(engine, asking(choices=choices), Context("r")) as events:
         async for event in events:
             if isinstance(event, TextDelta):
                 break

@@ -54,7 +54,7 @@ async def test_with_its_stop_text_a_choice_is_the_other_and_that_text(words, sto
     if logprobs is not None:
         said = b"".join(score.piece for score in kept.scores).decode(errors="replace")
         assert said.startswith(kept.text)
-        assert all(score.offset < len(kept.text) for score in kept.scores)
+        assert all(score.offset < len(kept.text) for score in kept.scores if score.piece != b"</s>")
         assert list(cut.scores) == list(kept.scores)[: len(cut.scores)]
 
 
@@ -74,7 +74,7 @@ async def test_a_stop_tokens_text_is_shown_where_stops_stay_and_else_not(logprob
         (choice,) = found.choices
         assert (choice.text, choice.reason) == (text, FinishReason.STOP)
         assert found.usage.completion_tokens == 2
-        assert logprobs is None or len(choice.scores) == 1 + include
+        assert logprobs is None or [score.piece for score in choice.scores] == [b"Hello", b" world"]
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
@@ -93,8 +93,9 @@ async def test_control_tokens_show_as_their_names_when_they_shall(logprobs):
         (choice,) = (await answer(engine, request)).choices
         assert (choice.text, choice.reason) == (text, FinishReason.STOP)
         if logprobs is not None:
-            last = choice.scores[-1]
-            assert text[last.offset :] in (" world", "</s>") and len(choice.scores) == 3 + (shown and include)
+            *_, world, end = choice.scores
+            assert text[world.offset :].startswith(" world") and len(choice.scores) == 4
+            assert end.piece == b"</s>" and text[end.offset :] in ("", "</s>")
 
 
 async def test_stop_texts_match_the_names_that_are_shown():
@@ -134,21 +135,24 @@ async def test_more_tokens_than_fit_are_asked_for_and_shortened_where_that_is_th
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
-async def test_the_ids_of_all_counted_tokens_are_told_when_they_shall(logprobs):
-    """Those that a stop text cuts off among them, and those that end the choice."""
+async def test_ids_are_told_when_they_shall_as_many_as_entries(logprobs):
+    """Those that end the choice among them, and not those that a stop text cuts off; these are counted."""
     engine, tokens = renderer(lambda request: Script(text=("Hello END world", " the cat")[request.choice]))
     asked = {"choices": 2, "stop": ("END",), "logprobs": logprobs}
     found = await answer(engine, asking(RawPrompt("Hello"), RawPrompt(" cat"), token_ids=True, **asked))
-    first, second = ids_of(tokens, "Hello END"), (*ids_of(tokens, " the cat"), tokens.table.eos_id)
+    first, second = ids_of(tokens, "Hello "), (*ids_of(tokens, " the cat"), tokens.table.eos_id)
     assert [choice.ids for choice in found.choices] == [first, second] * 2
-    assert sum(len(choice.ids) for choice in found.choices) == found.usage.completion_tokens
+    cut = len(ids_of(tokens, "Hello END")) - len(first)
+    assert sum(len(choice.ids) for choice in found.choices) == found.usage.completion_tokens - 2 * cut
+    for choice in found.choices if logprobs is not None else ():
+        assert choice.ids == tuple(score.token for score in choice.scores)
     bos = tokens.table.bos_id
     assert found.prompts == ((bos, *ids_of(tokens, "Hello")), (bos, *ids_of(tokens, " cat")))
     plain = await answer(engine, asking(**asked))
     assert plain.prompts == () and {choice.ids for choice in plain.choices} == {()}
 
 
-async def test_each_event_tells_the_ids_of_the_tokens_that_it_counts():
+async def test_each_event_tells_the_ids_of_the_tokens_that_it_shows():
     engine, tokens = renderer(Script(text="a😀b"))
     events = await events_of(engine, asking(token_ids=True, echo=True))
     told = [event for event in events if isinstance(event, TextDelta | Finished)]

@@ -99,10 +99,10 @@ def test_a_long_text_costs_what_it_is_long():
 
     def seconds(count):
         filtered = StopFilter(stops)
-        begun = time.perf_counter()
+        begun = time.process_time()
         for _ in range(count):
             filtered.add("aaaa")
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
     once = min(seconds(4_000) for _ in range(3))
     assert min(seconds(32_000) for _ in range(3)) < once * 8 * 3

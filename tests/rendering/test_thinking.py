@@ -9,7 +9,14 @@ from antiphon.constraints.groups import load_prelude
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, RawPrompt, Reasoning
+from antiphon.domain.request import (
+    Conversation,
+    GenerationRequest,
+    Output,
+    RawPrompt,
+    Reasoning,
+    ReasoningTerms,
+)
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import TokenKind
@@ -130,12 +137,16 @@ async def test_what_is_not_shown_is_counted():
 
 
 @pytest.mark.parametrize("burst", [1, 4, 500])
-async def test_log_probabilities_are_those_of_the_answer(burst):
+async def test_log_probabilities_are_those_of_all_tokens_as_ids_are(burst):
     speaker, engine = made(Script(TEXT, burst=burst))
-    generation = await answer(speaker, asking(logprobs=1))
-    scores = generation.choices[0].scores or ()
-    assert b"".join(score.piece for score in scores) == b"Four."
-    assert len(scores) == len(engine.tokenizer.plain("Four."))
+    for shown in (True, False):
+        asked = asking(Reasoning(shown=shown), logprobs=1, token_ids=True)
+        (said,) = (await answer(speaker, asked)).choices
+        tokens = tuple(score.token for score in said.scores or ())
+        assert tokens[:-1] == engine.tokenizer.plain(TEXT) and tokens == said.ids
+        events = await events_of(speaker, asked)
+        told = [event for event in events if isinstance(event, TextDelta | ReasoningDelta | Finished)]
+        assert all(len(event.ids) == len(event.scores or ()) for event in told)
 
 
 async def test_ids_are_those_of_all_tokens():
@@ -348,10 +359,10 @@ async def test_an_effort_that_nobody_would_see_is_refused_by_name(template, effo
 async def test_reasoning_that_is_asked_for_is_refused_where_there_is_none():
     speaker, _ = made("x", NOT_AT_ALL)
     with pytest.raises(UnsupportedParameter) as caught:
-        await answer(speaker, asking(Reasoning(wanted=True, field="include_thinking")))
+        await answer(speaker, asking(Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))))
     assert caught.value.param == "include_thinking"
     speaker, _ = made(TEXT)
-    await answer(speaker, asking(Reasoning(wanted=True, field="include_thinking")))
+    await answer(speaker, asking(Reasoning(wanted=True, terms=ReasoningTerms("include_thinking"))))
 
 
 async def test_an_effort_and_a_value_that_contradict_each_other_are_refused():

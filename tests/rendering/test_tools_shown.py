@@ -46,6 +46,15 @@ PHI = (
 )
 
 
+ITERATING = (
+    "{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}"
+    "{%- for call in message.tool_calls or [] %}<call>{{ call.function.name + ': {' }}"
+    "{%- for name, value in call.function.arguments.items() %}{{ '' if loop.first else ', ' }}"
+    "{{ '\"' + name + '\": ' }}{{ value | tojson }}{% endfor %}{{ '}</call>' }}"
+    "{%- endfor %}<|im_end|>\n{% endfor %}"
+)
+
+
 def talk(*messages, tools=(WEATHER,)):
     return Conversation(messages, tools=Tools(tools) if tools else None)
 
@@ -148,3 +157,37 @@ def test_large_tools_are_within_the_allowance_of_a_template():
         for at in range(128)
     )
     assert written(QWEN, talk(HELLO, tools=tools)).count('"type": "function"') == 128
+
+
+CUT = ('{"city": "Ber', "{", "[1]", "3", "not JSON", '{"city": 1, "city": 2}', '{"a": NaN}', '{"a": 1e999}',
+       '{"a": "\\ud800"}', "[" * 10_000, '{"a": ' * 60 + "1" + "}" * 60)  # fmt: skip
+
+
+def called(arguments, source):
+    """The prompt of a conversation with such a call."""
+    turns = (HELLO, Message(Role.ASSISTANT, "", tool_calls=(ToolCall("call_1", "weather", arguments),)))
+    return written(source, talk(*turns, Message(Role.TOOL, "rain", tool_call_id="call_1"), tools=()))
+
+
+@pytest.mark.parametrize("arguments", CUT)
+def test_arguments_that_are_no_object_are_shown_as_they_are(arguments):
+    assert f'"arguments": {json.dumps(arguments)}}}' in called(arguments, QWEN)
+    assert f"```json\n{arguments}\n```" in called(arguments, DEEPSEEK)
+    assert json.dumps(arguments) in called(arguments, NINE)
+    assert f'{{"name": "weather", "arguments": {arguments}}}' in called(arguments, CHATML)
+
+
+@pytest.mark.parametrize("arguments", CUT)
+def test_a_call_that_a_template_cannot_show_is_written_out(arguments):
+    prompt = called(arguments, ITERATING)
+    assert f'assistant\n<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>' in prompt
+    assert "⟦<|im_start|>⟧tool\nrain" in prompt
+    assert '<call>weather: {"city": "Bern"}</call>' in called('{"city": "Bern"}', ITERATING)
+
+
+@pytest.mark.parametrize("arguments", ["", " \n"])
+def test_without_arguments_a_call_has_an_empty_object(arguments):
+    for source in (QWEN, CHATML):
+        assert '{"name": "weather", "arguments": {}}' in called(arguments, source)
+    assert "<call>weather: {}</call>" in called(arguments, ITERATING)
+    assert f"```json\n{arguments}\n```" in called(arguments, DEEPSEEK)

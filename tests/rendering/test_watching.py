@@ -11,6 +11,7 @@ from antiphon.domain.tools import ToolCall
 from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.rendering.watching import watching
 from antiphon.testing import FakeClock, scripted_info
+from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML
 from tests.rendering.asking import asking, renderer
 from tests.rendering.support import SPECIAL, template
@@ -103,7 +104,7 @@ async def test_whoever_answers_is_told(texts: str) -> None:
         engine, _ = renderer(info=info)
         context = Context("r", clock=FakeClock())
         talk = replace(TALK, messages=(replace(NAMED, text=texts), *TALK.messages[1:]))
-        async with engine.stream(asking(talk), context) as events:
+        async with open_stream(engine, asking(talk), context) as events:
             async for _ in events:
                 pass
         assert context.progress.unread == expected
@@ -113,7 +114,7 @@ async def test_a_template_of_the_requests_own_is_watched_where_it_runs() -> None
     for body, expected in (("", BOTH), ("{{ m.name }}{{ m.reasoning }}", ())):
         engine, _ = renderer()
         context = Context("r", clock=FakeClock())
-        async with engine.stream(asking(replace(TALK, template=each(body))), context) as events:
+        async with open_stream(engine, asking(replace(TALK, template=each(body))), context) as events:
             async for _ in events:
                 pass
         assert context.progress.unread == expected

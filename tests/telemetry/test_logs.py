@@ -1,11 +1,21 @@
 """Log records: values stay values, whatever they hold."""
 
+import asyncio
 import json
 import logging
 
 import pytest
 
-from antiphon.telemetry.logs import FIELDS, LOGGER, JsonFormatter, TextFormatter, configure, record
+from antiphon.telemetry.fields import known_path
+from antiphon.telemetry.logs import (
+    FIELDS,
+    LOGGER,
+    JsonFormatter,
+    TextFormatter,
+    configure,
+    record,
+    record_loop_failure,
+)
 
 NASTY = 'a"b\r\nlevel=error injected="yes" \u2028 \x1b[31m'
 
@@ -55,3 +65,35 @@ def test_other_loggers_come_out_in_the_same_form(restored, capfd):
     logging.getLogger("some.library").warning("line one\nline two")
     (line,) = capfd.readouterr().err.splitlines()
     assert "some.library" in line and "line one" in line
+
+
+@pytest.mark.parametrize("form", [TextFormatter(), JsonFormatter()])
+def test_an_exception_is_shown_by_type_and_place_without_its_message(form):
+    try:
+        raise KeyError(NASTY)
+    except KeyError as problem:
+        line = logging.LogRecord("library", logging.ERROR, "", 0, "it failed", (), (KeyError, problem, None))
+    shown = form.format(line)
+    assert "KeyError at " in shown and "test_logs.py" in shown and "injected" not in shown
+
+
+async def test_what_nobody_awaits_is_logged_without_its_message(caplog):
+    async def broken():
+        raise ValueError(NASTY)
+
+    loop = asyncio.get_running_loop()
+    problem: object = (await asyncio.gather(broken(), return_exceptions=True))[0]
+    record_loop_failure(loop, {"message": "Task exception was never retrieved", "exception": problem})
+    (line,) = [getattr(each, FIELDS) for each in caplog.records if each.message == "event_loop_failure"]
+    assert line["problem"].startswith("ValueError at ") and "injected" not in str(line)
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        (None, None), ("a", "a"), ("a[0].b[9].c", "a[0].b[9].c"), ("a.SECRET.b", "a"), ("a.b\nc", "a"),
+        *((word, "(unknown)") for word in ("", "A", "SECRET", "a[0]SECRET", "a[4111111111]")),
+    ],
+)  # fmt: skip
+def test_a_path_is_known_up_to_the_first_other_word(path, known):
+    assert known_path(path, [frozenset("ab"), frozenset("c")]) == known

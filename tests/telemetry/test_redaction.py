@@ -68,16 +68,16 @@ def test_strings_of_json_are_read_as_they_mean():
     assert "ann@" not in redacted_json("[" * 100_000 + '"ann@example.org"', ALL)
 
 
-@pytest.mark.parametrize("kind", ALL, ids=str)
+@pytest.mark.parametrize("kind", sorted(ALL), ids=str)
 @pytest.mark.parametrize(
     "piece",
     ["1", "1 ", "1.", "1:", "a@", "a.", "a@a.", "sk-", "+1", "(0", "0 ", "eyJa.", "::", "ff:", "4-", "a"],
 )
 def test_no_text_takes_long(kind, piece):
     text = piece * (200_000 // len(piece))
-    began = time.perf_counter()
+    began = time.process_time()
     PATTERNS[kind].sub("", text)
-    assert time.perf_counter() - began < 5.0
+    assert time.process_time() - began < 5.0
 
 
 SLOW = {
@@ -92,14 +92,15 @@ SLOW = {
 
 @pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
 def test_other_threads_get_their_turn_whatever_is_looked_through(text):
-    """The longest that the interpreter was held: seconds, where a pattern looks through a whole text."""
+    """The longest that the interpreter was held: seconds, where a pattern looks through a whole text. What
+    other processes have of the machine does not count."""
     over, longest = threading.Event(), [0.0]
 
     def turn() -> None:
-        last = time.monotonic()
+        last = time.process_time()
         while not over.is_set():
             over.wait(0.001)
-            longest[0], last = max(longest[0], time.monotonic() - last), time.monotonic()
+            longest[0], last = max(longest[0], time.process_time() - last), time.process_time()
 
     thread = threading.Thread(target=turn)
     thread.start()

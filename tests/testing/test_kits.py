@@ -10,7 +10,7 @@ from msgspec import structs
 
 from antiphon.domain.events import Finished, Started, TextDelta
 from antiphon.domain.usage import Usage
-from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
+from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.testing import (
     Answer,
     Script,
@@ -20,6 +20,7 @@ from antiphon.testing import (
     check_token_engine,
     scripted_info,
 )
+from antiphon.testing.engine import ScriptedRequest
 
 PATIENCE = 0.5
 
@@ -315,17 +316,18 @@ class Deaf(Retold):
 class Foreign(Retold):
     """Raises what nobody knows."""
 
-    async def _begin(self, request, context):
+    async def prepare(self, request, context):
         if getattr(request.prompts[0], "tokens", None):
             raise ValueError("too long")
-        return await super()._begin(request, context)
+        return await super().prepare(request, context)
 
 
 class Unsized(Retold):
-    """Tells nobody how much a request will take."""
+    """Says that a request takes less than it does."""
 
-    async def _begin(self, request, context):
-        return await super()._begin(request, structs.replace(context, sizing=None))
+    async def prepare(self, request, context):
+        prepared = await super().prepare(request, context)
+        return ScriptedRequest(RequestSize(0, 1), prepared.stream)
 
 
 class Insatiable(Retold):
@@ -344,7 +346,7 @@ BROKEN_ENGINES = {
     Patient: "DeadlineExceeded",
     Deaf: "ends at once|is cheap",
     Foreign: "by an error of antiphon.errors",
-    Unsized: "a request's size is told",
+    Unsized: "the size is the tokens of all prompts",
     Insatiable: "at most max_tokens",
 }
 

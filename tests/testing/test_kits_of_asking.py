@@ -238,10 +238,10 @@ class Guessing(ScriptedEngine):
 
     wanted = None
 
-    def stream(self, request, context):
+    async def prepare(self, request, context):
         self.wanted = request.output.prompt_logprobs
         output = replace(request.output, prompt_logprobs=None)
-        return super().stream(replace(request, output=output), context)
+        return await super().prepare(replace(request, output=output), context)
 
     def _told(self, answer, request, prompt_tokens):
         for event in super()._told(answer, request, prompt_tokens):

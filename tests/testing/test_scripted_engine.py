@@ -13,6 +13,7 @@ from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.testing import Answer, ScriptedEngine, check_engine
 from antiphon.testing.engine import Ending
 from antiphon.testing.rules import interrupted
+from antiphon.testing.streaming import open_stream
 
 REQUEST = GenerationRequest("m", (RawPrompt("abc"),))
 
@@ -26,7 +27,7 @@ async def test_it_keeps_the_contract() -> None:
 
 async def test_it_answers_with_its_texts() -> None:
     engine = ScriptedEngine(Answer(("one", " two")))
-    async with engine.stream(REQUEST, Context("r")) as events:
+    async with open_stream(engine, REQUEST, Context("r")) as events:
         found = await collect(events)
     assert found.choices[0].text == "one two"
     assert found.choices[0].reason is FinishReason.STOP
@@ -37,7 +38,7 @@ async def test_it_answers_with_its_texts() -> None:
 async def test_it_is_cut_at_max_tokens() -> None:
     engine = ScriptedEngine(Answer(("one", " two", " three")))
     request = GenerationRequest("m", (RawPrompt("abc"),), output=Output(max_tokens=2))
-    async with engine.stream(request, Context("r")) as events:
+    async with open_stream(engine, request, Context("r")) as events:
         found = await collect(events)
     assert (found.choices[0].text, found.choices[0].reason) == ("one two", FinishReason.LENGTH)
 
@@ -46,7 +47,7 @@ async def test_it_is_cut_at_max_tokens() -> None:
 async def test_it_fails_where_it_was_told(after: int | None, events_before: int) -> None:
     engine = ScriptedEngine(Answer(error=EngineDied("gone"), error_after=after))
     with pytest.raises(EngineDied):
-        async with engine.stream(REQUEST, Context("r")) as events:
+        async with open_stream(engine, REQUEST, Context("r")) as events:
             await collect(events)
     assert engine.streams[0].ending is Ending.FAILED
     assert engine.streams[0].events == events_before
@@ -54,7 +55,7 @@ async def test_it_fails_where_it_was_told(after: int | None, events_before: int)
 
 async def test_it_knows_that_its_reader_left() -> None:
     engine = ScriptedEngine(Answer(gate=asyncio.Event()))
-    async with engine.stream(REQUEST, Context("r")) as events:
+    async with open_stream(engine, REQUEST, Context("r")) as events:
         await interrupted(anext(events), 0.01)
     assert engine.streams[0].ending is Ending.LEFT
     assert engine.streams[0].over.is_set()
@@ -65,5 +66,5 @@ async def test_it_refuses_while_it_is_not_ready() -> None:
     with pytest.raises(EngineUnavailable):
         await engine.profile()
     engine.standing = EngineState.READY
-    async with engine.stream(REQUEST, Context("r")) as events:
+    async with open_stream(engine, REQUEST, Context("r")) as events:
         assert isinstance(await anext(events), Started)

@@ -44,7 +44,7 @@ from antiphon.ipc.frames import from_line
 from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import Settings, decode
-from antiphon.telemetry.logs import configure, record
+from antiphon.telemetry.logs import configure, record, record_loop_failure
 from antiphon.telemetry.sheets import Sheets
 
 THREADS = 1
@@ -66,6 +66,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     """Serves until told to stop, by a signal or by the end of the supervisor."""
     clock = SystemClock()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(record_loop_failure)
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
     async with engines(config.sockets) as hosts, AsyncExitStack() as keeping:

@@ -37,11 +37,12 @@ def edge_of(
     verifiers += [issuer] if issuer else []
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
+    strict = settings.server.schema_keywords == "strict"
     return Edge(
         pipeline=Pipeline(models, metrics, settings.engine.restart_patience, accounting),
         models=models,
-        dialect=OpenAI(report),
-        others=(Fireworks(report), Empower(report)),
+        dialect=OpenAI(report, strict),
+        others=(Fireworks(report, strict), Empower(report, strict)),
         settings=settings.server,
         verifiers=tuple(verifiers),
         tenants=None if managed is None else managed.tenants,

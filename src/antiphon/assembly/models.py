@@ -10,7 +10,7 @@ from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
 from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelFileError
 from antiphon.http.edge import Edge
 from antiphon.ipc.board import Board
@@ -43,6 +43,7 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     rules = HouseRules(
         projects_share=settings.engine.prefix_sharing == "server",
         helper=Helper() if settings.server.request_templates else None,
+        most_logprobs=settings.server.max_logprobs,
     )
     families = {
         model.name: Families(_said(model.tool_calls), _said(model.reasoning)) for model in settings.models
@@ -51,9 +52,12 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
         tuple(
             Model(
                 name,
-                _rendered(host, replace(rules, families=families.get(name, BY_TEMPLATE))),
+                (
+                    ModelRoute(
+                        _rendered(host, replace(rules, families=families.get(name, BY_TEMPLATE))), "llama"
+                    ),
+                ),
                 created,
-                kind="llama",
             )
             for name, host in hosts.items()
         ),

@@ -5,7 +5,7 @@ from typing import Protocol
 from antiphon.domain.identity import Actor
 from antiphon.domain.values import Value
 
-REFUSAL = "no valid API key; send the key in the header Authorization: Bearer KEY"
+REFUSAL = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
 """What is said of every credential that is not accepted, whoever finds it so."""
 
 

@@ -3,49 +3,79 @@ text."""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher
 
-from antiphon.constraints.groups import Around, Call, Frame, Group, Mark, load
-from antiphon.constraints.schemas import compilable
+from antiphon.constraints.grammar import WHOLE_TEXT, Grammar, JsonPlaces, places_of_arguments
+from antiphon.constraints.groups import Around, Call, Frame, Group, Mark, Marks
+from antiphon.constraints.json_schema.normalize import compilable
+from antiphon.constraints.open_objects import has_key_patterns, has_open_objects
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 ANYTHING = r"/(.|\n)*/"
 
+FORMAT = "format"
+"""The name by which the grammar refers to that of a group's format."""
+
+LEXEME = re.compile(r'"[^"]*"|[:,] |[^"]')
+"""What the compiler reads as one in JSON: a key or a text, a sign."""
+
 PLAIN = re.compile(r"[A-Za-z0-9 ]")
 """Characters that stand for themselves in a regular expression of the compiler's."""
 
 
-def lark(source: str, options: "JsonCompileOptions") -> str:
-    """The grammar as Lark writes it. Raises InvalidValue or UnsupportedParameter for a schema."""
-    group = load(source)
+def grammar_of_calls(group: Group, options: "JsonCompileOptions") -> Grammar:
+    """The grammar of all calls, which refers to that of a format by FORMAT. Raises InvalidValue or
+    UnsupportedParameter for a schema."""
     lines = ["%llguidance {}", *_start(group)]
     if group.around is Around.TEXT_ALONE:
-        return "\n".join(lines)
+        return Grammar("\n".join(lines))
     more = "" if group.between is None else f"({marks_of(group.between)} call)*"
     names = [f"call_{index}" for index in range(len(group.calls))]
     lines += [
         f"group: {marks_of(group.open[1:])} call {more} {marks_of(group.close)}",
         f"call: {' | '.join(names)}",
     ]
-    for name, call in zip(names, group.calls, strict=True):
-        schema = json.dumps({**_schema(call), "x-guidance": options})
-        lines.append(f"{name}: {marks_of(call.begin)} %json {schema} {marks_of(call.end)}")
-    return "\n".join(lines)
+    schemas = [_schema(call) for call in group.calls]
+    for name, call, schema in zip(names, group.calls, schemas, strict=True):
+        arguments = json.dumps({**schema, "x-guidance": options})
+        begin, end = (_spelt(marks, group) for marks in (call.begin, call.end))
+        lines.append(f"{name}: {begin} %json {arguments} {end}")
+    places = _watched(places_of_arguments(group), schemas)
+    return Grammar("\n".join(lines), places)
 
 
-def argument_grammars(source: str, options: "JsonCompileOptions") -> Iterator[tuple[str, str]]:
+def _spelt(marks: Marks, group: Group) -> str:
+    """Marks in order. Where a call and a text of the format may both be JSON objects, in the pieces that the
+    compiler makes of JSON: it follows both only as long as their pieces are the same."""
+    if group.sign is None or not group.is_either:
+        return marks_of(marks)
+    return marks_of([piece for mark in marks for piece in LEXEME.findall(str(mark))])
+
+
+def argument_grammars(group: Group, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
     """The grammar of each call's arguments alone, after what the caller calls them; free text around them
     would hide what they take."""
-    for call in load(source).calls:
-        yield (
-            call.field,
-            LLMatcher.grammar_from_json_schema(json.dumps(_schema(call)), overrides=options),
-        )
+    for call in group.calls:
+        yield call.field, grammar_of_json(_schema(call), options)
+
+
+def grammar_of_json(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
+    """The grammar of a text that is one value of JSON."""
+    text = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    return Grammar(text, _watched(WHOLE_TEXT, [schema]))
+
+
+def _watched(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
+    """The places of values of these schemas, if their keys have to be watched."""
+    if not any(map(has_open_objects, schemas)):
+        return None
+    return replace(places, keys_run_out=any(map(has_key_patterns, schemas)))
 
 
 def _schema(call: Call) -> dict[str, object]:
@@ -56,6 +86,9 @@ def _schema(call: Call) -> dict[str, object]:
 def _start(group: Group) -> Iterator[str]:
     """What the output as a whole is, and what text is in it."""
     if group.sign is not None:
+        if group.is_either:
+            yield f"start: group | @{FORMAT}"
+            return
         whole = {Around.NOTHING: "group", Around.TEXT: "group | TEXT?", Around.TEXT_ALONE: "TEXT?"}
         yield f"start: {whole[group.around]}"
         yield f"TEXT: {ANYTHING} & ~/{group.sign}(.|\n)*/"
@@ -63,7 +96,10 @@ def _start(group: Group) -> Iterator[str]:
     first, again = mark_of(group.open[0]), group.again
     more = "" if again is None else f"({marks_of(again)} {first} group)*"
     if group.frames:
-        yield from _framed(group.frames, group.around, f"{first} group {more}")
+        text = f"@{FORMAT}" if group.is_either else "TEXT?"
+        yield from _framed(group.frames, group.around, f"{first} group {more}", text)
+    elif group.is_either:
+        yield f"start: {first} group {more} | @{FORMAT}"
     elif group.around is Around.NOTHING:
         yield f"start: {first} group {more}"
     elif group.around is Around.TEXT_ALONE:
@@ -78,12 +114,12 @@ def _start(group: Group) -> Iterator[str]:
         yield f"TEXT: {ANYTHING}"
 
 
-def _framed(frames: Sequence[Frame], around: Around, groups: str) -> Iterator[str]:
-    """Where all text has a frame: closed ones, and then groups or the last one."""
+def _framed(frames: Sequence[Frame], around: Around, groups: str, text: str) -> Iterator[str]:
+    """Where all text has a frame: closed ones, and then groups or the last one, with `text` in it."""
     closed = [
         f"{marks_of(frame.open)} TEXT? {marks_of(frame.close)}" for frame in frames if frame.close is not None
     ]
-    last = [f"{marks_of(frame.open)} TEXT?" for frame in frames if frame.close is None]
+    last = [f"{marks_of(frame.open)} {text}" for frame in frames if frame.close is None]
     ends = {
         Around.NOTHING: [groups],
         Around.TEXT: [groups, *last],

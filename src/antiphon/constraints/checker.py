@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from antiphon.constraints.grammar import Grammar, load_grammar
 from antiphon.constraints.remembering import Remembered
-from antiphon.domain.constraint import Constraint
+from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import EngineBusy, EngineError, EngineUnavailable, InvalidValue, RequestError
 from antiphon.sandbox import INTERPRETER_VARIABLES, kill, was_ended
@@ -77,7 +78,7 @@ class Words(Protocol):
     def ends(self) -> tuple[int, ...]: ...
 
 
-Answer = str | ErrorReport
+Answer = Grammar | ErrorReport
 """A grammar, or why there is none."""
 
 
@@ -96,17 +97,16 @@ class Checker:
         self._fault: str | None = None
         """Why that start failed."""
 
-    async def grammar(self, constraint: Constraint) -> str:
-        """The compiler's text of a constraint that can be kept. Raises the RequestError that refuses it, or
+    async def grammar(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint that can be kept. Raises the RequestError that refuses it, or
         EngineBusy or EngineUnavailable when it could not be asked."""
         self._require_small(constraint)
         answer = self._answers.get(constraint) or await self._asked(constraint)
-        if isinstance(answer, str):
+        if isinstance(answer, Grammar):
             return answer
-        within = (answer.param or "").startswith(f"{constraint.field}[")  # one of several schemas
-        raise ErrorReport(
-            answer.code, answer.message, answer.param if within else constraint.field
-        ).exception()
+        # The source of calls names the fields of what is in it. Others are remembered for any field.
+        param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
+        raise ErrorReport(answer.code, answer.message, param).exception()
 
     async def aclose(self) -> None:
         """Ends the process."""
@@ -272,8 +272,8 @@ class Checker:
 
 def _read(said: Mapping[str, object]) -> Answer:
     """An answer as the process wrote it; whatever is neither a grammar nor a refusal is an error."""
-    if isinstance(grammar := said.get("grammar"), str) and grammar:
-        return grammar
+    if isinstance(grammar := said.get("grammar"), str):
+        return load_grammar(grammar)
     if isinstance(error := said.get("error"), dict):
         report = ErrorReport(**error)
         if isinstance(report.exception(), RequestError):
@@ -292,5 +292,5 @@ def _too_much(constraint: Constraint) -> ErrorReport:
 
 def _size(constraint: Constraint, answer: Answer) -> int:
     """Bytes that remembering takes, about."""
-    said = answer if isinstance(answer, str) else answer.message
-    return 4 * (len(constraint.source) + len(constraint.prelude) + len(said)) + 1024
+    size = len(repr(answer) if isinstance(answer, Grammar) else answer.message)
+    return 4 * (len(constraint.source) + len(constraint.prelude) + size) + 1024

@@ -14,11 +14,12 @@ from dataclasses import asdict
 from random import Random
 from typing import BinaryIO
 
-from antiphon.constraints.grammars import grammar_text, parts
+from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.grammars import build_grammar, format_of, parts
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, EngineError, InvalidValue
+from antiphon.errors import AntiphonError, EngineError, InvalidValue, UnsupportedParameter
 
 HEADER = 4
 """Bytes of the length before each frame."""
@@ -33,9 +34,10 @@ START_CPU = 30
 """Seconds of CPU that starting and reading the vocabulary may take."""
 
 
-def checked(constraint: Constraint, vocabulary: Vocabulary) -> str:
+def checked(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
     """The grammar of a constraint that compiles and can be followed. Raises an AntiphonError."""
-    grammar, inner = grammar_text(constraint), parts(constraint)
+    grammar, inner = build_grammar(constraint), parts(constraint)
+    _require_apart(constraint, vocabulary)
     try:
         require_compiles(grammar, vocabulary, constraint.field)
     except InvalidValue:
@@ -48,6 +50,26 @@ def checked(constraint: Constraint, vocabulary: Vocabulary) -> str:
         except EngineError as error:
             raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
     return grammar
+
+
+def _require_apart(constraint: Constraint, vocabulary: Vocabulary) -> None:
+    """Raises UnsupportedParameter where a text of a format could not be told from calls."""
+    if (found := format_of(constraint)) is None:
+        return
+    form, grammar, heads = found
+    require_compiles(grammar, vocabulary, form.field)
+    whole = Matcher(grammar, vocabulary)
+    for head in heads:
+        try:
+            whole.copy().consume(vocabulary.spell(head))
+        except EngineError:
+            continue
+        raise UnsupportedParameter(
+            f"{form.field} is not supported together with tools that may be called: its text may begin like "
+            "a call of this model, so the two cannot be told apart; leave one of them out, or send "
+            'tool_choice "none"',
+            param=form.field,
+        )
 
 
 def _follow(matcher: Matcher, vocabulary: Vocabulary) -> None:
@@ -114,7 +136,7 @@ def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, obje
     kind, source, field = ConstraintKind(str(job["kind"])), str(job["source"]), str(job["field"])
     constraint = Constraint(kind, source, spacing, field, str(job["prelude"]))
     try:
-        return {"grammar": checked(constraint, vocabulary)}
+        return {"grammar": checked(constraint, vocabulary).dump()}
     except AntiphonError as error:
         return {"error": asdict(ErrorReport.of(error))}
 

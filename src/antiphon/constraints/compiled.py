@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.constraints.remembering import Remembered
 
@@ -33,16 +34,16 @@ class Compiled:
         """Bytes, by estimate."""
         return self._kept.held
 
-    def matcher(self, grammar: str, vocabulary: Vocabulary) -> Matcher:
+    def matcher(self, grammar: Grammar, vocabulary: Vocabulary) -> Matcher:
         """One text's way through a checked grammar. Raises EngineError when it does not compile."""
-        key = sha256(grammar.encode("utf-8", "surrogatepass")).digest()
+        key = sha256(repr(grammar).encode()).digest()
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None:
                 return kept.copy()
         began = self._clock()
         made = Matcher(grammar, vocabulary)
-        size = max(PER_SECOND * (self._clock() - began), PER_CHARACTER * len(grammar), LEAST)
+        size = max(PER_SECOND * (self._clock() - began), PER_CHARACTER * len(grammar.text), LEAST)
         with self._lock:
             self._kept.put(key, made.copy(), int(size))
         return made

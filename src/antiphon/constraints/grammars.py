@@ -3,7 +3,6 @@
 Runs in the checking process: reading a hostile source may take long.
 """
 
-import json
 import re
 import sys
 from typing import TYPE_CHECKING
@@ -12,9 +11,12 @@ from llguidance import LLMatcher, regex_to_lark
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from antiphon.constraints import calls
+from antiphon.constraints.grammar import Grammar, JsonPlaces, places_of_format
+from antiphon.constraints.groups import Group, load
+from antiphon.constraints.joining import join_grammars
+from antiphon.constraints.json_schema.normalize import compilable, parsed
 from antiphon.constraints.preludes import after
 from antiphon.constraints.regexes import require_portable
-from antiphon.constraints.schemas import compilable, parsed
 from antiphon.constraints.spacing import require_whitespace
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -66,13 +68,13 @@ LARK_UNBUILT = {
 """What the compiler takes in a grammar's structure and would do something else with than shaping the text."""
 
 
-def grammar_text(constraint: Constraint) -> str:
-    """The grammar as the compiler reads it. Raises InvalidValue or UnsupportedParameter."""
+def build_grammar(constraint: Constraint) -> Grammar:
+    """The grammar of a constraint, its prelude before it. Raises InvalidValue or UnsupportedParameter."""
     grammar = _answer(constraint)
     return after(constraint.prelude, grammar) if constraint.prelude else grammar
 
 
-def _answer(constraint: Constraint) -> str:
+def _answer(constraint: Constraint) -> Grammar:
     source, field = constraint.source, constraint.field
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
@@ -80,27 +82,53 @@ def _answer(constraint: Constraint) -> str:
         case ConstraintKind.JSON_SCHEMA:
             return _json(compilable(source, field), constraint)
         case ConstraintKind.REGEX:
-            return LLMatcher.grammar_from_lark(f"start: {_regex(source, field)}")
+            return _grammar_of_lark(f"start: {_regex(source, field)}")
         case ConstraintKind.CHOICE:
-            return LLMatcher.grammar_from_lark(f"start: ONE\nONE: {' | '.join(_choices(source, field))}")
+            return _grammar_of_lark(f"start: ONE\nONE: {' | '.join(_choices(source, field))}")
         case ConstraintKind.LARK:
-            return LLMatcher.grammar_from_lark(_lark(source, field))
+            return _grammar_of_lark(_lark(source, field))
         case ConstraintKind.GBNF:
-            return LLMatcher.grammar_from_lark(_gbnf(source, field))
+            return _grammar_of_lark(_gbnf(source, field))
         case ConstraintKind.CALLS:
-            return LLMatcher.grammar_from_lark(calls.lark(source, COMPACT | STRICT))
+            return _calls(load(source))
 
 
-def parts(constraint: Constraint) -> tuple[tuple[str, str], ...]:
+def parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
     """Grammars of what stands in a constraint's text and has to be tried by itself, each after what the
     caller calls it: free text before them would hide what they take."""
     alone = ((constraint.field, _answer(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
         return alone
-    return (*alone, *calls.argument_grammars(constraint.source, COMPACT | STRICT))
+    group = load(constraint.source)
+    formats = () if group.format is None else ((group.format.field, _answer(group.format)),)
+    return (*alone, *formats, *calls.argument_grammars(group, COMPACT | STRICT))
 
 
-def _json(schema: object, constraint: Constraint) -> str:
+def format_of(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
+    """The format that an answer is held to where it makes no calls, its grammar, and how no text of it may
+    begin; None where there is none."""
+    group = load(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
+    if group is None or group.format is None or not group.is_either:
+        return None
+    return group.format, _answer(group.format), group.heads
+
+
+def _calls(group: Group) -> Grammar:
+    of_calls = calls.grammar_of_calls(group, COMPACT | STRICT)
+    text, places = LLMatcher.grammar_from_lark(of_calls.text), of_calls.places
+    if group.format is None or not group.is_either:
+        return Grammar(text, places)
+    form = _answer(group.format)
+    if form.places is not None:
+        places = (places or JsonPlaces()) | places_of_format(group, form.places)
+    return Grammar(join_grammars(text, calls.FORMAT, form.text), places)
+
+
+def _grammar_of_lark(text: str) -> Grammar:
+    return Grammar(LLMatcher.grammar_from_lark(text))
+
+
+def _json(schema: object, constraint: Constraint) -> Grammar:
     spacing = COMPACT
     if (pattern := constraint.whitespace) is not None:
         require_whitespace(pattern, constraint.field)
@@ -113,8 +141,7 @@ def _json(schema: object, constraint: Constraint) -> str:
         }
     if schema is False:
         raise InvalidValue(f"{constraint.field} accepts nothing", param=constraint.field)
-    whole = {} if schema is True else schema
-    return LLMatcher.grammar_from_json_schema(json.dumps(whole), overrides=spacing | STRICT)
+    return calls.grammar_of_json(schema if isinstance(schema, dict) else {}, spacing | STRICT)
 
 
 def _regex(pattern: str, field: str) -> str:

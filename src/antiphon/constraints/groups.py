@@ -1,11 +1,13 @@
 """Calls of functions in whatever notation a model has for them: the source of a constraint of the kind
-`calls`, as values and as JSON. Made by the renderer, never by a caller; only the schemas in it are a
-caller's. `calls` makes the grammar."""
+`calls`, as values and as JSON. Made by the renderer, never by a caller; only the schemas and the format in it
+are a caller's. `calls` makes the grammar."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+
+from antiphon.domain.constraint import Constraint, ConstraintKind
 
 Mark = str | int
 """A text, or the id of a control token."""
@@ -20,7 +22,7 @@ class Around(StrEnum):
     """The output is a group, and others after `again`."""
     TEXT = "text"
     """Groups stand in any text; only one where `again` is None, and then it is the end. With `sign` they
-    stand at the beginning alone."""
+    stand at the beginning alone. With `format` the output is groups alone, or a text of the format."""
     TEXT_ALONE = "text_alone"
     """Text in which no group begins."""
 
@@ -61,6 +63,15 @@ class Group:
     """A regular expression of how a group may begin, and no text does. `open` is empty then."""
     frames: tuple[Frame, ...] = ()
     """In which all text stands, before groups only; closed ones also where there is to be no text."""
+    format: Constraint | None = None
+    """What an output without calls is held to, a caller's; None is any text."""
+    heads: tuple[str, ...] = ()
+    """How calls are told from a text of `format`: none begins with one of these."""
+
+    @property
+    def is_either(self) -> bool:
+        """Whether the output is calls or a text of `format`."""
+        return self.format is not None and self.around is Around.TEXT
 
     def dump(self) -> str:
         """As JSON. Not by `asdict`, which copies every value of every schema."""
@@ -89,8 +100,8 @@ class Prelude:
 
 
 def _fields(value: object) -> Mapping[str, object]:
-    """A Group's, Call's or Frame's values by name."""
-    if not isinstance(value, Group | Call | Frame):
+    """The values of a group, or of a part of one, by name."""
+    if not isinstance(value, Group | Call | Frame | Constraint):
         raise TypeError(f"a {type(value).__name__} is no part of a group")
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
@@ -120,6 +131,10 @@ def load(source: str) -> Group:
         again,
         said["sign"],
         tuple(map(_frame, said["frames"])),
+        None
+        if (form := said["format"]) is None
+        else Constraint(**form | {"kind": ConstraintKind(form["kind"])}),
+        tuple(said["heads"]),
     )
 
 

@@ -8,9 +8,14 @@ known here.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from antiphon.constraints.dead_ends import Road
+from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.key_guard import KeyGuard, without
+from antiphon.constraints.key_tables import KeyTables
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 MAX_SHOWN = 300
@@ -55,11 +60,21 @@ class Vocabulary:
             max_grammar_size=200_000,
             verbose_errors=False,
         )
+        self._source = _Source(tokens, tokenize)
         self.tokenizer = LLTokenizer(
-            TokenizerWrapper(_Source(tokens, tokenize)),
+            TokenizerWrapper(self._source),
             eos_token=list(tokens.ends),
             slices=LLTokenizer.general_slices(),
         )
+
+    @cached_property
+    def key_tables(self) -> KeyTables:
+        """What its tokens may do to the keys of JSON."""
+        return KeyTables(self._source.tokens)
+
+    def spell(self, text: str) -> list[int]:
+        """Tokens that make up a text, the longest first."""
+        return self._source.longest(text.encode())
 
 
 class _Source:
@@ -74,14 +89,15 @@ class _Source:
         ]
         self.eos_token_id = tokens.ends[0]
         self.bos_token_id = None
-        self._tokenize = tokenize or self._longest
+        self._tokenize = tokenize or self.longest
         self._ids = {piece: token for token, piece in reversed(list(enumerate(tokens.pieces))) if piece}
         self._most = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenize(text) or self._longest(text)
+        return self._tokenize(text) or self.longest(text)
 
-    def _longest(self, text: bytes) -> list[int]:
+    def longest(self, text: bytes) -> list[int]:
+        """The text by longest pieces, as far as there are some."""
         found: list[int] = []
         at = 0
         while at < len(text):
@@ -99,10 +115,12 @@ class _Source:
 class Matcher:
     """One text on its way through a grammar. Not for two threads at once."""
 
-    def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary) -> None:
         """Raises EngineError when the grammar does not compile."""
         self._vocabulary = vocabulary
-        self._matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=vocabulary.limits)
+        self._matcher = LLMatcher(vocabulary.tokenizer, grammar.text, log_level=0, limits=vocabulary.limits)
+        places = grammar.places
+        self._keys = None if places is None else KeyGuard(places, vocabulary.key_tables)
         self._require_sound()
 
     def copy(self) -> "Matcher":
@@ -110,13 +128,19 @@ class Matcher:
         other = object.__new__(Matcher)
         other._vocabulary = self._vocabulary
         other._matcher = self._matcher.deep_copy()
+        other._keys = None if self._keys is None else self._keys.copy()
         return other
 
     def mask(self) -> bytes:
         """One bit for each id, the lowest first, in little-endian words of 32. Raises EngineError."""
         mask = self._matcher.compute_bitmask()
         self._require_sound()
-        return mask
+        if self._keys is None:
+            return mask
+        mask = self._keys.restrict(mask)
+        if not self._keys.run_out:
+            return mask
+        return without(mask, Road(self._matcher, self._keys, self._keys.known).dead_ends(mask))
 
     def forced(self) -> list[int]:
         """Tokens that must come next, whatever the model thinks; an end token when nothing else may. Raises
@@ -126,7 +150,7 @@ class Matcher:
             return [self._vocabulary.tokens.ends[0]]
         tokens = self._matcher.compute_ff_tokens()
         self._require_sound()
-        return tokens
+        return tokens if self._keys is None else self._keys.allowed_part(tokens)
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Takes tokens. Raises EngineError for one that the grammar does not allow."""
@@ -134,6 +158,8 @@ class Matcher:
         self._require_sound()
         if not taken:
             raise EngineError("a token came that the constraint does not allow")
+        if self._keys is not None:
+            self._keys.consume(tokens)
 
     @property
     def complete(self) -> bool:
@@ -157,10 +183,10 @@ def is_callers(error: AntiphonError) -> bool:
     return (error.cause or "").startswith((BEYOND, DEAD_END))
 
 
-def require_compiles(grammar: str, vocabulary: Vocabulary, field: str) -> None:
+def require_compiles(grammar: Grammar, vocabulary: Vocabulary, field: str) -> None:
     """Raises InvalidValue with what the compiler says against a grammar; its warnings count."""
     _, problems = LLMatcher.validate_grammar_with_warnings(
-        grammar, vocabulary.tokenizer, limits=vocabulary.limits
+        grammar.text, vocabulary.tokenizer, limits=vocabulary.limits
     )
     if problems:
         raise InvalidValue(f"{field} cannot be compiled: {shown(problems[0])}", param=field)

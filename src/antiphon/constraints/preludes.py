@@ -1,21 +1,22 @@
 """A grammar after what a choice may say first: the compiler's text of both, as one."""
 
-import json
 from collections.abc import Iterator
 
 from antiphon.constraints.calls import ANYTHING, literal, mark_of, marks_of
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.groups import Frame, Prelude, load_prelude
+from antiphon.constraints.joining import join_grammars
 
 ANSWER = "answer"
 """The name by which the first grammar refers to the one that follows."""
 
 
-def after(prelude: str, grammar: str) -> str:
-    """The compiler's text: first what the prelude takes, then the grammar."""
+def after(prelude: str, grammar: Grammar) -> Grammar:
+    """First what the prelude takes, then the grammar."""
     made = load_prelude(prelude)
-    answer = json.loads(grammar)["grammars"][0] if grammar.startswith("{") else {"lark_grammar": grammar}
-    first = {"lark_grammar": "\n".join(("%llguidance {}", *_rules(made)))}
-    return json.dumps({"grammars": [first, answer | {"name": ANSWER}]})
+    first = "\n".join(("%llguidance {}", *_rules(made)))
+    places = None if grammar.places is None else grammar.places.after_prelude(made)
+    return Grammar(join_grammars(first, ANSWER, grammar.text), places)
 
 
 def _rules(prelude: Prelude) -> Iterator[str]:

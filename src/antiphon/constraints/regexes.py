@@ -89,6 +89,9 @@ def _refused(pattern: str, at: int, says: str, field: str) -> InvalidValue:
 CLASS = re.compile(r"\\.|\[(?P<inner>\^?(?:\\.|[^\\\]])*)\]", re.DOTALL)
 """An escape outside a class, or a class."""
 
+ALL_CONTROLS = r"\x00-\x1f"
+"""All control characters, in a class."""
+
 QUOTED = '"\\'
 """Characters that JSON escapes by a backslash and themselves."""
 
@@ -99,7 +102,12 @@ def quotable(pattern: str, field: str) -> str:
     A class with all control characters is taken by the compiler to hold the quote and the backslash too. So
     negated classes without these lose the control characters, and such ranges are refused.
     """
-    return CLASS.sub(lambda found: _without_controls(found, field), pattern)
+    try:
+        return CLASS.sub(lambda found: _without_controls(found, field), pattern)
+    except re.error as problem:
+        raise InvalidValue(
+            f"the regular expression holds a class that is none: {problem.msg}", param=field
+        ) from None
 
 
 def _without_controls(found: re.Match[str], field: str) -> str:
@@ -107,7 +115,7 @@ def _without_controls(found: re.Match[str], field: str) -> str:
     if inner is None or all(re.fullmatch(found[0], char, re.ASCII) for char in QUOTED):
         return found[0]
     if inner.startswith("^"):
-        return rf"[{inner}\x00-\x1f]"
+        return found[0] if inner.endswith(ALL_CONTROLS) else f"[{inner}{ALL_CONTROLS}]"
     if any(re.fullmatch(found[0], chr(code), re.ASCII) for code in {*range(32)} - {9, 10, 11, 12, 13}):
         raise InvalidValue(
             f"the class {found[0][:32]} holds control characters and not both of quote and backslash, which "

@@ -31,8 +31,8 @@ def ascribed(
     if None is not safety_identifier != user is not None:
         raise InvalidValue("user and safety_identifier differ; send one of them", param="safety_identifier")
     names = {"user": user, "safety_identifier": safety_identifier}
-    fields = tuple(name for name, value in names.items() if value is not None)
-    for name in fields:
+    users = tuple(name for name, value in names.items() if value is not None)
+    for name in users:
         _require_text(name, names[name] or "")
     for name, value in (tags or {}).items():
         if not 0 < len(name) <= LONGEST_TAG:
@@ -40,6 +40,7 @@ def ascribed(
                 f"metadata must have keys of 1 to {LONGEST_TAG} characters; got {len(name)}", param="metadata"
             )
         _require_text("metadata", name + value)
+    fields = (*users, "metadata") if tags else users
     return Attribution((safety_identifier if user is None else user) or None, tags or {}, fields)
 
 

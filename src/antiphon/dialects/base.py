@@ -17,6 +17,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.errors import AntiphonError
 
 
@@ -27,7 +28,7 @@ class Attribution:
     end_user: str | None = None
     tags: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     fields: tuple[str, ...] = ()
-    """Those that name the end user, as the caller calls them."""
+    """Those that say so, as the caller calls them."""
 
 
 UNASCRIBED = Attribution()
@@ -44,7 +45,7 @@ class Call:
     ignored: tuple[str, ...] = ()
     """Fields that were sent, are accepted and do nothing; the edge names them in a header."""
     relaxed: tuple[str, ...] = ()
-    """Keywords of tools' schemas that are not kept, each with its place; the edge names them in a header."""
+    """Keywords of schemas that are not kept, each with its place; the edge names them in a header."""
     continuous_usage: bool = False
     """Whether each part of a stream that includes the usage tells what was made so far."""
     token_names: bool = False
@@ -123,12 +124,13 @@ class DetokenizeCall:
 
 
 class TokenOperations(Protocol):
-    """The endpoints that show what a prompt becomes: token ids, and the template's text. Each lies at several
-    paths."""
+    """The endpoints that show what a prompt becomes, token ids and the template's text, each at several
+    paths; and what the tokenizer is."""
 
     tokenize_paths: tuple[str, ...]
     detokenize_paths: tuple[str, ...]
     apply_paths: tuple[str, ...]
+    tokenizer_path: str
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
         """Raises a RequestError that names the field at fault."""
@@ -149,6 +151,9 @@ class TokenOperations(Protocol):
 
     def applied(self, text: str) -> bytes:
         """The answer to apply-template."""
+
+    def tokenizer(self, info: TokenizerInfo) -> bytes:
+        """What a model's tokenizer is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +311,9 @@ class Dialect(Protocol):
 
     def describe(self) -> Description:
         """Paths and schemas for the OpenAPI document, made from the wire types."""
+
+    def fields(self) -> frozenset[str]:
+        """Names of all fields that its requests have. A log holds no other names of a request's."""
 
 
 class OwnDialect(Dialect, Protocol):

@@ -32,6 +32,8 @@ def schemas_of(
 def _annotate(schema: dict[str, Any], table: Table) -> None:
     """Gives each property its sentence, and lists what else is known."""
     for name, field in table.items():
+        if field.opaque:
+            schema["properties"][name] = {}
         if name in schema["properties"]:
             ignored = "Accepted and ignored: " if field.standing is Standing.IGNORED else ""
             schema["properties"][name]["description"] = ignored + field.says
@@ -40,6 +42,16 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
         for name, field in table.items()
         if field.standing is Standing.REFUSED
     }
+
+
+def field_names(shapes: Iterable[type[msgspec.Struct]], tables: Iterable[Table] = ()) -> frozenset[str]:
+    """Names of all fields that requests have: of the wire types that refuse unknown fields, which answers' do
+    not, of all that they hold, and of tables."""
+    requests = [shape for shape in shapes if shape.__struct_config__.forbid_unknown_fields]
+    _, schemas = msgspec.json.schema_components(requests, ref_template=REF)
+    return frozenset(name for schema in schemas.values() for name in schema.get("properties", ())).union(
+        *tables
+    )
 
 
 def operation(

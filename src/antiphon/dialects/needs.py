@@ -40,7 +40,8 @@ _NAMES: Mapping[Need, str] = {
     "ignore_eos allowed_token_ids stop_token_ids cache_salt echo best_of logprobs top_logprobs "
     "prompt_logprobs skip_special_tokens spaces_between_special_tokens add_special_tokens "
     "include_stop_str_in_output bad_words "
-    "truncate_prompt_tokens return_token_ids return_tokens_as_token_ids return_token_strs tokens priority "
+    "truncate_prompt_tokens truncation_side logprob_token_ids "
+    "return_token_ids return_tokens_as_token_ids return_token_strs tokens priority "
     "prompt_cache_isolation_key context_length_exceeded_behavior echo_last",
     Need.CONSTRAINTS: "response_format guided_json guided_regex guided_choice guided_grammar "
     "guided_whitespace_pattern guided_decoding_backend structured_outputs tool_choice "

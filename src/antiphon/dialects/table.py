@@ -6,10 +6,10 @@ A dialect's table is the one place that says so: decoding obeys it, the docs and
 it.
 """
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -25,12 +25,12 @@ END_USER = (
 )
 TAGS = (
     "Up to 16 pairs of texts, of 64 and 512 characters, that stand in the records of usage; where keys are "
-    "off there are none, and it is refused."
+    "off there are none, and the header x-antiphon-ignored names it."
 )
 """What two fields say in every dialect that has them."""
 
 MOST_NAMED = 32
-"""Unknown fields that an answer names; with names of 64 characters two kilobytes of a header."""
+"""Fields without effect that an answer names; with names of 64 characters two kilobytes of a header."""
 
 
 class Standing(StrEnum):
@@ -41,7 +41,7 @@ class Standing(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Field:
     """One field in one or several places."""
 
@@ -53,6 +53,8 @@ class Field:
     """What it does; or why it does nothing; or what to do without it."""
     harmless: tuple[object, ...] = ()
     """Values of a refused field that are taken, since they ask for what happens anyway."""
+    opaque: bool = False
+    """Whether the field is ignored whatever it holds, so that decoding does not see it."""
 
     @property
     def needs(self) -> Need:
@@ -70,12 +72,34 @@ def ignored(name: str, places: Iterable[str], says: str) -> Field:
     return Field(name, frozenset(places), Standing.IGNORED, says)
 
 
+def echoed(places: Iterable[str], says: str, *names: str) -> tuple[Field, ...]:
+    """Fields that only repeat what a server said: ignored, whatever they hold."""
+    known = frozenset(places)
+    return tuple(Field(name, known, Standing.IGNORED, says, opaque=True) for name in names)
+
+
 def refused(name: str, places: Iterable[str], says: str, *harmless: object) -> Field:
     """A field that is not built."""
     return Field(name, frozenset(places), Standing.REFUSED, says, harmless)
 
 
 Table = Mapping[str, Field]
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """The fields of one body that have no effect, in whichever of its objects they are."""
+
+    takes_unknown: bool = False
+    """Whether unknown fields are reported; they are refused otherwise."""
+    paths: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each field once, whichever message it belongs to, and no more of them than a header can hold."""
+        names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
+        more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
+        return (*names[:MOST_NAMED], *more)
 
 
 class Book:
@@ -90,32 +114,32 @@ class Book:
         self._endpoints = endpoints
 
     def sift(
-        self, given: dict[str, Any], place: str, where: str = "", report: list[str] | None = None
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The fields that decoding shall see, and the names of those that are ignored. `where` is the path of
-        the object.
+        self, given: dict[str, Any], place: str, where: str = "", report: Report | None = None
+    ) -> dict[str, Any]:
+        """The fields that decoding shall see. `where` is the path of the object. `report` gets the fields
+        that are ignored.
 
-        Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows; `report`
-        takes the names of the latter instead.
+        Raises UnsupportedParameter for what is not built and UnknownParameter for what nobody knows, unless
+        `report` takes it.
         """
         table = self.tables[place]
         kept: dict[str, Any] = {}
-        passed: tuple[str, ...] = ()
         for name, value in given.items():
             if (field := table.get(name)) is None:
-                if report is None:
+                if report is None or not report.takes_unknown:
                     raise self._unknown(name, place, where)
-                report.append(f"{where}{shown_key(name)}")
+                report.paths.append(f"{where}{shown_key(name)}")
                 continue
             if value is None:
                 continue
             if field.standing is Standing.REFUSED:
                 _require_harmless(field, value, where)
                 continue
-            if field.standing is Standing.IGNORED:
-                passed += (name,)
-            kept[name] = value
-        return kept, passed
+            if field.standing is Standing.IGNORED and report is not None:
+                report.paths.append(f"{where}{name}")
+            if not field.opaque:
+                kept[name] = value
+        return kept
 
     def _unknown(self, name: str, place: str, where: str) -> AntiphonError:
         shown = shown_key(name)
@@ -125,16 +149,6 @@ class Book:
         else:
             hint = _nearest(name, self.tables[place])
         return UnknownParameter(f"unknown field {where}{shown}{hint}", param=f"{where}{shown}")
-
-
-def named(unknown: list[str] | None) -> tuple[str, ...]:
-    """Each of the fields that `Book.sift` reported once, whichever message it stands in, and no more of them
-    than a header can hold."""
-    if not unknown:
-        return ()
-    names = list(dict.fromkeys(INDEX.sub("[]", name) for name in unknown))
-    more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
-    return (*names[:MOST_NAMED], *more)
 
 
 def _require_harmless(field: Field, value: object, where: str) -> None:

@@ -35,7 +35,7 @@ class Choice:
     reasoning: str = ""
     """What was thought before the text, where the model says it."""
     ids: tuple[int, ...] = ()
-    """Of all its tokens that usage counts, when token ids were asked for."""
+    """Of its tokens, as many as `scores`, when token ids were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,14 +44,6 @@ class SystemClock:
         return secrets.randbits(63)
 
 
-class Sizing(Protocol):
-    """Whom an engine tells how much a request will take, as soon as it knows."""
-
-    async def sized(self, prompt_tokens: int, output_tokens: int) -> None:
-        """Tokens of all prompts, and the most that all choices together may make. Told before anything is
-        computed; told again where the request is tried again. Raises what refuses the request then."""
-
-
 class Origin(Value, frozen=True):
     """Where a request comes from; what the records of usage say of it besides its actor."""
 
@@ -71,15 +63,21 @@ class Progress:
     """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
     answers."""
 
-    __slots__ = ("attempts", "body", "embedded", "standings", "unread")
+    __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "model", "standings", "unread")
 
     def __init__(self) -> None:
+        self.account: Mapping[str, object] = {}
+        """Of work that ends with an error: what the log says of it, together with the error."""
         self.attempts = 0
         """How often an engine was asked."""
         self.body = b""
         """What was sent, word by word."""
         self.embedded = 0
         """Tokens of the texts whose vectors were made, however the request ends."""
+        self.is_ended = False
+        """Whether the edge has ended it, with an error that it answers and logs."""
+        self.model = ""
+        """The own name of its model, once that is found."""
         self.standings: tuple[Standing, ...] = ()
         """How the limits that are for it stand, as they were last told."""
         self.unread: tuple[str, ...] = ()
@@ -94,17 +92,8 @@ class Context(Value, frozen=True, gc=True):
     deadline: float | None = None
     """On the clock's monotonic scale; None is no deadline."""
     clock: Clock = field(default_factory=SystemClock)
-    sizing: Sizing | None = None
-    """Whoever must know the request's size before it is begun."""
     origin: Origin = NOWHERE
     progress: Progress = field(default_factory=Progress)
-
-    def sized_by(self, sizing: Sizing) -> "Context":
-        """The same, with somebody who must know the request's size. Made anew for every request, so field by
-        field: `dataclasses.replace` takes several times as long."""
-        return Context(
-            self.request_id, self.actor, self.deadline, self.clock, sizing, self.origin, self.progress
-        )
 
     def remaining(self) -> float | None:
         """Seconds left until the deadline, at least 0; None without one."""

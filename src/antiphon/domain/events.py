@@ -60,8 +60,8 @@ class TextDelta:
     """Of the tokens whose text begins in this delta, and of those before them that show none, when they were
     asked for."""
     ids: tuple[int, ...] = ()
-    """Of these tokens, when token ids were asked for. Joined over its events they are all of a choice's
-    tokens that usage counts, the one that ended it among them."""
+    """Of the tokens that `scores` are of, when token ids were asked for. Joined over its events they are all
+    of a choice's tokens, the one that ended it among them, but for those that a stop text cut off whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,10 @@ class Finished:
     tokens: int = 0
     """Completion tokens since this choice's last delta: those that showed no text."""
     scores: Scores | None = None
-    """Of the tokens since this choice's last delta that showed no text, but for the one that ended it; None
-    when they were not asked for."""
+    """Of the tokens since this choice's last delta that showed no text, the one that ended it among them;
+    None when they were not asked for."""
     ids: tuple[int, ...] = ()
-    """Of the tokens since this choice's last delta, when token ids were asked for."""
+    """Of these tokens, when token ids were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,17 +58,19 @@ class Lines(Generic[Q]):
     def refusal(self, one: Q, now: float, free: int = 0) -> AntiphonError | None:
         """Why it may not be queued, if so. `free`: places that nobody has; who is about to take one of these
         does not wait."""
-        mine = len(self._lines.get(one.actor, ()))
-        if self._count >= self._policy.queue + free:
+        mine, policy = len(self._lines.get(one.actor, ())), self._policy
+        if self._count >= policy.queue + free:
             self.refused += 1
             return EngineBusy(
-                f"{self._count} {self._what} wait already, as many as may; try again later",
+                "The server is currently overloaded, please try again later: no more than "
+                f"{policy.queue:,} {self._what} may wait",
                 retry_after=self._retry_after(self._count, now),
             )
-        if mine >= self._policy.queue_per_actor + free:
+        if mine >= policy.queue_per_actor + free:
             self.refused += 1
             return Overloaded(
-                f"{mine} {self._what} of yours wait already, as many as may; wait for some of them to end",
+                f"no more than {policy.queue_per_actor:,} {self._what} of yours may wait; wait for some of "
+                "them to end",
                 retry_after=self._retry_after(mine * len(self._lines), now),
             )
         return None

@@ -19,6 +19,29 @@ class Overflow(StrEnum):
     """`max_tokens` is lowered to what is left; a prompt that leaves no room is refused all the same."""
 
 
+class Truncation(StrEnum):
+    """At which end a prompt is cut."""
+
+    LEFT = "left"
+    """The last tokens are kept."""
+    RIGHT = "right"
+    """The first tokens are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningTerms:
+    """What a dialect calls what its callers ask of reasoning; errors speak so."""
+
+    effort: str = "reasoning_effort"
+    """The field of the effort."""
+    budget: str = "thinking_token_budget"
+    """The field of the budget."""
+    off: str = "none"
+    on: str = "medium"
+    least: int = 0
+    """The smallest budget."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """What a model that reasons shall do before it answers."""
@@ -31,8 +54,7 @@ class Reasoning:
     """Whether the reasoning is given; it is counted either way."""
     wanted: bool = False
     """Whether it is refused where the model does not reason."""
-    field: str = field(default="reasoning_effort", compare=False)
-    """What the caller calls it; errors name it."""
+    terms: ReasoningTerms = field(default=ReasoningTerms(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +115,10 @@ class Output:
     """What each choice must look like; kept, or refused before a token is made."""
     logprobs: int | None = None
     """None: none. 0: of the tokens that are given, with `echo` the prompt's too. k: and of the k likeliest
-    alternatives of each."""
+    alternatives of each. -1: and of all tokens of the vocabulary."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """The tokens whose log-probabilities are given at each place that is generated, in the place of the
+    likeliest; needs `logprobs`."""
     prompt_logprobs: int | None = None
     """As `logprobs`, of the prompt's tokens, whether or not they are echoed."""
     bad_words: tuple[str, ...] = ()
@@ -103,8 +128,10 @@ class Output:
     token_ids: bool = False
     """Whether the ids of prompt and completion are given too."""
     truncate_prompt: int | None = None
-    """Keeps only so many of the prompt's last tokens; -1 as many as leave room for `max_tokens`, or for one;
-    None keeps all."""
+    """Keeps only so many of the prompt's tokens; -1 as many as leave room for `max_tokens`, or for one; None
+    keeps all."""
+    truncation: Truncation = Truncation.LEFT
+    """Where it is cut."""
     include_stop: bool = False
     """Whether the text that ended a choice stays in it; else it is cut."""
     overflow: Overflow = Overflow.ERROR

@@ -4,8 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-OPENING = frozenset("additionalProperties allOf anyOf oneOf $ref".split())
+OPENING = frozenset(
+    "additionalProperties patternProperties unevaluatedProperties allOf anyOf oneOf extends if "
+    "dependencies dependentSchemas $ref $dynamicRef $recursiveRef".split()
+)
 """Keywords beside `properties` that may speak of others."""
+
+ASKING = frozenset(
+    "required minProperties patternProperties propertyNames unevaluatedProperties dependentRequired "
+    "dependentSchemas enum const not if".split()
+)
+"""Keywords by which a schema that declares no properties speaks of some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +35,13 @@ class Tool:
     @property
     def schema(self) -> Mapping[str, object]:
         """What arguments satisfy: an object always, and one with no other properties than those that are
-        declared, unless the schema speaks of others."""
+        declared, if any, unless the schema speaks of others."""
         if self.parameters is None:
             return {"type": "object", "additionalProperties": False}
         said = self.kept if self.kept is not None else self.parameters
-        closed = bool(said.get("properties")) and said.keys().isdisjoint(OPENING)
+        given = self.parameters
+        asks = not given.get("properties") and any(given.get(name) for name in ASKING)
+        closed = given.keys().isdisjoint(OPENING) and not asks
         return {"type": "object"} | dict(said) | ({"additionalProperties": False} if closed else {})
 
 

@@ -1,11 +1,14 @@
 """The two seams that engines implement.
 
-`Engine`: a generation request in, events out. The contract, checked by `antiphon.testing.check_engine`:
+`Engine`: a generation request in, events out, in two steps. `prepare` makes a request ready for this engine
+and says how much it will take; `PreparedRequest.stream` does the work. The contract, checked by
+`antiphon.testing.check_engine`:
+  - `prepare` refuses by name what the engine cannot do; it makes no token and takes no place;
   - one Started first, with the first token and not before (of a request that makes none, when its first
     choice is complete); then TextDelta and Finished of the choices in any interleaving, exactly one
     Finished for each choice and nothing of that choice after it, Drafted between them; Usage last, once;
   - an error is raised, as one of `antiphon.errors`; whatever fails before Started has made no token;
-  - before anything is computed, `context.sizing` is told what a request that fits will take, and may raise;
+  - a request that was prepared before the engine restarted is refused with EngineUnavailable: prepare again;
   - leaving the context ends the work at once, wherever it stands; no retry inside.
 
 `TokenEngine`: what local engines share, below the renderer. It knows no text, no template, no stop string.
@@ -38,6 +41,7 @@ from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.sampling import AskedSampling, Sampling
+from antiphon.domain.tokenizer import TokenizerInfo
 
 
 class EngineState(StrEnum):
@@ -50,13 +54,44 @@ class EngineState(StrEnum):
     """Given up: it died too often, or cannot load; needs an operator."""
 
 
+@dataclass(frozen=True, slots=True)
+class RequestSize:
+    """How many tokens one request will take."""
+
+    prompt_tokens: int
+    """Of all prompts, each counted once."""
+    output_tokens: int
+    """The most that all choices together can make."""
+
+
+class PreparedRequest(Protocol):
+    """A generation request that is ready for one engine."""
+
+    @property
+    def size(self) -> RequestSize:
+        """Known before the engine computes anything."""
+
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Entering is cheap; the work runs as the iterator is read and ends when the context is left."""
+
+
+class PreparedEmbedding(Protocol):
+    """A request for vectors that is ready for one engine."""
+
+    @property
+    def size(self) -> RequestSize:
+        """Known before the engine computes anything; the output is 0."""
+
+    async def embed(self, context: Context) -> Embeddings:
+        """All vectors; cancelling ends the work. `context.progress.embedded` counts what was computed."""
+
+
 class Engine(Protocol):
     """Turns a generation request into events."""
 
-    def stream(
-        self, request: GenerationRequest, context: Context
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
-        """Entering is cheap; the work runs as the iterator is read and ends when the context is left."""
+    async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
+        """The request made ready for this engine. Raises a RequestError that names what the engine cannot do,
+        EngineUnavailable, or DeadlineExceeded."""
 
     async def profile(self) -> Profile:
         """What the model can take and give. Raises EngineUnavailable while it is not known."""
@@ -84,13 +119,16 @@ class Tokenizing(Protocol):
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         """What each token adds to a text, perhaps part of a character; of a control token the name."""
 
+    async def describe_tokenizer(self) -> TokenizerInfo:
+        """What the tokenizer is, its special tokens and its chat template."""
+
 
 @runtime_checkable
 class TextEmbedding(Protocol):
     """An engine that makes vectors of texts; one whose model generates refuses them, and the other way."""
 
-    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
-        """All of them; cancelling ends the work. Raises as `stream` does."""
+    async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> PreparedEmbedding:
+        """The request made ready for this engine. Raises as `Engine.prepare` does."""
 
 
 @runtime_checkable
@@ -136,8 +174,7 @@ class LoadSpec:
     layout: KVLayout = KVLayout.POOL
     """How the KV cache is laid out; `exact` implies STREAMS."""
     cells: int | None = None
-    """Cells of the pool; None is `context_length` for each of the sequences. With fewer, sequences wait or
-    are computed again when cells run out."""
+    """Cells of the pool; None: `context_length` a sequence. With fewer, some wait or are computed again."""
     step_latency: float = 0.1
     """Seconds of one step that prompts may take while other sequences wait for their next token."""
     queue: int = 512
@@ -167,16 +204,6 @@ Segment = TokenSegment
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a prompt will take."""
-
-    tokens: int
-    """Tokens that usage counts."""
-    positions: int
-    """Cells of the context that it fills."""
-
-
-@dataclass(frozen=True, slots=True)
 class TextPiece:
     """Text to tokenize. Only where `control` is set may the text of a control token become that token."""
 
@@ -195,14 +222,13 @@ class TokenRequest:
     stop_token_ids: tuple[int, ...] = ()
     """End the sequence like the model's own end-of-generation tokens."""
     logprobs: int | None = None
-    """None: none. 0: of the chosen tokens. k up to 20: and the k likeliest alternatives."""
+    """None: none. 0: of the chosen tokens. k up to the vocabulary: and the k likeliest alternatives."""
     group: str | None = None
     """Siblings with equal segments carry the same group."""
     choice: int = 0
     """Index within the group; enters the hash of every random draw."""
     prompt_logprobs: int | None = None
-    """None: none. k: PromptScores come, with the k likeliest alternatives of each token; the prompt is then
-    computed anew, whatever is kept of it."""
+    """None: none. k: PromptScores come, with the k likeliest tokens; the prompt is then computed anew."""
     cache_salt: str = ""
     """Sequences share computed prefixes only under an equal salt."""
     adapter: str | None = None
@@ -213,6 +239,8 @@ class TokenRequest:
     """Who asks, opaque: actors take turns in the queue."""
     priority: int = 0
     """Lower is admitted earlier, among what waits of one actor; never before another actor's turn."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """With `logprobs`: the alternatives are these tokens in this order, whatever k is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +288,7 @@ class Steps:
     logprobs: tuple[float, ...] = ()
     """One for each token when asked for, else empty."""
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """For each token the likeliest (id, log-probability), best first, when asked for, else empty."""
+    """For each token the likeliest (id, log-probability), best first, or the wanted ones; else empty."""
 
 
 class StopCause(StrEnum):
@@ -350,9 +378,6 @@ class TokenEngine(Protocol):
     async def load(self, spec: LoadSpec) -> EngineInfo:
         """Loads the weights; once. Raises a StartupError."""
 
-    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
-        """What a prompt will take. Raises InvalidValue for ids outside the vocabulary."""
-
     def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence; closing the generator ends it."""
 
@@ -374,12 +399,10 @@ class Adapting(Protocol):
     """A token engine that computes with adapters, each known by the digest of its content."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
-        """Makes the GGUF adapter at `path` usable, while sequences run. Raises InvalidValue when the library
-        refuses it; one that is there already is no error."""
+        """Makes the GGUF adapter at `path` usable, if it is not. InvalidValue: the library refuses it."""
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses it to new sequences at once and forgets it when the last that runs with it has ended; an
-        unknown one is no error."""
+        """Refuses it to new sequences and forgets it when the last with it has ended; unknown is fine."""
 
 
 @runtime_checkable
@@ -392,9 +415,7 @@ class Constrainable(Protocol):
 
 @runtime_checkable
 class Embedding(Protocol):
-    """A token engine that makes vectors where `EngineInfo.embedding` says so. Its contract is checked by
-    `antiphon.testing.check_embedding_engine`."""
+    """Makes vectors where `EngineInfo.embedding` says so; see `antiphon.testing.check_embedding_engine`."""
 
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """One SequenceStarted when its first text is in the batch, then Vectors until all are there; closing
-        the generator ends it. Queued, refused and failing like `generate`; turns are taken text by text."""
+        """One SequenceStarted with its first text, then Vectors. As `generate`; turns go text by text."""

@@ -18,22 +18,48 @@ MOST_SHOWN = 8
 """Names that an error repeats."""
 
 
+LONGEST_SHOWN = 100
+"""Characters of a name that an error repeats."""
+
+
+def absent(name: str) -> str:
+    """The sentence about a model that is not there, in OpenAI's words: clients look for them."""
+    shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
+    plain = "".join(character if character.isprintable() else "?" for character in shown)
+    return f"The model `{plain}` does not exist or you do not have access to it."
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """One way to serve a model."""
+
+    engine: Engine
+    kind: str = ""
+    """Of engine: `llama`, a vendor."""
+    price: str | None = None
+    """The name by which the price list knows what is computed here; None is the model's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A name and what serves it."""
+    """A name and what serves it. Permission and limits follow the name, the price follows the route."""
 
     name: str
-    engine: Engine
+    routes: tuple[ModelRoute, ...]
+    """In the order in which they are tried; at least one."""
     created: int
     """Unix time in seconds at which this server began to serve it."""
     parent: str | None = None
     """Of an adapter, the base model's name; None is a base model."""
     adapter: Adapter | None = None
     """Of an adapter, what it is."""
-    kind: str = ""
-    """Of engine: `llama`, a vendor."""
     deployed: Deployed | None = None
     """Of an adapter that a caller deployed, who did and what."""
+
+    @property
+    def engine(self) -> Engine:
+        """Of the first route: whose profile and tokenizer are the model's."""
+        return self.routes[0].engine
 
 
 class Models:
@@ -74,13 +100,10 @@ class Models:
             found = self._models.get(target)
         if found is None:
             known = ", ".join([name for name in self._models if may_use(name)][:MOST_SHOWN]) or "none"
-            shown = name if len(name) <= 100 else name[:100] + "..."
             deployment = (
-                "; nothing is deployed by name here, leave out # and what follows" if "#" in name else ""
+                " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
             )
-            raise ModelNotFound(
-                f"the model {shown!r} does not exist; this server has: {known}{deployment}", param="model"
-            )
+            raise ModelNotFound(f"{absent(name)} This server has: {known}.{deployment}", param="model")
         return found
 
     def is_alias(self, name: str) -> bool:
@@ -99,4 +122,5 @@ class Models:
     async def aclose(self) -> None:
         """Closes every engine."""
         for model in self.bases():
-            await model.engine.aclose()
+            for route in model.routes:
+                await route.engine.aclose()

@@ -1,64 +1,73 @@
-"""The application: the table of routes, and the middleware every request passes, outermost first."""
+"""The table of routes, and the application over it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Route
 
 from antiphon.dialects.base import Dialect, LoraDialect, LoraOperations, OwnDialect
-from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
-from antiphon.http import adapters, health, metrics, routes
+from antiphon.errors import RouteNotFound
+from antiphon.http import adapters, health, metrics, routes, server_info
 from antiphon.http.admin.limits import AdminLimits
 from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pricing import PriceRoutes
 from antiphon.http.admin.recording import RecordingRoutes
 from antiphon.http.admin.routes import Admin
 from antiphon.http.admin.usage import UsageRoutes
-from antiphon.http.authenticate import Authenticator
-from antiphon.http.edge import Edge
+from antiphon.http.application import Application, Endpoint
+from antiphon.http.body import BodyReader
+from antiphon.http.connection import connection_of
+from antiphon.http.edge import Edge, exchange_of
 from antiphon.http.embed import Embed
 from antiphon.http.generate import Generate
 from antiphon.http.loras import LoraRoutes
-from antiphon.http.middleware import Border, Gate, Guard, Stamp
-from antiphon.http.standings import NAMES as STANDINGS
-
-EXPOSED = (
-    "x-request-id",
-    "retry-after",
-    "x-should-retry",
-    "x-antiphon-ignored",
-    "x-antiphon-relaxed",
-    *STANDINGS,
-)
-"""Response headers that a web page of an allowed origin may read."""
-
 
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
+Handler = Callable[[Request], Awaitable[Response]]
 
-def create_app(edge: Edge) -> Starlette:
+
+def create_app(edge: Edge) -> Application:
     """The ASGI application over an edge. Starts nothing."""
-    table = route_table(edge)
-    app = Starlette(
-        routes=table, middleware=middleware(edge, table), exception_handlers={HTTPException: _unrouted}
-    )
-    app.router.redirect_slashes = False  # a redirect is built from the Host header
-    app.state.edge = edge
-    return app
+    others = Starlette(routes=other_routes(edge))
+    others.router.redirect_slashes = False  # a redirect is built from the Host header
+    others.state.edge = edge
+    return Application(edge, generating(edge), others, route_table(edge))
 
 
-def route_table(edge: Edge) -> list[BaseRoute]:
-    """Every path there is: each dialect's, then the server's own."""
+def generating(edge: Edge) -> dict[str, Endpoint]:
+    """What generates text or vectors, by path."""
+    found: dict[str, Endpoint] = {
+        operation.path: Generate(edge, operation, dialect.name).answer
+        for dialect in edge.dialects
+        for operation in dialect.operations
+    }
+    embeddings = edge.dialect.embeddings
+    return found | {embeddings.path: Embed(edge, embeddings, edge.dialect.name).answer}
+
+
+def route_table(edge: Edge) -> list[Route]:
+    """Every path there is, as the router would have it."""
+    posted = [Route(path, _unreached, methods=["POST"]) for path in generating(edge)]
+    return [*posted, *other_routes(edge)]
+
+
+async def _unreached(_: Request) -> Response:
+    """The application answers what generates before it asks the router."""
+    raise RouteNotFound("no such path")
+
+
+def other_routes(edge: Edge) -> list[Route]:
+    """What does not generate: each dialect's, then the server's own."""
     return [
         *(route for dialect in edge.dialects for route in _spoken(edge, dialect)),
         *_own(edge, edge.dialect),
         *_managed(edge),
         Route("/metrics", metrics.show),
+        Route("/version", server_info.version),
+        Route("/load", server_info.load),
         Route("/openapi.json", routes.openapi),
         Route("/docs", routes.docs),
         Route("/docs/page.css", routes.docs_style),
@@ -70,8 +79,6 @@ def route_table(edge: Edge) -> list[BaseRoute]:
 
 def _spoken(edge: Edge, dialect: Dialect) -> Iterator[Route]:
     """The paths of what every dialect has."""
-    for operation in dialect.operations:
-        yield _posted(edge, operation.path, Generate(edge, operation, dialect.name))
     if dialect.models is not None:
         models = routes.ModelRoutes(dialect.models)
         yield Route(dialect.models.path, models.listed)
@@ -94,18 +101,18 @@ def _deploying(edge: Edge, operations: LoraOperations) -> Iterator[Route]:
 
 def _own(edge: Edge, dialect: OwnDialect) -> Iterator[Route]:
     """The paths of what only the server's own dialect has."""
-    yield _posted(edge, dialect.embeddings.path, Embed(edge, dialect.embeddings, dialect.name))
     tokens = dialect.tokens
     yield from (_posted(edge, path, routes.tokenize) for path in tokens.tokenize_paths)
     yield from (_posted(edge, path, routes.detokenize) for path in tokens.detokenize_paths)
     yield from (_posted(edge, path, routes.apply_template) for path in tokens.apply_paths)
+    yield Route(tokens.tokenizer_path, routes.tokenizer_info)
     yield _posted(edge, dialect.adapters.load_path, adapters.load)
     yield _posted(edge, dialect.adapters.unload_path, adapters.unload)
 
 
 def _managed(edge: Edge) -> Iterator[Route]:
     """The paths of projects, users, keys, limits, prices and usage, where keys are on."""
-    gate, naming = [Middleware(Gate, edge)], Naming(edge.models, edge.pricing)
+    naming = Naming(edge.models, edge.pricing)
     tables = [
         *([] if edge.tenants is None else Admin(edge.tenants, naming).table()),
         *([] if edge.limiting is None else AdminLimits(edge.limiting, edge.models, naming).table()),
@@ -114,56 +121,24 @@ def _managed(edge: Edge) -> Iterator[Route]:
         *([] if edge.reading is None else UsageRoutes(edge.reading, edge.clock).table()),
     ]
     for method, path, handler in tables:
-        yield Route(path, handler, methods=[method], middleware=gate if method in WITH_BODY else None)
+        yield Route(path, with_body(edge, handler) if method in WITH_BODY else handler, methods=[method])
 
 
-def _posted(edge: Edge, path: str, endpoint: Callable[..., object]) -> Route:
+def _posted(edge: Edge, path: str, handler: Handler) -> Route:
     """A path that takes a JSON body."""
-    return Route(path, endpoint, methods=["POST"], middleware=[Middleware(Gate, edge)])
+    return Route(path, with_body(edge, handler), methods=["POST"])
 
 
-def middleware(edge: Edge, table: Sequence[BaseRoute]) -> list[Middleware]:
-    """What stands before every route of the table."""
-    origins = edge.settings.cors_origins
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=origins,
-        allow_methods=sorted(methods(table)),
-        allow_headers=("*",),
-        expose_headers=EXPOSED,
-    )
-    return [
-        Middleware(Stamp, edge),
-        Middleware(metrics.Count, edge, table),
-        *([cors] if origins else []),
-        Middleware(Border, edge),
-        Middleware(Guard, edge),
-        Middleware(Authenticator, edge),
-    ]
+def with_body(edge: Edge, handler: Handler) -> Handler:
+    """The handler, after the body of its request was read."""
+    reader = BodyReader(edge)
 
+    async def read_and_handle(request: Request) -> Response:
+        scope = request.scope
+        account = await reader.read(exchange_of(scope), request.receive, connection_of(scope))
+        try:
+            return await handler(request)
+        finally:
+            account.release()
 
-def methods(table: Sequence[BaseRoute]) -> set[str]:
-    """All that any route takes."""
-    return {method for route in table if isinstance(route, Route) for method in route.methods or ()} - {
-        "HEAD"
-    }
-
-
-async def _unrouted(request: Request, problem: Exception) -> Response:
-    """What the router says of a path it does not have, in the dialect's shape."""
-    if not isinstance(problem, HTTPException):
-        raise problem
-    error: AntiphonError = RouteNotFound("no such path; GET /openapi.json lists them")
-    headers = dict(problem.headers or {})
-    if problem.status_code == MethodNotAllowed.status:
-        error = MethodNotAllowed(f"{request.method} is not taken here")
-        headers["allow"] = ", ".join(sorted(_taken(request)))
-    dialect = routes.edge_of(request).dialect_of(request.scope["path"])
-    return Response(dialect.error(error), dialect.status(error), headers, "application/json")
-
-
-def _taken(request: Request) -> set[str]:
-    """Every method of the routes that lie at a path; the router tells those of the first."""
-    table = (route for route in request.app.routes if isinstance(route, Route))
-    at = (route for route in table if route.matches(request.scope)[0] is not Match.NONE)
-    return {method for route in at for method in route.methods or ()}
+    return read_and_handle

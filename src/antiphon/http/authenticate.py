@@ -7,12 +7,10 @@ header.
 import re
 from types import MappingProxyType
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from antiphon.auth.base import REFUSAL, UNCHOSEN, Chosen, TokenVerifier
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
-from antiphon.http.edge import Edge, exchange_of, lies_under
+from antiphon.http.edge import Edge, lies_under
 
 PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
 """Paths that anybody may read: they hold no data."""
@@ -52,23 +50,23 @@ class Authenticator:
     """Asks the verifiers in order. Without any, the caller is the local anonymous actor, whatever it
     sends."""
 
-    def __init__(self, app: ASGIApp, edge: Edge) -> None:
-        self._app = app
+    def __init__(self, edge: Edge) -> None:
         self._verifiers = edge.verifiers
         self._managed = edge.tenants is not None
         """Whether there are keys that may less than others; without them there is nothing to ask."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in PUBLIC:
-            actor = exchange_of(scope).actor = await self._actor(scope)
-            if self._managed:
-                require_right(actor, scope["method"], scope["path"])
-        await self._app(scope, receive, send)
+    async def authenticate(self, method: str, path: str, headers: dict[bytes, list[bytes]]) -> Actor:
+        """Who calls. Raises AuthenticationFailed, PermissionDenied or a RequestError."""
+        if path in PUBLIC:
+            return LOCAL_ANONYMOUS
+        actor = await self._actor(headers)
+        if self._managed:
+            require_right(actor, method, path)
+        return actor
 
-    async def _actor(self, scope: Scope) -> Actor:
+    async def _actor(self, headers: dict[bytes, list[bytes]]) -> Actor:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
-        headers = exchange_of(scope).headers
         token = credential(headers)
         actor = await first_known(self._verifiers, token, chosen(headers)) if token else None
         if actor is None:

@@ -29,7 +29,7 @@ class Bodies:
         try:
             yield account
         finally:
-            self.add(actor, -account.held)
+            account.release()
 
     def add(self, actor: str | None, size: int) -> None:
         """So many bytes are held now, or no longer."""
@@ -79,3 +79,8 @@ class Account:
         self.expect(size)
         self._bodies.add(self._actor, size)
         self.held += size
+
+    def release(self) -> None:
+        """The request is over."""
+        self._bodies.add(self._actor, -self.held)
+        self.held = 0

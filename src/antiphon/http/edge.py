@@ -53,7 +53,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Everything that handlers and middleware use."""
+    """Everything that the application and its handlers use."""
 
     pipeline: Runner
     models: Models
@@ -106,7 +106,7 @@ class Edge:
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way through the middleware."""
+    """One request while it is answered."""
 
     request_id: str
     headers: dict[bytes, list[bytes]]
@@ -130,7 +130,7 @@ def gathered(scope: Scope) -> dict[bytes, list[bytes]]:
 
 
 def exchange_of(scope: Scope) -> Exchange:
-    """The exchange that the outermost middleware put into the scope."""
+    """The exchange that the application put into the scope."""
     exchange = scope[EXCHANGE]
     if not isinstance(exchange, Exchange):
         raise TypeError("the scope holds no exchange")

@@ -2,11 +2,12 @@
 
 import asyncio
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from antiphon.dialects.base import EmbeddingOperation
 from antiphon.domain.context import Context, Origin
-from antiphon.http.edge import Edge, exchange_of
+from antiphon.http.connection import connection_of
+from antiphon.http.edge import Edge, Exchange
 from antiphon.http.errors import send_json
 from antiphon.http.generate import ascribed, decoded
 from antiphon.http.standings import limit_headers
@@ -17,7 +18,7 @@ MANY_BYTES = 1 << 16
 
 
 class Embed:
-    """The ASGI endpoint of a dialect's embeddings."""
+    """The endpoint of a dialect's embeddings."""
 
     def __init__(self, edge: Edge, operation: EmbeddingOperation, dialect: str) -> None:
         """`dialect`: its name."""
@@ -25,8 +26,8 @@ class Embed:
         self._operation = operation
         self._origin = Origin(dialect, operation.path)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
+    async def answer(self, exchange: Exchange, scope: Scope, send: Send) -> None:
+        """Answers a request whose body was read. Raises an AntiphonError, or ClientLeft."""
         call = await decoded(self._operation.decode, exchange)
         clock, seconds = self._edge.clock, self._edge.settings.request_timeout
         keeps_records = self._edge.pipeline.keeps_records
@@ -35,17 +36,16 @@ class Embed:
             exchange.actor,
             clock.monotonic() + seconds,
             clock,
-            origin=ascribed(self._origin, call.attribution, keeps_records),
+            origin=ascribed(self._origin, call.attribution),
             progress=exchange.progress,
         )
-        async with attended(receive, self._edge.ongoing, seconds, exchange.actor) as work:
-            with work.interruptible():
-                found = await self._edge.pipeline.embed(call.request, context)
-            if len(found.vectors) > MANY_BYTES:
-                answer = await asyncio.to_thread(self._operation.answer, call, found)
-            else:
-                answer = self._operation.answer(call, found)
-            headers = limit_headers(exchange.progress.standings)
-            if ignored := call.ignored + (() if keeps_records else call.attribution.fields):
-                headers.append((b"x-antiphon-ignored", ", ".join(ignored).encode()))
-            await send_json(send, answer, headers)
+        with attended(connection_of(scope), self._edge.ongoing, seconds, exchange.actor, exchange.progress):
+            found = await self._edge.pipeline.embed(call.request, context)
+        if len(found.vectors) > MANY_BYTES:
+            answer = await asyncio.to_thread(self._operation.answer, call, found)
+        else:
+            answer = self._operation.answer(call, found)
+        headers = limit_headers(exchange.progress.standings)
+        if ignored := call.ignored + (() if keeps_records else call.attribution.fields):
+            headers.append((b"x-antiphon-ignored", ", ".join(ignored).encode()))
+        await send_json(send, answer, headers)

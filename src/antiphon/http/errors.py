@@ -2,11 +2,16 @@
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import Dialect
-from antiphon.errors import AntiphonError, BudgetExceeded, InternalError, RequestError
+from antiphon.errors import AntiphonError, BudgetExceeded, InternalError, MethodNotAllowed, RequestError
+from antiphon.http.work import ClientLeft
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.places import frames
 
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""
@@ -46,6 +51,8 @@ def error_headers(error: AntiphonError, status: int) -> list[tuple[bytes, bytes]
         headers.append((b"x-should-retry", b"true" if error.retryable else b"false"))
     if status == UNAUTHORIZED:
         headers.append((b"www-authenticate", b'Bearer realm="antiphon"'))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
     if error.status == TIMED_OUT:
         headers.append((b"connection", b"close"))
     return headers
@@ -70,3 +77,21 @@ async def send_error(
     body, status = dialect.error(error), dialect.status(error)
     await send(json_start(status, len(body), error_headers(error, status) + (headers or [])))
     await send({"type": "http.response.body", "body": body})
+
+
+@contextmanager
+def translated(request_id: str) -> Iterator[None]:
+    """Turns a defect into an InternalError and a log record with its place, but not its message. An engine
+    that contained a defect of its own says the place."""
+    try:
+        yield
+    except InternalError as problem:
+        if problem.message == internal(request_id).message:
+            raise
+        record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
+        raise internal(request_id) from problem
+    except (AntiphonError, ClientLeft):
+        raise
+    except Exception as problem:
+        record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
+        raise internal(request_id) from problem

@@ -5,20 +5,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from antiphon.dialects.base import UNASCRIBED, Attribution, Call, Chunks, Head, Operation
-from antiphon.domain.collect import collect
+from antiphon.domain.collect import Generation, collect
 from antiphon.domain.context import Context, Origin, Progress
 from antiphon.domain.values import changed
-from antiphon.errors import AntiphonError, UnsupportedParameter
-from antiphon.http.edge import Edge, Exchange, exchange_of
-from antiphon.http.errors import cause_of, level_of, send_json
-from antiphon.http.middleware import ABORT, translated
-from antiphon.http.sse import Outbox, Pace, Sender
+from antiphon.errors import AntiphonError
+from antiphon.http.connection import Connection, connection_of
+from antiphon.http.edge import Edge, Exchange
+from antiphon.http.errors import send_json, translated
+from antiphon.http.records import record_failure
+from antiphon.http.sse import EventWriter, Pace
 from antiphon.http.standings import limit_headers
-from antiphon.http.work import ClientLeft, Work, attended
-from antiphon.telemetry.logs import record
+from antiphon.http.work import attended
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ milliseconds."""
 
 
 class Generate:
-    """The ASGI endpoint of one operation of a dialect."""
+    """The endpoint of one operation of a dialect."""
 
     def __init__(self, edge: Edge, operation: Operation, dialect: str) -> None:
         """`dialect`: its name."""
@@ -39,59 +39,70 @@ class Generate:
         self._operation = operation
         self._origin = Origin(dialect, operation.path)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
+    async def answer(self, exchange: Exchange, scope: Scope, send: Send) -> None:
+        """Answers a request whose body was read. Raises an AntiphonError, or ClientLeft."""
         call = await decoded(self._operation.decode, exchange)
-        clock, settings = self._edge.clock, self._edge.settings
-        deadline = clock.monotonic() + settings.request_timeout
-        origin = ascribed(self._origin, call.attribution, self._edge.pipeline.keeps_records)
+        clock, seconds = self._edge.clock, self._edge.settings.request_timeout
+        origin = ascribed(self._origin, call.attribution)
         progress = exchange.progress
         progress.body = exchange.body
         context = Context(
-            exchange.request_id, exchange.actor, deadline, clock, origin=origin, progress=progress
+            exchange.request_id,
+            exchange.actor,
+            clock.monotonic() + seconds,
+            clock,
+            origin=origin,
+            progress=progress,
         )
         head = Head(clock.unique(), int(clock.wall()), call.request.model)
-        async with attended(receive, self._edge.ongoing, settings.request_timeout, exchange.actor) as work:
-            if call.stream:
-                outbox = Outbox()
-                sender = self._sender(scope, send, outbox, work)
-                delivery = work.group.create_task(sender.deliver(partial(self._reported, call, progress)))
-                await self._stream(call, context, self._operation.chunks(head, call), work, outbox)
-                await delivery
-            else:
-                answer = await self._answer(call, context, head, work)
-                await send_json(send, answer, self._reported(call, progress))
-
-    async def _answer(self, call: Call, context: Context, head: Head, work: Work) -> bytes:
-        with work.interruptible():
+        connection = connection_of(scope)
+        if call.stream:
+            chunks = self._operation.chunks(head, call)
+            await self._stream(call, context, chunks, connection, send)
+            return
+        with attended(connection, self._edge.ongoing, seconds, exchange.actor, progress):
             async with self._edge.pipeline.run(call.request, context) as events:
                 generation = await collect(events)
+        answer = await self._encoded(call, head, generation)
+        await send_json(send, answer, self._reported(call, progress))
+
+    async def _encoded(self, call: Call, head: Head, generation: Generation) -> bytes:
+        """The buffered answer; a large one is made in a thread."""
         scored = (*(choice.scores or () for choice in generation.choices), *generation.prompt_scores)
         if sum(map(len, scored)) > MANY_SCORES:
             return await asyncio.to_thread(self._operation.answer, head, call, generation)
         return self._operation.answer(head, call, generation)
 
-    async def _stream(self, call: Call, context: Context, chunks: Chunks, work: Work, outbox: Outbox) -> None:
+    async def _stream(
+        self, call: Call, context: Context, chunks: Chunks, connection: Connection, send: Send
+    ) -> None:
+        """Writes events as they come, and how the stream ended. Raises what fails before the first."""
+        settings, ongoing = self._edge.settings, self._edge.ongoing
+        headers = partial(self._reported, call, context.progress)
+        pace = Pace(settings.keep_alive_interval, settings.send_timeout)
+        writer = EventWriter(send, connection, pace, headers)
+        last: bytes | None = None
         try:
-            with translated(context.request_id), work.interruptible():
-                await self._fill(outbox, call, context, chunks)
-            outbox.close(chunks.end())
+            with (
+                translated(context.request_id),
+                attended(connection, ongoing, settings.request_timeout, context.actor, context.progress),
+            ):
+                await self._write_events(call, context, chunks, writer)
+            last = chunks.end()
         except AntiphonError as error:
-            if not outbox.begun:
+            if not writer.begun:
                 raise
-            record(
-                "stream_failed",
-                level_of(error),
-                request_id=context.request_id,
-                code=error.code,
-                cause=cause_of(error),
-            )
-            outbox.close(chunks.error(error))
+            record_failure("stream_failed", error, context.request_id, context.progress, self._edge)
+            last = chunks.error(error)
+        finally:
+            if last is None:
+                writer.abandon()
+        await writer.close(last)
 
-    async def _fill(self, outbox: Outbox, call: Call, context: Context, chunks: Chunks) -> None:
+    async def _write_events(self, call: Call, context: Context, chunks: Chunks, writer: EventWriter) -> None:
         async with self._edge.pipeline.run(call.request, context) as events:
             async for event in events:
-                await outbox.put(chunks.encode(event))
+                await writer.put(chunks.encode(event))
 
     def _reported(self, call: Call, progress: Progress) -> list[tuple[bytes, bytes]]:
         """The headers that name the fields which were accepted and do nothing, and the keywords of schemas
@@ -103,28 +114,11 @@ class Generate:
         headers = [(name, ", ".join(fields).encode()) for name, fields in named if fields]
         return headers + limit_headers(progress.standings) if progress.standings else headers
 
-    def _sender(self, scope: Scope, send: Send, outbox: Outbox, work: Work) -> Sender:
-        abort: Callable[[], None] = scope["state"].get(ABORT, lambda: None)
 
-        def cut() -> None:
-            abort()
-            work.end(ClientLeft())
-
-        settings = self._edge.settings
-        return Sender(send, outbox, Pace(settings.keep_alive_interval, settings.send_timeout), cut)
-
-
-def ascribed(origin: Origin, attribution: Attribution, keeps_records: bool) -> Origin:
-    """Where a request comes from, with what its caller says of it. Raises UnsupportedParameter for tags where
-    nothing keeps them."""
+def ascribed(origin: Origin, attribution: Attribution) -> Origin:
+    """Where a request comes from, with what its caller says of it."""
     if attribution is UNASCRIBED:
         return origin
-    if attribution.tags and not keeps_records:
-        raise UnsupportedParameter(
-            "metadata is not supported: it stands in the records of usage, and this server keeps none, as "
-            "its keys are off (ANTIPHON_KEYS); leave it out",
-            param="metadata",
-        )
     return changed(origin, end_user=attribution.end_user, tags=attribution.tags)
 
 

@@ -124,6 +124,17 @@ KEYS: Mapping[str, Any] = {
 }
 """The two ways to send a key; either is enough."""
 
+
+SERVER_INFO: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "/version": ("The release of this server", "version", TEXT),
+    "/load": (
+        "How many generations run or wait now",
+        "server_load",
+        {"type": "integer", "minimum": 0},
+    ),
+}
+"""Paths that answer with one value: what it is, its name and its schema."""
+
 METRICS: Mapping[str, Any] = {
     "get": {
         "summary": "Numbers of this server and its engines, for Prometheus",
@@ -150,6 +161,7 @@ def document(dialects: Sequence[Dialect], keyed: bool, managed: bool = False) ->
     schemas = {name: schema for _, description in described for name, schema in description.schemas.items()}
     own = {
         "/metrics": _completed(METRICS, *described[0], keyed),
+        **{path: _completed(_one(*said), *described[0], keyed) for path, said in SERVER_INFO.items()},
         "/health": _completed(_health("Whether the process lives"), *described[0], keyed=False),
         "/health/ready": _completed(
             _health("Whether every engine is ready", 503), *described[0], keyed=False
@@ -256,6 +268,13 @@ def _events(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any
     }
     data = {"anyOf": [told, {"const": "[DONE]"}]}
     return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
+
+
+def _one(summary: str, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A path that answers with an object of one value."""
+    whole = {"type": "object", "properties": {name: schema}, "required": [name]}
+    responses = {"200": {"description": summary, "content": {"application/json": {"schema": whole}}}}
+    return {"get": {"summary": summary, "tags": ["server"], "responses": responses}}
 
 
 def _health(summary: str, *more: int) -> dict[str, Any]:

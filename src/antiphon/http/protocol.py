@@ -7,10 +7,12 @@ for a short while, so that a client which is still sending can read the refusal;
 dropped. A client of HTTP/1.0 knows no chunks: what has no length ends for it with the connection.
 
 Requests may be sent before earlier ones are answered. Few of them are parsed and wait; what comes with them
-is kept as it came, one read of it, and nothing more is read until there is room.
+is kept as it came, one read of it, and nothing more is read until there is room. Bytes that are no request
+are answered after the requests before them, and end the connection.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +27,9 @@ from uvicorn.server import ServerState
 
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
-from antiphon.http.middleware import ABORT, ARRIVAL
+from antiphon.http.connection import CONNECTION, Connection, connection_of
 from antiphon.http.watch import Outgoing, Watch
+from antiphon.telemetry.logs import record
 
 MAX_HEADER_BYTES = 1 << 16
 """Request line and headers together: what common proxies take at most, and room for any credential."""
@@ -61,7 +64,7 @@ class Policy:
     arrival_seconds: float
     """In which a request must have arrived."""
     new_id: Callable[[], str]
-    """Names a request that never reached the middleware."""
+    """Names a request that never reached the application."""
     departure: "Departure"
     """Whether the server is going away."""
     watch: Watch
@@ -115,9 +118,14 @@ class Protocol(HttpToolsProtocol):
         self._problem: AntiphonError | None = None
         """What is wrong with headers that are valid HTTP."""
         self._refused = False
+        """Whether nothing is parsed any more."""
+        self._refusal: AntiphonError | None = None
+        """The error that is written when the requests before it are answered."""
         self._unread = memoryview(b"")
         """What came and is not parsed yet."""
         self._outgoing: Outgoing | None = None
+        self._connection: Connection | None = None
+        """Of the newest request."""
         self._running: RequestResponseCycle | None = None
         """The request that is being answered; `cycle` is the newest, which may wait behind it."""
         self.access_log = False
@@ -171,8 +179,8 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_headers, self._bare_bytes = True, 0
-        self.scope["state"][ABORT] = self.transport.abort
-        self.scope["state"][ARRIVAL] = self.loop.time()
+        self._connection = Connection(self.transport.abort, self.loop.time(), self.flow)
+        self.scope["state"][CONNECTION] = self._connection
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Drops trailers: by now somebody may have judged the request by its headers."""
@@ -210,6 +218,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._forget_deadline()
+        if self._connection is not None:
+            self._connection.is_whole = True
         super().on_message_complete()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -249,6 +259,7 @@ class Protocol(HttpToolsProtocol):
             return False
         cycle.disconnected = True
         cycle.message_event.set()
+        connection_of(dict(cycle.scope)).leave()
         return cycle.response_started
 
     def on_response_complete(self) -> None:
@@ -258,6 +269,8 @@ class Protocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(LINGER, self.transport.abort)
         if self.flow.held and not self.transport.is_closing():
             self._parse_some()
+        if self._refusal is not None and not self._is_answering():
+            self._write_refusal(self._refusal)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -289,20 +302,38 @@ class Protocol(HttpToolsProtocol):
         self._refuse(self._problem or RequestError("the request is not valid HTTP"))
 
     def _refuse(self, error: AntiphonError) -> None:
+        """Answers what is no request, after the requests before it, and ends the connection."""
         if self._refused or self.transport.is_closing():
             return
-        self._refused = True
+        self._refused, self._unread = True, memoryview(b"")
         self._forget_deadline()
+        cycle = self.cycle
+        is_in_body = cycle is not None and cycle.more_body and not cycle.response_complete
+        if is_in_body and cycle is not self._running:
+            self.pipeline.popleft()  # the newest: its body broke off
+        if self._is_answering() and not (is_in_body and cycle is self._running):
+            self._refusal = error
+        else:
+            self._write_refusal(error)
+
+    def _is_answering(self) -> bool:
+        return self._running is not None and not self._running.response_complete
+
+    def _write_refusal(self, error: AntiphonError) -> None:
+        self._refusal = None
+        if self.transport.is_closing():
+            return
         if self._end_answer():
             self.transport.abort()  # a refusal in the middle of an answer would be read as part of it
             return
         dialect = self._policy.dialect_of(self.url.partition(b"?")[0].decode("latin-1"))
-        body = dialect.error(error)
+        body, status, request_id = dialect.error(error), dialect.status(error), f"req-{self._policy.new_id()}"
+        record("refused", logging.INFO, request_id=request_id, status=status, code=error.code)
         self.transport.write(
-            STATUS_LINE[dialect.status(error)]
+            STATUS_LINE[status]
             + b"content-type: application/json\r\n"
             + b"content-length: %d\r\n" % len(body)
-            + b"x-request-id: req-%b\r\n" % self._policy.new_id().encode()
+            + b"x-request-id: %b\r\n" % request_id.encode()
             + b"connection: close\r\n\r\n"
             + body
         )

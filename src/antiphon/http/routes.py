@@ -14,6 +14,7 @@ from antiphon.domain.profile import Profile
 from antiphon.engines.base import Tokenizing
 from antiphon.engines.registry import Model
 from antiphon.errors import AntiphonError, EngineUnavailable, MissingParameter, UnsupportedParameter
+from antiphon.http.connection import connection_of
 from antiphon.http.edge import Edge, exchange_of
 from antiphon.http.generate import decoded
 from antiphon.http.openapi import document
@@ -90,6 +91,13 @@ async def detokenize(request: Request) -> Response:
     return _json(edge.dialect.tokens.detokenized(text))
 
 
+async def tokenizer_info(request: Request) -> Response:
+    """What a model's tokenizer is."""
+    model = _chosen(request, request.query_params.get("model"))
+    info = await awaited(request, _tokenizing(model).describe_tokenizer())
+    return _json(edge_of(request).dialect.tokens.tokenizer(info))
+
+
 async def openapi(request: Request) -> Response:
     """The OpenAPI document."""
     edge = edge_of(request)
@@ -121,10 +129,10 @@ def edge_of(request: Request) -> Edge:
 
 async def awaited(request: Request, work: Awaitable[T]) -> T:
     """The result, unless the caller leaves or the time for a generation is up."""
-    edge, actor = edge_of(request), exchange_of(request.scope).actor
-    async with attended(request.receive, edge.ongoing, edge.settings.request_timeout, actor) as attention:
-        with attention.interruptible():
-            return await work
+    edge, exchange = edge_of(request), exchange_of(request.scope)
+    seconds, connection = edge.settings.request_timeout, connection_of(request.scope)
+    with attended(connection, edge.ongoing, seconds, exchange.actor, exchange.progress):
+        return await work
 
 
 def _chosen(request: Request, name: str | None) -> Model:
@@ -135,7 +143,9 @@ def _chosen(request: Request, name: str | None) -> Model:
     if name is None and len(bases) != 1:
         names = ", ".join(model.name for model in bases) or "none"
         raise MissingParameter(f"model is missing; this server has: {names}", param="model")
-    return bases[0] if name is None else resolve(models, name, actor)
+    model = bases[0] if name is None else resolve(models, name, actor)
+    exchange_of(request.scope).progress.model = model.name
+    return model
 
 
 def _tokenizing(model: Model) -> Tokenizing:

@@ -1,21 +1,20 @@
 """Writes a stream of server-sent events to one client, as fast as the client reads and no faster.
 
-The maker of events puts their bytes into an outbox; the sender takes all that lies there and writes it at
-once. Response
-headers wait for the first event, or for so much silence, so that a failure before them is a plain HTTP
-error. Silence
-after them is filled with comments. A client that does not read holds the maker back, and is cut after a
-while.
+What is put in one turn of the event loop is written at once. The response's headers wait for the first event,
+or for so much silence, so that a failure before them is a plain HTTP error. Silence after them is filled with
+comments. A client that does not read holds the maker of events back, and is cut after a while.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.types import Message, Send
 
+from antiphon.http.connection import Connection
+
 HIGH_WATER = 1 << 16
-"""Bytes in an outbox from which the maker waits: some hundreds of chunks."""
+"""Bytes that are written at once, whether or not more is coming: some hundreds of chunks."""
 
 KEEP_ALIVE = b": keep-alive\n\n"
 
@@ -24,50 +23,6 @@ HEADERS: list[tuple[bytes, bytes]] = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
-
-
-class Outbox:
-    """Bytes on their way from one maker to one sender."""
-
-    def __init__(self) -> None:
-        self.begun = False
-        """Whether the sender has opened the response; set by the sender, read by the maker."""
-        self.closed = False
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._stirred = asyncio.Event()
-        self._room = asyncio.Event()
-
-    def leave(self, part: bytes) -> None:
-        """Leaves a part, however full the outbox is."""
-        self._parts.append(part)
-        self._size += len(part)
-        self._stirred.set()
-
-    async def put(self, part: bytes) -> None:
-        """Leaves a part, which may be empty to say that the stream began; waits while the outbox is full."""
-        self.leave(part)
-        if self._size > HIGH_WATER:
-            self._room.clear()
-            await self._room.wait()
-
-    def close(self, part: bytes) -> None:
-        """Leaves the last part."""
-        self.leave(part)
-        self.closed = True
-
-    async def stirred(self) -> None:
-        """Waits until something was left since the last taking."""
-        await self._stirred.wait()
-
-    def take(self) -> bytes:
-        """All that lies there."""
-        taken = b"".join(self._parts)
-        self._parts.clear()
-        self._size = 0
-        self._stirred.clear()
-        self._room.set()
-        return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,53 +35,121 @@ class Pace:
     """Within one write, until a client that does not read is cut."""
 
 
-class Sender:
-    """Empties an outbox into one response. One timer watches over it, set anew only when it goes off.
+class EventWriter:
+    """One response. A timer watches over it, set anew only when it goes off."""
 
-    `cut` drops the connection.
-    """
+    __slots__ = (
+        "_connection",
+        "_flushing",
+        "_headers",
+        "_loop",
+        "_moved",
+        "_pace",
+        "_parts",
+        "_send",
+        "_size",
+        "_step",
+        "_timer",
+        "begun",
+    )
 
-    def __init__(self, send: Send, outbox: Outbox, pace: Pace, cut: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        send: Send,
+        connection: Connection,
+        pace: Pace,
+        headers: Callable[[], list[tuple[bytes, bytes]]],
+    ) -> None:
+        """`headers`: more headers of this response, asked for as it begins."""
+        self.begun = False
+        """Whether the response has begun to be written."""
         self._send = send
-        self._outbox = outbox
+        self._connection = connection
         self._pace = pace
-        self._cut = cut
+        self._headers = headers
+        self._parts: list[bytes] = []
+        self._size = 0
+        """Bytes of the parts."""
+        self._flushing: asyncio.Handle | None = None
         self._step = min(pace.silence, pace.patience)
         self._loop = asyncio.get_running_loop()
         self._moved = self._loop.time()
-        """When the last write began or ended."""
-        self._writing = False
-
-    async def deliver(self, headers: Callable[[], list[tuple[bytes, bytes]]]) -> None:
-        """Sends until the outbox is closed and empty. `headers` gives more headers of this response, as it
-        begins."""
+        """When something was last written, or the client last began to read."""
         self._timer = self._loop.call_later(self._step, self._tick)
-        outbox, last = self._outbox, False
+
+    async def put(self, part: bytes) -> None:
+        """Writes a part, which may be empty to say that the stream began. Waits while the client does not
+        read."""
+        self._parts.append(part)
+        self._size += len(part)
+        if self._connection.is_paused:
+            await self._connection.drain()
+        if self._size > HIGH_WATER:
+            self._flush()
+            await asyncio.sleep(0)  # a maker that never waits gives way to others
+        elif self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
+
+    async def close(self, part: bytes) -> None:
+        """Writes the last part, when the client has taken the others."""
+        self._stop_flushing()
+        self._parts.append(part)
         try:
-            await outbox.stirred()
-            outbox.begun = True
-            await self._write({"type": "http.response.start", "status": 200, "headers": HEADERS + headers()})
-            while not last:
-                last, data = outbox.closed, outbox.take()
-                if data or last:
-                    await self._write({"type": "http.response.body", "body": data, "more_body": not last})
-                if not last:
-                    await outbox.stirred()
+            if not self.begun:
+                await self._send(self._start())
+            await self._send({"type": "http.response.body", "body": self._take(), "more_body": False})
         finally:
             self._timer.cancel()
 
-    async def _write(self, message: Message) -> None:
-        self._writing, self._moved = True, self._loop.time()
-        await self._send(message)
-        self._writing, self._moved = False, self._loop.time()
+    def abandon(self) -> None:
+        """Writes nothing more."""
+        self._stop_flushing()
+        self._timer.cancel()
+
+    def _flush(self) -> None:
+        """Writes what was put. While the client does not read it stays, for the next put or the end."""
+        self._stop_flushing()
+        if self._connection.is_paused:
+            return
+        if not self.begun:
+            _complete(self._send(self._start()))
+        if data := self._take():
+            _complete(self._send({"type": "http.response.body", "body": data, "more_body": True}))
+        self._moved = self._loop.time()
+
+    def _start(self) -> Message:
+        self.begun = True
+        return {"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers()}
+
+    def _take(self) -> bytes:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return data
+
+    def _stop_flushing(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
 
     def _tick(self) -> None:
-        now, pace = self._loop.time(), self._pace
-        due = self._moved + (pace.patience if self._writing else pace.silence)
+        now, pace, is_paused = self._loop.time(), self._pace, self._connection.is_paused
+        due = self._moved + (pace.patience if is_paused else pace.silence)
         if now < due:
             self._timer = self._loop.call_at(min(due, now + self._step), self._tick)
-        elif self._writing:
-            self._cut()
-        else:
-            self._outbox.leave(KEEP_ALIVE)
-            self._timer = self._loop.call_at(now + self._step, self._tick)
+            return
+        if is_paused:
+            self._connection.abort()
+            return
+        self._parts.append(KEEP_ALIVE)
+        self._flush()
+        self._timer = self._loop.call_at(now + self._step, self._tick)
+
+
+def _complete(sending: Awaitable[None]) -> None:
+    """Runs a send that does not wait, since the connection takes what is written."""
+    try:
+        next(iter(sending.__await__()))
+    except StopIteration:
+        return
+    raise RuntimeError("a write waited on a connection that takes writes")

@@ -6,14 +6,13 @@ of it, until the garbage collector happens to look.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from starlette.types import Receive
-
+from antiphon.domain.context import Progress
 from antiphon.domain.identity import Actor
 from antiphon.errors import AntiphonError, AuthenticationFailed, DeadlineExceeded
-from antiphon.ipc.tasks import task_group
+from antiphon.http.connection import Connection
 
 ENDED = (
     "the key of this request is not accepted any more: it was ended, its user disabled or taken out of the "
@@ -28,37 +27,35 @@ class ClientLeft(Exception):
 class Work:
     """One caller's work. It is ended from outside by cancelling its task, and says with which error.
 
-    Owned by the task that runs `attended`; `group` holds helpers that end with it.
+    Owned by the task that runs `attended`.
     """
 
-    def __init__(self, task: asyncio.Task[object], group: asyncio.TaskGroup, actor: Actor) -> None:
+    def __init__(self, task: asyncio.Task[object], actor: Actor, progress: Progress) -> None:
         """`actor`: the caller."""
-        self.group = group
+        self._progress = progress
         self.actor = actor
         self._task = task
         self._errors: list[Exception] = []
         """What it was ended with, until that is raised: one at most."""
-        self._open = False
+        self._open = True
 
     def end(self, error: Exception) -> None:
-        """Ends what runs inside `interruptible`, once; does nothing before and after."""
+        """Ends what runs inside `attended`, once; does nothing after."""
         if self._open and not self._errors:
             self._errors.append(error)
+            self._progress.is_ended = isinstance(error, AntiphonError)
             self._task.cancel()
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """The part that may be ended. Raises what `end` was given."""
-        self._open = True
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self._errors:
-                raise
-            self._task.uncancel()
-            raise self._errors.pop() from None
-        finally:
-            self._open = False
+    def close(self) -> None:
+        """It can not be ended any more."""
+        self._open = False
+
+    def take_error(self) -> Exception | None:
+        """What it was ended with, where its task was cancelled for that."""
+        if not self._errors:
+            return None
+        self._task.uncancel()
+        return self._errors.pop()
 
 
 class Ongoing:
@@ -96,33 +93,38 @@ class Ongoing:
                 work.end(AuthenticationFailed(ENDED))
 
 
-@asynccontextmanager
-async def attended(receive: Receive, ongoing: Ongoing, seconds: float, actor: Actor) -> AsyncIterator[Work]:
+@contextmanager
+def attended(
+    connection: Connection, ongoing: Ongoing, seconds: float, actor: Actor, progress: Progress
+) -> Iterator[Work]:
     """Work that ends when the caller leaves (ClientLeft), after so many seconds (DeadlineExceeded), when the
-    caller is not accepted any more (AuthenticationFailed), or with `ongoing`."""
+    caller is not accepted any more (AuthenticationFailed), or with `ongoing`. Raises what it was ended
+    with."""
     ongoing.require(actor)
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("work belongs to a task")
-    async with task_group() as group:
-        work = Work(task, group, actor)
-        watcher = group.create_task(_watch(receive, work))
-        timer = asyncio.get_running_loop().call_later(seconds, _end_late, work, seconds)
-        ongoing.add(work)
+    if connection.has_left:
+        raise ClientLeft
+    work = Work(task, actor, progress)
+    timer = asyncio.get_running_loop().call_later(seconds, _end_late, work, seconds)
+    connection.on_leave = lambda: work.end(ClientLeft())
+    ongoing.add(work)
+    try:
+        yield work
+    except asyncio.CancelledError:
+        if (error := work.take_error()) is None:
+            raise
         try:
-            yield work
+            raise error from None
         finally:
-            ongoing.discard(work)
-            timer.cancel()
-            watcher.cancel()
+            del error
+    finally:
+        work.close()
+        ongoing.discard(work)
+        timer.cancel()
+        connection.on_leave = None
 
 
 def _end_late(work: Work, seconds: float) -> None:
     work.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
-
-
-async def _watch(receive: Receive, work: Work) -> None:
-    """The body has arrived, so what comes next is the end of the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    work.end(ClientLeft())

@@ -16,7 +16,7 @@ import msgspec
 M = TypeVar("M")
 T = TypeVar("T")
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever the meaning of a frame changes."""
 
 MAX_MESSAGE = 16 * 1024 * 1024

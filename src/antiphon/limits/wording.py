@@ -26,9 +26,13 @@ Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
 def described(limit: Limit) -> str:
     """What a limit is: `600 requests per minute for the key key_1`."""
+    return f"{_counted(limit)} for the {limit.subject} {limit.target}"
+
+
+def _counted(limit: Limit) -> str:
     often = "at once" if limit.window is None else f"per {limit.window}"
     models = "" if limit.models is None else f" to models {limit.models}"
-    return f"{amount_of(limit.measure, limit.amount)} {often}{models} for the {limit.subject} {limit.target}"
+    return f"{amount_of(limit.measure, limit.amount)} {often}{models}"
 
 
 def amount_of(measure: Measure, amount: int) -> str:
@@ -41,7 +45,10 @@ def amount_of(measure: Measure, amount: int) -> str:
 
 def refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
     """Why so much more of what a limit counts does not fit. `own`: what the request itself took of it
-    before its size was known; `wait`: seconds until it does fit; `wall`: Unix seconds."""
+    before its size was known; `wait`: seconds until it does fit; `wall`: Unix seconds.
+
+    Two begin as OpenAI's do, since clients look for these words; that of what never fits must hold none of
+    them: clients would send it again."""
     name = described(limit)
     if own + asked > limit.amount:
         return LargerThanLimit(
@@ -51,13 +58,13 @@ def refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Ref
     if limit.is_budget:
         ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
         return BudgetExceeded(
-            f"the budget of {name} has no room for {amount_of(limit.measure, asked)} more; it resets at "
-            f"{ends:%Y-%m-%d %H:%M:%S} UTC",
+            f"You exceeded your current quota: the budget of {name} has no room for "
+            f"{amount_of(limit.measure, asked)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
             retry_after=wait,
         )
     return RateLimited(
-        f"the limit of {name} has no room for {amount_of(limit.measure, asked)} more; try again in "
-        f"{math.ceil(wait)} s",
+        f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_counted(limit)} has no "
+        f"room for {amount_of(limit.measure, asked)} more. Please try again in {math.ceil(wait)}s.",
         retry_after=wait,
     )
 

@@ -12,19 +12,18 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.limits import Amounts, Measure
 from antiphon.domain.money import decimal
+from antiphon.domain.prices import Price
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import Value
-from antiphon.engines.registry import Model
+from antiphon.engines.base import RequestSize
+from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import LedgerFull, PermissionDenied
-from antiphon.pipeline.reserve import BOUNDLESS, NOTHING, Accounting, Reservation
+from antiphon.pipeline.reserve import NOTHING, Accounting, Reservation
 from antiphon.pipeline.rules import Rules
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
 MILLISECONDS = 1000
-
-UNSIZED = -1
-"""What is granted to a request of which nobody knows how much it takes: not even its beginning."""
 
 NUL, UNKNOWN = "\0", "\ufffd"
 """What no database takes in a text, and what stands in its place."""
@@ -42,7 +41,7 @@ class Ending(Value, frozen=True):
 
 
 class Account:
-    """`Sizing` of one request."""
+    """What one request reserves, and its entry."""
 
     __slots__ = (
         "_accounting",
@@ -53,6 +52,7 @@ class Account:
         "_model",
         "_price",
         "_reservation",
+        "_route",
         "at",
         "granted",
         "id",
@@ -70,7 +70,6 @@ class Account:
     ) -> None:
         """`asked`: the model as the caller spelt it. `is_bounded`: whether the caller said how much output
         there may be. Raises PermissionDenied where a limit of cost holds and nobody knows what it costs."""
-        rules, now = accounting.rulebook.rules, context.clock.wall()
         self._accounting = accounting
         self._model = model
         self._asked = asked
@@ -79,41 +78,46 @@ class Account:
         self._metrics = metrics
         self.id = context.clock.unique()
         """Of its entry."""
-        self.at = int(now * MILLISECONDS)
+        self.at = int(context.clock.wall() * MILLISECONDS)
         """Unix milliseconds when it began."""
         self.is_admitted = False
         """Whether there is an entry."""
-        self._price = rules.price_of(model.name, int(now))
-        if self._price is None:
-            _require_countable(rules, context.actor, model.name)
-        self.granted = UNSIZED
+        self._route = model.routes[0]
+        self._price: Price | None = None
+        self._set_price()
+        self.granted = 0
         """Output tokens that may be made; at more of them `grow` is to be asked."""
-        self._reservation = Reservation(accounting, self.id, model.name, self._price, context, metrics)
+        self._reservation = Reservation(accounting, self.id, model.name, context, metrics)
 
     async def open(self) -> None:
         """Takes the request itself out of its limits. Raises what refuses it."""
         await self._reservation.open()
 
-    async def sized(self, prompt_tokens: int, output_tokens: int) -> None:
-        """Admits the request, or raises what refuses it. From here on there is an entry."""
-        await self._admit(prompt_tokens, output_tokens, self._is_bounded)
-
-    async def grow(self, prompt_tokens: int, made: int) -> None:
-        """Has so much output granted, or raises what refuses it. Also admits the request of an engine that
-        did not say how much it takes."""
+    async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
+        """Takes what the request needs on a route and writes the intent; on a later route only what is
+        missing. Raises what refuses it. From here on there is an entry."""
+        if route is not self._route:
+            self._route = route
+            self._set_price()
+        await self._reservation.take(size, self._price, self._is_bounded)
         if not self.is_admitted:
-            await self._admit(prompt_tokens, BOUNDLESS, is_bounded=False)
-        if made > self._reservation.granted:
-            await self._reservation.grow(made)
-        self.granted = self._reservation.granted
-
-    async def _admit(self, prompt_tokens: int, output_tokens: int, is_bounded: bool) -> None:
-        await self._reservation.sized(prompt_tokens, output_tokens, is_bounded)
-        if not self.is_admitted:
-            told = Usage(prompt_tokens, 0, source=UsageSource.ESTIMATED)
+            told = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
             self._accounting.ledger.begin(self._entry(told, self._cost(told)))
             self.is_admitted = True
         self.granted = self._reservation.granted
+
+    async def grow(self, made: int) -> None:
+        """Has so much output granted, or raises what refuses it."""
+        await self._reservation.grow(made)
+        self.granted = self._reservation.granted
+
+    def _set_price(self) -> None:
+        """Takes the price of the route. Raises PermissionDenied where a limit of cost holds and nobody knows
+        what the route costs."""
+        name, rules = self._route.price or self._model.name, self._accounting.rulebook.rules
+        self._price = rules.price_of(name, self.at // MILLISECONDS)
+        if self._price is None:
+            _require_countable(rules, self._context.actor, self._model.name)
 
     def close(self, ending: Ending) -> LedgerFull | None:
         """Writes how it ended, and settles. Gives the error where that cannot be written; then its intent is
@@ -158,7 +162,7 @@ class Account:
             asked=self._asked.replace(NUL, UNKNOWN),
             model=model.name,
             adapter=None if model.adapter is None else model.adapter.digest,
-            engine=model.kind,
+            engine=self._route.kind,
             attempts=context.progress.attempts,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,

@@ -21,7 +21,7 @@ from antiphon.domain.adapter import Adapter
 from antiphon.domain.context import Clock
 from antiphon.domain.deployment import Deployed
 from antiphon.engines.base import Adapting, Engine
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRoute, Models, absent
 from antiphon.errors import (
     EngineError,
     EngineUnavailable,
@@ -276,10 +276,10 @@ class Adapters:
         deployed: Deployed | None = None,
         created: int | None = None,
     ) -> None:
-        engine = self._homes[base].view(adapter.digest)
-        kind = self._models.get(base).kind
+        kind = self._models.get(base).routes[0].kind
+        routes = (ModelRoute(self._homes[base].view(adapter.digest), kind),)
         created = int(self._clock.wall()) if created is None else created
-        self._models.put(Model(name, engine, created, base, adapter, kind, deployed))
+        self._models.put(Model(name, routes, created, base, adapter, deployed))
 
     async def _release(self, gone: Model) -> None:
         """Has the engine let go of what no name needs any more. One that is away has nothing to let go of."""
@@ -305,12 +305,12 @@ class Adapters:
                 f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
             )
         if not may_use(name):
-            raise ModelNotFound(f"the model {name[:100]!r} does not exist", param="base_model_name")
+            raise ModelNotFound(absent(name), param="base_model_name")
         if name not in self._homes:
             try:
                 found = self._models.get(name, may_use)
-            except ModelNotFound as absent:
-                raise ModelNotFound(absent.message, param="base_model_name") from None
+            except ModelNotFound as refusal:
+                raise ModelNotFound(refusal.message, param="base_model_name") from None
             raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")
         return name, self._homes[name]
 

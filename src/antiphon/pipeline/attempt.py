@@ -1,19 +1,22 @@
-"""Starts the generation; again while nothing was begun and the failure allows it, never after a token.
+"""Starts a request on the first of a model's routes that begins, and again while nothing was begun.
 
 An engine that restarts refuses with a retryable error. The request waits for it, up to a patience and its own
-deadline, so that the death of an engine's process costs those who were queued nothing but time.
+deadline, so that the death of an engine's process costs those who were queued nothing but time. While another
+route is ready, nobody waits. After the first event nothing is tried again.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import cycle
 from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
-from antiphon.engines.base import Engine, EngineState
+from antiphon.engines.base import EngineState, RequestSize
+from antiphon.engines.registry import ModelRoute
 from antiphon.errors import EngineLost, EngineUnavailable
 
 T = TypeVar("T")
@@ -27,45 +30,68 @@ MOST_LOSSES = 1
 LONGEST_PAUSE = 0.5
 """Seconds between later retries: short beside a model's loading time, long beside the cost of asking."""
 
+Reserve = Callable[[ModelRoute, RequestSize], Awaitable[None]]
+"""Takes a request of this size out of its limits. Raises what refuses it."""
+
+
+async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
+    """`Reserve` where nothing is limited."""
+
 
 async def attempt(
-    engine: Engine, request: GenerationRequest, context: Context, patience: float
+    routes: tuple[ModelRoute, ...],
+    request: GenerationRequest,
+    context: Context,
+    patience: float,
+    reserve: Reserve,
 ) -> AsyncGenerator[Event, None]:
-    """Events of the first try that starts. Raises what the last try raised."""
-    trial = partial(_tried, engine, request, context)
-    stream, events, first = await patiently(engine, trial, context, patience)
+    """Events of the first route that begins. Raises what the last try raised."""
+    start = partial(_start, request=request, context=context, reserve=reserve)
+    stream, events, first = await first_that_begins(routes, start, context, patience)
     async with stream:
         yield first
         async for event in events:
             yield event
 
 
-async def patiently(
-    engine: Engine, trial: Callable[[], Awaitable[T]], context: Context, patience: float
+async def first_that_begins(
+    routes: tuple[ModelRoute, ...],
+    start: Callable[[ModelRoute], Awaitable[T]],
+    context: Context,
+    patience: float,
 ) -> T:
-    """What the first try gives that starts, within `patience` seconds and the request's own deadline. Raises
-    what the last try raised."""
+    """What `start` gives for the first route that begins, within `patience` seconds and the request's own
+    deadline. Raises what the last try raised."""
     left = context.remaining()
     give_up = context.clock.monotonic() + (patience if left is None else min(patience, left))
     pause, losses = FIRST_PAUSE, 0
-    while True:
-        context.progress.attempts += 1
+    for route in cycle(routes):
         try:
-            return await trial()
+            return await start(route)
         except EngineUnavailable as error:
             losses += isinstance(error, EngineLost)
-            given_up = engine.state() is EngineState.FAILED or losses > MOST_LOSSES
+            if route is not routes[-1]:
+                continue
+            given_up = losses > MOST_LOSSES or all(map(_has_failed, routes))
             if given_up or context.clock.monotonic() + pause >= give_up:
                 raise
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
+    raise ValueError("a model has at least one route")
 
 
-async def _tried(
-    engine: Engine, request: GenerationRequest, context: Context
+def _has_failed(route: ModelRoute) -> bool:
+    return route.engine.state() is EngineState.FAILED
+
+
+async def _start(
+    route: ModelRoute, *, request: GenerationRequest, context: Context, reserve: Reserve
 ) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
     """One try: what must be closed, the events, and the first of them. Closed again when it has none."""
+    prepared = await route.engine.prepare(request, context)
+    await reserve(route, prepared.size)
+    context.progress.attempts += 1
     async with AsyncExitStack() as stack:
-        events = await stack.enter_async_context(engine.stream(request, context))
+        events = await stack.enter_async_context(prepared.stream(context))
         first = await anext(events)
         return stack.pop_all(), events, first

@@ -2,6 +2,8 @@
 `run`. No stage is another's: what is tried again, and how a request ended, is said where generations have it
 said."""
 
+import logging
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -10,11 +12,11 @@ from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.usage import Usage
 from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRoute, Models
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.account import Account, Ending
-from antiphon.pipeline.attempt import patiently
-from antiphon.pipeline.meter import OK, ending
+from antiphon.pipeline.attempt import Reserve, first_that_begins, pass_unlimited
+from antiphon.pipeline.meter import OK, ending, is_answered
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.logs import record
@@ -37,21 +39,18 @@ async def embed(
     asked = request.model
     model = resolve(models, asked, context.actor)
     request = replace(request, model=model.name)
-    engine = model.engine
-    if not isinstance(engine, TextEmbedding):
-        raise UnsupportedParameter(
-            f"{request.model} makes no vectors; name an embedding model", param="model"
-        )
+    context.progress.model = model.name
     account = None
     if accounting is not None:
         account = Account(accounting, model, asked, True, context, metrics)
-        context = context.sized_by(account)
+    reserve = pass_unlimited if account is None else account.reserve
     began, found, lost = context.clock.monotonic(), None, None
     status = OK
     try:
         if account is not None:
             await account.open()
-        found = await patiently(engine, partial(engine.embed, request, context), context, patience)
+        start = partial(_start, request=request, context=context, reserve=reserve)
+        found = await first_that_begins(model.routes, start, context, patience)
     except BaseException as error:
         status = ending(error, context)
         raise
@@ -59,7 +58,9 @@ async def embed(
         tokens = context.progress.embedded if found is None else found.prompt_tokens
         ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
-        _settle(ended if lost is None else changed(ended, status=lost.code), request, context, metrics)
+        answered = lost is not None or is_answered(sys.exception(), context)
+        ended = ended if lost is None else changed(ended, status=lost.code)
+        _settle(ended, request, context, metrics, answered)
     try:
         if lost is not None:
             raise lost
@@ -68,16 +69,34 @@ async def embed(
     return found
 
 
-def _settle(ended: Ending, request: EmbeddingRequest, context: Context, metrics: Metrics) -> None:
+async def _start(
+    route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
+) -> Embeddings:
+    """One try."""
+    engine = route.engine
+    if not isinstance(engine, TextEmbedding):
+        raise UnsupportedParameter(
+            f"{request.model} makes no vectors; name an embedding model", param="model"
+        )
+    prepared = await engine.prepare_embedding(request, context)
+    await reserve(route, prepared.size)
+    context.progress.attempts += 1
+    return await prepared.embed(context)
+
+
+def _settle(
+    ended: Ending, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
+) -> None:
     tokens = ended.usage.prompt_tokens
     metrics.embedded(request.model, ended.status, tokens, ended.total)
-    record(
-        "embedding",
-        request_id=context.request_id,
-        actor=context.actor.id,
-        model=request.model,
-        status=ended.status,
-        inputs=len(request.inputs),
-        prompt_tokens=tokens,
-        total_ms=round(ended.total * 1000, 1),
-    )
+    values = {
+        "actor": context.actor.id,
+        "inputs": len(request.inputs),
+        "prompt_tokens": tokens,
+        "total_ms": round(ended.total * 1000, 1),
+    }
+    if answered:
+        context.progress.account = values
+    else:
+        named = {"request_id": context.request_id, "model": request.model, "status": ended.status}
+        record("embedding", logging.INFO, **named, **values)

@@ -1,10 +1,12 @@
 """Says of every generation what it took and how it ended: one log record, the counters, and where keys are on
-its account, once, whatever happens.
+its account, once, whatever happens. The record of one that ends with an error is the edge's, which gets the
+numbers.
 
 A generation that is cut short counts the tokens that were made. Holds no limits and no prices.
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +106,7 @@ async def metered(
         async for event in events:
             tally.add(event, clock)
             if account is not None and tally.completion_tokens > account.granted:
-                await account.grow(tally.prompt_tokens, tally.completion_tokens)
+                await account.grow(tally.completion_tokens)
             yield event
     finally:
         try:
@@ -115,7 +117,8 @@ async def metered(
             lost = None if account is None else account.close(ended)
             if lost is not None:
                 ended = changed(ended, status=lost.code)
-            _settle(ended, tally.finish_reasons, request, context, metrics)
+            answered = lost is not None or is_answered(sys.exception(), context)
+            _settle(ended, tally.finish_reasons, request, context, metrics, answered)
         try:
             if lost is not None and sys.exception() is None:
                 raise lost
@@ -135,7 +138,12 @@ def ending(error: BaseException | None, context: Context) -> str:
 
 
 def _settle(
-    ended: Ending, reasons: Sequence[str], request: GenerationRequest, context: Context, metrics: Metrics
+    ended: Ending,
+    reasons: Sequence[str],
+    request: GenerationRequest,
+    context: Context,
+    metrics: Metrics,
+    answered: bool,
 ) -> None:
     usage, first = ended.usage, ended.first_token
     metrics.generation_ended(
@@ -149,16 +157,24 @@ def _settle(
             first,
         )
     )
-    record(
-        "generation",
-        request_id=context.request_id,
-        actor=context.actor.id,
-        model=request.model,
-        status=ended.status,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        cached_tokens=usage.cached_tokens,
-        finish_reasons=reasons,
-        ttft_ms=None if first is None else round(first * 1000, 1),
-        total_ms=round(ended.total * 1000, 1),
+    values = {
+        "actor": context.actor.id,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "finish_reasons": reasons,
+        "ttft_ms": None if first is None else round(first * 1000, 1),
+        "total_ms": round(ended.total * 1000, 1),
+    }
+    if answered:
+        context.progress.account = values
+    else:
+        named = {"request_id": context.request_id, "model": request.model, "status": ended.status}
+        record("generation", logging.INFO, **named, **values)
+
+
+def is_answered(error: BaseException | None, context: Context) -> bool:
+    """Whether the edge answers the end of a request with an error: then its one log record is the edge's."""
+    return context.progress.is_ended or (
+        isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Context
 from antiphon.domain.limits import Amounts, Limit, Standing
 from antiphon.domain.prices import Price
+from antiphon.engines.base import RequestSize
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.ledger.base import Ledger, Recorder
 from antiphon.limits.base import Limiter
@@ -101,7 +102,6 @@ class Reservation:
         accounting: Accounting,
         claim: str,
         model: str,
-        price: Price | None,
         context: Context,
         metrics: Metrics,
     ) -> None:
@@ -112,7 +112,7 @@ class Reservation:
         self._rulebook, self._rules = accounting.rulebook, accounting.rulebook.rules
         self._actor, self._model = context.actor, model
         self._limits = self._rules.limits_of(context.actor, model)
-        self._price = price
+        self._price: Price | None = None
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
         self._scarce = accounting.scarce
@@ -133,13 +133,13 @@ class Reservation:
                 self._refused(refusal)
                 raise
 
-    async def sized(self, prompt_tokens: int, output_tokens: int, is_bounded: bool) -> None:
+    async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
         """Takes the prompt and the output, and what both cost. `is_bounded`: whether the caller said how much
         output there may be; else it takes a step of it, or as much of one as a limit can ever give."""
         if self.granted == BOUNDLESS:
             return None
-        self._prompt, self._most = prompt_tokens, output_tokens
-        output = output_tokens if is_bounded else min(output_tokens, self._step)
+        self._prompt, self._most, self._price = size.prompt_tokens, size.output_tokens, price
+        output = size.output_tokens if is_bounded else min(size.output_tokens, self._step)
         while True:
             try:
                 return await self._extend(max(output, self.granted))

@@ -14,7 +14,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.pipeline.account import Account
-from antiphon.pipeline.attempt import attempt
+from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
 from antiphon.pipeline.recording import recorded
@@ -49,14 +49,15 @@ class Pipeline:
         """
         asked = request.model
         model = resolve(self.models, asked, context.actor)
+        context.progress.model = model.name
         if asked != model.name:
             request = replace(request, model=model.name)
         account = None
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
             account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
-            context = context.sized_by(account)
-        attempted = attempt(model.engine, request, context, self.restart_patience)
+        reserve = pass_unlimited if account is None else account.reserve
+        attempted = attempt(model.routes, request, context, self.restart_patience, reserve)
         events = metered(attempted, request, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
         if account is not None and recorder is not None and recorder.wants(context.actor.project):

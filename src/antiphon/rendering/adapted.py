@@ -5,15 +5,18 @@ How busy the engine is, is the base model's to say: this is not `Observable`.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
+from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineState
 from antiphon.errors import AntiphonError, EngineUnavailable, InvalidValue, ModelNotFound
+from antiphon.rendering.rendered_request import RenderedRequest
 from antiphon.rendering.renderer import Renderer
 
 ADAPTER = "adapter"
@@ -36,16 +39,10 @@ class AdaptedRenderer:
         self._lacks = lacks
         self._closed = False
 
-    @asynccontextmanager
-    async def stream(
-        self, request: GenerationRequest, context: Context
-    ) -> AsyncGenerator[AsyncIterator[Event], None]:
-        """The base model's stream, with the adapter."""
-        async with (
-            self._base.adapted(request, context, self._digest) as events,
-            aclosing(self._told(events, request.model)) as told,
-        ):
-            yield told
+    async def prepare(self, request: GenerationRequest, context: Context) -> "AdaptedRequest":
+        """As the base model, with the adapter."""
+        prepared = await self._base.prepare_with(request, context, self._digest)
+        return AdaptedRequest(prepared, partial(self._missing, request.model))
 
     async def profile(self) -> Profile:
         """That of the base model."""
@@ -79,15 +76,9 @@ class AdaptedRenderer:
         """As the base model."""
         return await self._base.spell(tokens)
 
-    async def _told(self, events: AsyncIterator[Event], name: str) -> AsyncGenerator[Event, None]:
-        """The same events. The caller named a model, so that is what a refused adapter is an error of."""
-        try:
-            async for event in events:
-                yield event
-        except InvalidValue as refused:
-            if refused.param != ADAPTER:
-                raise
-            raise self._missing(name) from None
+    async def describe_tokenizer(self) -> TokenizerInfo:
+        """That of the base model."""
+        return await self._base.describe_tokenizer()
 
     def _missing(self, name: str) -> AntiphonError:
         if self._closed:
@@ -101,3 +92,27 @@ class AdaptedRenderer:
         return EngineUnavailable(
             f"the engine of {name} has not loaded its adapter yet; try again shortly", retry_after=RETRY_AFTER
         )
+
+
+class AdaptedRequest:
+    """`PreparedRequest` whose caller named an adapter, so that a refused adapter is an error of the model."""
+
+    def __init__(self, prepared: RenderedRequest, missing: Callable[[], AntiphonError]) -> None:
+        """`missing`: the error of an adapter that the engine does not know."""
+        self._prepared = prepared
+        self._missing = missing
+        self.size = prepared.size
+
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """The base model's events."""
+        return aclosing(self._events(context))
+
+    async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+        try:
+            async with self._prepared.stream(context) as events:
+                async for event in events:
+                    yield event
+        except InvalidValue as refused:
+            if refused.param != ADAPTER:
+                raise
+            raise self._missing() from None

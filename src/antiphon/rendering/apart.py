@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, Reasoning
+from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
@@ -127,6 +127,16 @@ class SaidTool(TypedDict):
     parameters: Mapping[str, object] | None
 
 
+class SaidTerms(TypedDict):
+    """A ReasoningTerms."""
+
+    effort: str
+    budget: str
+    off: str
+    on: str
+    least: int
+
+
 class SaidReasoning(TypedDict):
     """A Reasoning."""
 
@@ -134,7 +144,7 @@ class SaidReasoning(TypedDict):
     budget: int | None
     shown: bool
     wanted: bool
-    field: str
+    terms: SaidTerms
 
 
 class Payload(TypedDict):
@@ -178,7 +188,7 @@ def payload_of(template: OwnTemplate, conversation: Conversation, wall: float) -
             budget=asked.budget,
             shown=asked.shown,
             wanted=asked.wanted,
-            field=asked.field,
+            terms=_called(asked.terms),
         ),
     )
 
@@ -194,6 +204,10 @@ def _said(message: Message) -> SaidMessage:
         tool_call_id=message.tool_call_id,
         reasoning=message.reasoning,
     )
+
+
+def _called(terms: ReasoningTerms) -> SaidTerms:
+    return SaidTerms(effort=terms.effort, budget=terms.budget, off=terms.off, on=terms.on, least=terms.least)
 
 
 def _shown(tool: Tool) -> SaidTool:
@@ -230,8 +244,13 @@ def conversation_of(payload: Payload) -> Conversation:
         tools=None if tools is None else Tools(tuple(Tool(**tool) for tool in tools)),
         template_values=payload["values"],
         documents=None if documents is None else tuple(documents),
-        reasoning=Reasoning(**payload["reasoning"]),
+        reasoning=_reasoning(payload["reasoning"]),
     )
+
+
+def _reasoning(said: SaidReasoning) -> Reasoning:
+    terms = ReasoningTerms(**said["terms"])
+    return Reasoning(said["effort"], said["budget"], said["shown"], said["wanted"], terms)
 
 
 def _message(said: SaidMessage) -> Message:

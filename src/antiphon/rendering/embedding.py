@@ -1,6 +1,7 @@
 """From texts to vectors over a token engine: tokenizing, what must fit, and gathering what comes. Shortens no
 text."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
@@ -14,21 +15,54 @@ from antiphon.domain.embedding import (
     Vectors,
 )
 from antiphon.domain.request import RawPrompt
-from antiphon.engines.base import Embedding, TokenEngine
+from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.ipc.tasks import task_group
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.ordered import Tokens
 from antiphon.rendering.prompts import require_known, whole
+from antiphon.rendering.streams import late
 
 AT_ONCE = 128
 """Texts that are sent to be tokenized before any answer is awaited: one trip to the engine for so many."""
 
 
-async def embedded(
-    engine: TokenEngine, tokens: Tokens, facts: Facts, request: EmbeddingRequest, context: Context
-) -> Embeddings:
-    """A vector for each input, in order. Raises a RequestError that names the input at fault."""
+class TokenizedTexts:
+    """`PreparedEmbedding` of the renderer: texts as token ids that fit."""
+
+    def __init__(self, engine: Embedding, texts: Sequence[tuple[int, ...]], dimensions: int) -> None:
+        self._engine = engine
+        self._texts = texts
+        self._dimensions = dimensions
+        self.size = RequestSize(sum(map(len, texts)), 0)
+
+    async def embed(self, context: Context) -> Embeddings:
+        """A vector for each text, in order. Raises DeadlineExceeded."""
+        try:
+            async with asyncio.timeout(context.remaining()):
+                return await self._embed(context)
+        except TimeoutError:
+            raise late() from None
+
+    async def _embed(self, context: Context) -> Embeddings:
+        parts: list[bytes] = []
+        request = EmbedRequest(tuple(self._texts), context.actor.caller)
+        async with aclosing(self._engine.embed(request)) as events:
+            async for event in events:
+                if isinstance(event, Vectors):
+                    parts.append(event.values)
+                    end = event.start + len(event.values) // (self._dimensions * WIDTH)
+                    context.progress.embedded += sum(map(len, self._texts[event.start : end]))
+        made = Embeddings(b"".join(parts), self._dimensions, self.size.prompt_tokens)
+        if len(made) != len(self._texts):
+            raise EngineError("the engine did not make a vector of each text")
+        return made
+
+
+async def prepare_embedding(
+    engine: TokenEngine, tokens: Tokens, facts: Facts, request: EmbeddingRequest
+) -> TokenizedTexts:
+    """The inputs as token ids. Raises a RequestError that names the input at fault."""
     makes = _facts(facts, request)
     if not isinstance(engine, Embedding):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
@@ -40,19 +74,7 @@ async def embedded(
         )
     texts = await _tokenized(tokens, facts, request.inputs)
     _require_fitting(texts, facts)
-    if context.sizing is not None:
-        await context.sizing.sized(sum(map(len, texts)), 0)
-    parts: list[bytes] = []
-    async with aclosing(engine.embed(EmbedRequest(tuple(texts), context.actor.caller))) as events:
-        async for event in events:
-            if isinstance(event, Vectors):
-                parts.append(event.values)
-                end = event.start + len(event.values) // (makes.dimensions * WIDTH)
-                context.progress.embedded += sum(map(len, texts[event.start : end]))
-    made = Embeddings(b"".join(parts), makes.dimensions, sum(map(len, texts)))
-    if len(made) != len(texts):
-        raise EngineError("the engine did not make a vector of each text")
-    return made
+    return TokenizedTexts(engine, texts, makes.dimensions)
 
 
 def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
@@ -85,8 +107,8 @@ def _require_fitting(texts: Sequence[tuple[int, ...]], facts: Facts) -> None:
             raise InvalidValue(f"{field} holds no token; send at least one", param=field)
         if len(text) > most:
             raise ContextLengthExceeded(
-                f"this model's context length is {most} tokens, and {field} has {len(text)}: shorten it or "
-                "split it",
+                f"This model's maximum context length is {most} tokens. However, your {field} resulted in "
+                f"{len(text)} tokens. Please reduce the length of the input, or split it.",
                 param=field,
             )
         require_known(text, facts, field)

@@ -10,6 +10,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.rendering.apart import FIELD, Helper, OwnTemplate
@@ -152,6 +153,23 @@ def seen(facts: Facts, prompt: Prompt, helper: Helper | None, actor: Actor) -> F
         notation = known.notation
     own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
     return replace(facts, template=own)
+
+
+def tokenizer_info(facts: Facts) -> TokenizerInfo:
+    """What the model's tokenizer is."""
+    table = facts.vocabulary
+    return TokenizerInfo(
+        context_length=facts.info.context_length,
+        controls=table.names,
+        bos=_spelt(facts, table.bos_id),
+        eos=_spelt(facts, table.eos_id),
+        add_bos=table.add_bos,
+        chat_template=facts.info.chat_template,
+    )
+
+
+def _spelt(facts: Facts, token: int | None) -> str | None:
+    return None if token is None else facts.spelt.text((token,))
 
 
 def _special(vocabulary: Vocabulary) -> Special:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock
 from antiphon.domain.messages import Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Overflow, Prompt, RawPrompt
+from antiphon.domain.request import (
+    Conversation,
+    GenerationRequest,
+    Output,
+    Overflow,
+    Prompt,
+    RawPrompt,
+    Truncation,
+)
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
@@ -28,6 +36,9 @@ not count is tokenized all the same."""
 MOST_SCORES = 1 << 20
 """Log-probabilities of one answer, alternatives included: some 30 megabytes of JSON. 50,000 tokens with 20
 alternatives each are within it."""
+
+USUAL_WIDTH = 20
+"""Alternatives up to which an answer that may fill the context is taken without `max_tokens`: few do."""
 
 LARGE_CONVERSATION = 20_000
 """Characters, with 200 for each message, above which a template runs in a thread: about one millisecond."""
@@ -67,12 +78,18 @@ async def fitted(tokens: Tokens, facts: Facts, request: GenerationRequest, clock
     _require_writable(request, found)
     least, room = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in found)
     if least > room:
+        part = _named(request.prompts[0])
         raise ContextLengthExceeded(
-            f"min_tokens is {least}, and only {room} tokens may follow this prompt: ask for fewer, or "
-            "shorten it",
+            f"{_limit(facts)} However, min_tokens is {least}, and only {room} tokens may follow this prompt. "
+            f"Please reduce the length of the {part}, or min_tokens.",
             param="min_tokens",
         )
     return found
+
+
+def _limit(facts: Facts) -> str:
+    """The first sentence about what is too long, in OpenAI's words: clients look for them."""
+    return f"This model's maximum context length is {facts.info.context_length} tokens."
 
 
 def _require_continuable(prompt: Prompt, facts: Facts) -> None:
@@ -103,16 +120,18 @@ def _require_writable(request: GenerationRequest, found: Sequence[Fitted]) -> No
     output, numbers = request.output, 0
     prompts = sum(len(fits.tokens) for fits in found)
     if output.logprobs is not None:
-        made = 0 if output.max_tokens is None else sum(fits.max_tokens for fits in found)
+        width = max(output.logprobs, len(output.logprob_token_ids))
+        is_bounded = output.max_tokens is not None or width > USUAL_WIDTH
+        made = sum(fits.max_tokens for fits in found) if is_bounded else 0
         candidates = output.best_of or output.choices
-        numbers += (prompts * output.echo + made) * candidates * (1 + output.logprobs)
+        numbers += (prompts * output.echo + made) * candidates * (1 + width)
     if output.prompt_logprobs is not None:
         shown = 1 if isinstance(request.prompts[0], Conversation) else output.choices
         numbers += prompts * shown * (1 + output.prompt_logprobs)
     if numbers > MOST_SCORES:
         raise InvalidValue(
             f"this may make {numbers:,} log-probabilities, and {MOST_SCORES:,} are the most of one request: "
-            "ask for fewer alternatives, choices or tokens, or send fewer prompts at once",
+            "ask for fewer alternatives, choices or tokens (max_tokens), or send fewer prompts at once",
             param="prompt_logprobs" if output.logprobs is None else "logprobs",
         )
 
@@ -121,6 +140,7 @@ def _require_tokens(request: GenerationRequest, facts: Facts) -> None:
     """Raises InvalidValue where a field names a token that the model does not have."""
     asked: AskedSampling = request.sampling
     require_known(request.output.stop_token_ids, facts, "stop_token_ids")
+    require_known(request.output.logprob_token_ids, facts, "logprob_token_ids")
     require_known(asked.allowed_token_ids or (), facts, "allowed_token_ids")
     require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
 
@@ -171,12 +191,22 @@ async def encode(
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
         return await whole(tokens, facts, prompt.text or "", prompt.add_special)
+    if isinstance(prompt, RawPrompt) and not prompt.text:
+        return start_of_text(facts) if prompt.add_special else ()
     wanted = _begins(prompt, facts)
     pieces = await pieces_of(facts, prompt, clock)
     _require_possible(pieces, facts, prompt, MOST_CUT if is_cut else 0)
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
     return await tokens.tokenize(pieces, wanted and not stands)
+
+
+def start_of_text(facts: Facts) -> tuple[int, ...]:
+    """The token that a new text begins after: the begin token, else the end token, as OpenAI's
+    `<|endoftext|>`; none where the model has neither."""
+    table = facts.vocabulary
+    start = table.eos_id if table.bos_id is None else table.bos_id
+    return () if start is None else (start,)
 
 
 def _begins(prompt: Prompt, facts: Facts) -> bool:
@@ -227,46 +257,57 @@ def require_known(tokens: Sequence[int], facts: Facts, field: str) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < size):
         wrong = next(token for token in tokens if not 0 <= token < size)
         raise InvalidValue(
-            f"token id {wrong} is not one of this model's {size}, which begin at 0", param=field
+            f"{field}: token id {wrong} is not one of this model's {size}, which begin at 0", param=field
         )
 
 
 def kept(tokens: tuple[int, ...], output: Output, facts: Facts) -> tuple[int, ...]:
-    """The last tokens of a prompt that is to be cut, or all."""
+    """The tokens of a prompt that is to be cut which are kept, or all."""
     count = output.truncate_prompt
     if count is None:
         return tokens
     if count < 0:
         wanted = 1 if output.max_tokens is None else output.max_tokens
         count = max(facts.info.context_length - wanted, 1)
-    return tokens[-count:]
+    return tokens[-count:] if output.truncation is Truncation.LEFT else tokens[:count]
 
 
 def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -> Fitted:
     """The prompt with the tokens that a choice may make. Raises ContextLengthExceeded, which names the
     numbers."""
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
-    left = context - count
+    left, part = context - count, _named(prompt)
     if not count:
-        raise InvalidValue("the prompt holds no token; send at least one", param=_at_fault(prompt, ()))
+        raise InvalidValue(_no_token(prompt), param=_at_fault(prompt, ()))
     if wanted is not None and wanted < (0 if output.echo else 1):
         raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
     if left < (0 if wanted == 0 else 1):
+        most = f"{context}." if wanted == 0 else f"{context - 1}, so that one can be generated."
         raise ContextLengthExceeded(
-            f"this model's context length is {context} tokens, and {_named(prompt)} has {count}: "
-            "shorten it to at "
-            + (f"most {context}" if wanted == 0 else f"most {context - 1}, so that one can be generated"),
+            f"{_limit(facts)} However, your {part} resulted in {count} tokens. "
+            f"Please reduce the length of the {part} to at most {most}",
             param=_at_fault(prompt, _lengths(tokens, facts)),
         )
     if wanted is not None and wanted > left and output.overflow is Overflow.SHORTEN:
         wanted = left
     if wanted is not None and wanted > left:
         raise ContextLengthExceeded(
-            f"this model's context length is {context} tokens; {_named(prompt)} has {count} and {wanted} "
-            f"more were asked for, {count + wanted} together: ask for at most {left}, or shorten the prompt",
+            f"{_limit(facts)} However, you requested {count + wanted} tokens ({count} in the {part}, "
+            f"{wanted} in the completion). Please reduce the length of the {part} or completion. "
+            f"The completion may have at most {left} tokens.",
             param=_at_fault(prompt, _lengths(tokens, facts)),
         )
     return Fitted(tokens, left if wanted is None else wanted)
+
+
+def _no_token(prompt: Prompt) -> str:
+    """Why a prompt without any token is refused."""
+    if isinstance(prompt, RawPrompt) and prompt.text == "" and prompt.add_special:
+        return (
+            "an empty prompt means the model's start token, and this model has neither a begin nor an end "
+            "token; send a prompt"
+        )
+    return "the prompt holds no token; send at least one"
 
 
 def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt, cut: int) -> None:
@@ -275,9 +316,10 @@ def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt,
     size = sum(len(piece.text) for piece in pieces)
     least = size // facts.longest_piece
     if size > cut and least > facts.info.context_length:
+        part = _named(prompt)
         raise ContextLengthExceeded(
-            f"this model's context length is {facts.info.context_length} tokens, and {_named(prompt)} has "
-            f"at least {least}: shorten it",
+            f"{_limit(facts)} However, your {part} resulted in at least {least} tokens. "
+            f"Please reduce the length of the {part}.",
             param=_at_fault(prompt, (size,)),
         )
 
@@ -294,9 +336,9 @@ def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
 def _named(prompt: Prompt) -> str:
     """With what counts beside the messages."""
     if not isinstance(prompt, Conversation):
-        return "the prompt"
-    written = "the prompt that the request's chat template writes" if prompt.template is not None else ""
-    return written or ("the prompt with its tools" if prompt.tools is not None else "the prompt")
+        return "prompt"
+    written = "prompt that the request's chat template writes" if prompt.template is not None else ""
+    return written or ("messages and tools" if prompt.tools is not None else "messages")
 
 
 def _at_fault(prompt: Prompt, lengths: Iterable[int]) -> str:

@@ -48,7 +48,7 @@ async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: Facts) -> L
 
 
 def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: Facts) -> Layout:
-    if prompt.text is None:
+    if not prompt.text:
         return _walked(tokens, facts.pieces)
     text, table = prompt.text, facts.vocabulary
     name = table.names.get(-1 if table.bos_id is None else table.bos_id)
@@ -107,7 +107,7 @@ class Recital:
             for text, scores in self._parts():
                 if text:
                     yield TextDelta(choice, text, 0, scores)
-                else:
+                elif scores:
                     carried.append(scores)
 
     def _parts(self) -> Iterator[tuple[str, Scores]]:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, ToolCall
-from antiphon.errors import InvalidValue
+from antiphon.rendering.arguments import read_arguments
 
 Hide = Callable[[str], str]
 
@@ -102,7 +102,8 @@ def _function(tool: Tool, hide: Hide) -> dict[str, object]:
 def spoken(
     message: Message, role: Role, hide: Hide, objects: bool, short_ids: bool = False
 ) -> dict[str, object]:
-    """A message. `objects`: whether the template wants arguments as objects, not as their text.
+    """A message. `objects`: whether the template wants arguments as objects, not as their text; what is no
+    object stays a text.
     `short_ids`: whether it takes no other ids than those of nine letters and digits."""
     identify = (lambda given: hide(short_id(given))) if short_ids else hide
     said: dict[str, object] = {"role": str(role), "content": hide(message.text)}
@@ -128,19 +129,10 @@ def _thought(message: Message, text: str) -> dict[str, object]:
 
 
 def _called(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
-    arguments = hidden(arguments_of(call), hide) if objects else hide(call.arguments)
+    read = read_arguments(call.arguments) if objects else None
+    arguments = hide(call.arguments) if read is None else hidden(read, hide)
     function = {"name": hide(call.name), "arguments": arguments}
     return {"type": "function", "function": function}
-
-
-def arguments_of(call: ToolCall) -> object:
-    """The arguments as data. Raises InvalidValue where they are no JSON."""
-    try:
-        return json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        raise InvalidValue(
-            f"the arguments of the call {call.id[:64]} are no JSON", param="messages"
-        ) from None
 
 
 def hidden(value: object, hide: Hide) -> object:

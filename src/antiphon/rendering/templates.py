@@ -16,12 +16,22 @@ from jinja2 import meta, nodes
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.characters import escaped, is_whole
 from antiphon.rendering.environment import BoundedEnvironment
+from antiphon.rendering.probes import (
+    CALLED,
+    CUT,
+    CUT_CALL,
+    INSTRUCTED,
+    OFFERED,
+    PROBE,
+    RESULT,
+    SAID,
+    THOUGHT,
+)
 from antiphon.rendering.reasoning import effort
 from antiphon.rendering.reasoning.families import notation_of
 from antiphon.rendering.reasoning.notation import Notation
@@ -75,26 +85,6 @@ SAMPLES = (
     Conversation(tuple(Message((Role.USER, Role.ASSISTANT)[turn % 2], "word " * 200) for turn in range(101))),
 )
 """What `prove` renders. The first must succeed; the others may be refused by the template's own sentence."""
-
-
-PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
-RESULT = "probe_result"
-_ASKED = Message(Role.USER, "probe")
-OFFERED = Conversation(
-    (_ASKED,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
-)
-CALLED = Conversation(
-    (
-        _ASKED,
-        Message(Role.ASSISTANT, "", tool_calls=(PROBE,)),
-        Message(Role.TOOL, RESULT, PROBE.name, tool_call_id=PROBE.id),
-    ),
-    tools=OFFERED.tools,
-)
-THOUGHT = Conversation((_ASKED, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _ASKED))
-SAID = Conversation((Message(Role.USER, RESULT),))
-INSTRUCTED = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
-"""What a template is asked, to see what of it is in the prompt."""
 
 AS_IT_IS = Support(tools=True, calls=True, results=True)
 """Writes nothing out."""
@@ -247,9 +237,10 @@ class ChatTemplate:
         told = effort.values(asked, self.reads, self.notation)
         for name in told.keys() & given.keys():
             if told[name] != given[name]:
+                field = asked.terms.effort
                 raise InvalidValue(
-                    f"{asked.field} and chat_template_kwargs.{name} say different things; send one of them",
-                    param=asked.field,
+                    f"{field} and chat_template_kwargs.{name} say different things; send one of them",
+                    param=field,
                 )
         return {**told, **given}
 
@@ -264,6 +255,7 @@ class ChatTemplate:
             calls=calls,
             results=calls and self._shows(CALLED, RESULT),
             objects=self._support.objects,
+            texts=calls and self._shows(CUT_CALL, CUT),
             system=self._shows(INSTRUCTED, RESULT),
         )
 

@@ -23,8 +23,6 @@ class Manner:
     stops: StopStrings
     deaf: int = 0
     """Tokens in which no stop string is looked for."""
-    ids: bool = False
-    """Whether the ids of the tokens are told."""
 
 
 def manner_of(request: GenerationRequest, facts: Facts) -> Manner:
@@ -38,7 +36,6 @@ def manner_of(request: GenerationRequest, facts: Facts) -> Manner:
         silent=asked if named else facts.ends | asked,
         stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOPS,
         deaf=sampling.min_tokens or 0,
-        ids=output.token_ids,
     )
 
 
@@ -49,7 +46,6 @@ class Voice:
         "_deaf",
         "_detokenizer",
         "_filter",
-        "_ids",
         "_reason",
         "_silent",
         "_unreported",
@@ -76,8 +72,6 @@ class Voice:
         self._filter = StopFilter(manner.stops)
         self._reason = FinishReason.STOP
         self._unreported = 0
-        self._ids: list[int] | None = [] if manner.ids else None
-        """Of the tokens since the last event; None when they are not asked for."""
 
     async def speak(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
         """The events of this choice: Started with its first token, deltas, Finished. Ends its sequence at
@@ -123,7 +117,7 @@ class Voice:
     def _heard(self, steps: Steps) -> str:
         """The text that these tokens make certain; tokens after a stop string are neither shown nor
         counted."""
-        text, before = "", self.completion_tokens
+        text = ""
         for token in steps.tokens:
             self.completion_tokens += 1
             self._unreported += 1
@@ -134,8 +128,6 @@ class Voice:
                 text += self._filter.add(said) if self.completion_tokens > self._deaf else said
                 if self._filter.stopped:
                     break
-        if self._ids is not None:
-            self._ids += steps.tokens[: self.completion_tokens - before]
         return text
 
     def _rest(self) -> str:
@@ -144,17 +136,10 @@ class Voice:
         return shown if self._filter.stopped else shown + self._filter.end()
 
     def _delta(self, text: str) -> TextDelta:
-        return TextDelta(self.choice, text, self._reported(), ids=self._named() if self._ids else ())
+        return TextDelta(self.choice, text, self._reported())
 
     def _finished(self, reason: FinishReason) -> Finished:
-        return Finished(self.choice, reason, self._reported(), ids=self._named())
-
-    def _named(self) -> tuple[int, ...]:
-        """The ids that were not told yet."""
-        ids = tuple(self._ids or ())
-        if self._ids:
-            self._ids.clear()
-        return ids
+        return Finished(self.choice, reason, self._reported())
 
     def _reported(self) -> int:
         tokens, self._unreported = self._unreported, 0

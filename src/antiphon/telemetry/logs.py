@@ -5,11 +5,15 @@ a line. Prompts,
 answers and credentials are never handed to it.
 """
 
+import asyncio
 import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Literal
+
+from antiphon.telemetry.places import frames
 
 LOGGER = logging.getLogger("antiphon")
 
@@ -23,7 +27,23 @@ def record(event: str, level: int = logging.INFO, **values: object) -> None:
         LOGGER.log(level, event, extra={FIELDS: values})
 
 
-class JsonFormatter(logging.Formatter):
+def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
+    """An event loop's handler of what nobody else handles: records type and place."""
+    problem = failure.get("exception")
+    place = frames(problem) if isinstance(problem, BaseException) else None
+    record("event_loop_failure", logging.ERROR, reason=failure.get("message"), problem=place)
+
+
+class PlaceFormatter(logging.Formatter):
+    """Shows an exception by its type and place: its message may hold what a caller sent."""
+
+    def formatException(  # noqa: N802 - the name is the standard library's
+        self, ei: tuple[type[BaseException], BaseException, object] | tuple[None, None, None]
+    ) -> str:
+        return "" if ei[1] is None else frames(ei[1])
+
+
+class JsonFormatter(PlaceFormatter):
     """One JSON object for each record."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,7 +58,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(PlaceFormatter):
     """`time level event name=value ...`, values in JSON notation when they hold anything but plain
     characters."""
 

@@ -99,7 +99,9 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
         if any(not 0 <= token < size for text in request.texts for token in text):
             raise InvalidValue(f"token ids go from 0 to {size - 1}", param="input")
         if max(map(len, request.texts)) > self._facts.context_length:
-            raise ContextLengthExceeded("a text is longer than the context", param="input")
+            raise ContextLengthExceeded(
+                "a text is longer than this model's maximum context length", param="input"
+            )
 
 
 def vector_of(text: tuple[int, ...]) -> bytes:

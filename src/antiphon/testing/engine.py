@@ -7,9 +7,10 @@ place, and `encode` gives UTF-8 bytes. It keeps the contract of `Engine`, honour
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from itertools import chain, cycle, islice
 
 from antiphon.domain.context import Context
@@ -18,8 +19,9 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt
 from antiphon.domain.scores import TokenScore
+from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.domain.usage import Usage
-from antiphon.engines.base import EngineState
+from antiphon.engines.base import EngineState, PreparedRequest, RequestSize
 from antiphon.errors import (
     AntiphonError,
     ContextLengthExceeded,
@@ -89,6 +91,20 @@ SCRIPTED_PROFILE = Profile(
 )
 
 
+Streams = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRequest:
+    """`PreparedRequest` of a given size, whose streams `make` makes."""
+
+    size: RequestSize
+    make: Streams
+
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        return self.make(context)
+
+
 class ScriptedEngine:
     """`Engine` and `Tokenizing` without tokens. `streams` holds a record of each stream, in order of
     entering."""
@@ -102,21 +118,39 @@ class ScriptedEngine:
     ) -> None:
         self.answer = answer
         self.streams: list[Record] = []
+        self.prepared = 0
+        """Requests that it was asked to prepare."""
         self.closed = False
         self.standing = state
         """What `state` says; a test may set it."""
         self._profile = profile
 
-    @asynccontextmanager
-    async def stream(
-        self, request: GenerationRequest, context: Context
-    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+    async def prepare(self, request: GenerationRequest, context: Context) -> PreparedRequest:
+        self.prepared += 1
+        self._require_ready()
         if (constraint := request.output.constraint) is not None:
             raise UnsupportedParameter("a script follows no constraint", param=constraint.field)
         if any(isinstance(prompt, Conversation) and prompt.tools for prompt in request.prompts):
             raise UnsupportedParameter("a script calls no tools", param="tools")
         if request.output.prompt_logprobs is not None:
             raise UnsupportedParameter("a script ranks no tokens", param="prompt_logprobs")
+        if request.output.logprob_token_ids:
+            raise UnsupportedParameter("a script knows no token ids", param="logprob_token_ids")
+        counts = [len(_tokens(prompt)) for prompt in request.prompts]
+        if max(counts) >= self._profile.context_length:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {self._profile.context_length} tokens. "
+                f"However, your prompt has {max(counts)} tokens."
+            )
+        candidates = len(counts) * (request.output.best_of or request.output.choices)
+        size = RequestSize(sum(counts), self._room(request, sum(counts)) * candidates)
+        return ScriptedRequest(size, partial(self.stream, request))
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        """What streaming a prepared request does."""
         record = Record(request, context)
         self.streams.append(record)
         events = self._events(record)
@@ -159,6 +193,10 @@ class ScriptedEngine:
         self._require_ready()
         return tuple(bytes((token,)) for token in tokens)
 
+    async def describe_tokenizer(self) -> TokenizerInfo:
+        self._require_ready()
+        return TokenizerInfo(self._profile.context_length, {})
+
     def _require_ready(self) -> None:
         if self.standing is not EngineState.READY:
             raise EngineUnavailable(f"the scripted engine is {self.standing}", retry_after=1.0)
@@ -166,7 +204,7 @@ class ScriptedEngine:
     async def _events(self, record: Record) -> AsyncGenerator[Event, None]:
         try:
             async with asyncio.timeout(record.context.remaining()):
-                answer, prompt_tokens = await self._begin(record.request, record.context)
+                answer, prompt_tokens = await self._begin(record.request)
             for event in self._told(answer, record.request, prompt_tokens):
                 if answer.pace is not None and isinstance(event, TextDelta):
                     await asyncio.sleep(answer.pace)
@@ -182,22 +220,16 @@ class ScriptedEngine:
             record.ending = Ending.FAILED
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
-    async def _begin(self, request: GenerationRequest, context: Context) -> tuple[Answer, int]:
+    async def _begin(self, request: GenerationRequest) -> tuple[Answer, int]:
         """All that comes before Started."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
-        counts = [len(_tokens(prompt)) for prompt in request.prompts]
-        if max(counts) >= self._profile.context_length:
-            raise ContextLengthExceeded(f"{max(counts)} tokens do not fit {self._profile.context_length}")
-        if context.sizing is not None:
-            candidates = len(counts) * (request.output.best_of or request.output.choices)
-            await context.sizing.sized(sum(counts), self._room(request, sum(counts)) * candidates)
         await asyncio.sleep(answer.wait)
         if answer.gate is not None:
             await answer.gate.wait()
         if answer.error is not None and answer.error_after is None:
             raise answer.error
-        return answer, sum(counts)
+        return answer, sum(len(_tokens(prompt)) for prompt in request.prompts)
 
     def _told(self, answer: Answer, request: GenerationRequest, prompt_tokens: int) -> Iterator[Event]:
         output = request.output

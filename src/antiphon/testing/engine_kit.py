@@ -6,7 +6,8 @@ scores, echo and candidates, the engine.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from antiphon.domain.collect import Generation, collect
@@ -18,8 +19,8 @@ from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.usage import Usage
-from antiphon.engines.base import Engine, EngineState
-from antiphon.errors import AntiphonError, DeadlineExceeded, RateLimited
+from antiphon.engines.base import Engine, EngineState, RequestSize
+from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.testing.engine_kit_output import OUTPUT_RULES
 from antiphon.testing.rules import (
     PATIENCE,
@@ -30,6 +31,7 @@ from antiphon.testing.rules import (
     require_error,
     require_soon,
 )
+from antiphon.testing.streaming import open_stream
 
 STORY = RawPrompt("Once upon a time there was a cat that")
 OTHER = RawPrompt("Hello world, the dog is in")
@@ -79,11 +81,16 @@ class EngineProbe:
         )
 
     async def events(self, request: GenerationRequest, context: Context | None = None) -> list[Event]:
-        async with self.engine.stream(request, context or Context("check")) as events:
+        async with self.stream(request, context) as events:
             return [event async for event in events]
 
+    def stream(
+        self, request: GenerationRequest, context: Context | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        return open_stream(self.engine, request, context or Context("check"))
+
     async def generation(self, request: GenerationRequest) -> Generation:
-        async with self.engine.stream(request, Context("check")) as events:
+        async with self.stream(request) as events:
             return await collect(events)
 
     async def idle(self, rule: str) -> None:
@@ -190,9 +197,10 @@ async def conversations_are_answered(probe: EngineProbe) -> None:
 
 async def errors_are_of_the_tree(probe: EngineProbe) -> None:
     too_long = RawPrompt(tokens=(5,) * (probe.profile.context_length + 1))
-    rule = "what cannot be done is refused before Started, by an error of antiphon.errors"
-    async with probe.engine.stream(probe.request(too_long), Context("check")) as events:
-        await require_error(anext(events), AntiphonError, rule, probe.patience)
+    rule = "prepare refuses what cannot be done, by an error of antiphon.errors"
+    await require_error(
+        probe.engine.prepare(probe.request(too_long), Context("check")), AntiphonError, rule, probe.patience
+    )
 
 
 async def deadlines_end_streams(probe: EngineProbe) -> None:
@@ -204,7 +212,7 @@ async def deadlines_end_streams(probe: EngineProbe) -> None:
 
 async def entering_does_no_work(probe: EngineProbe) -> None:
     begun = time.monotonic()
-    async with probe.engine.stream(probe.request(), Context("check")):
+    async with probe.stream(probe.request()):
         pass
     require(
         time.monotonic() - begun < probe.patience, "entering and leaving a stream that nobody reads is cheap"
@@ -226,7 +234,7 @@ async def leaving_ends_the_work(probe: EngineProbe) -> None:
 async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
     """Leaves at the first event of a kind; the time when leaving began."""
     limit = None if wanted in (Started, TextDelta) else 4
-    async with probe.engine.stream(probe.request(max_tokens=limit, choices=2), Context("check")) as events:
+    async with probe.stream(probe.request(max_tokens=limit, choices=2)) as events:
         async for event in events:
             if isinstance(event, wanted):
                 break
@@ -243,38 +251,18 @@ async def queued_streams_can_be_left(probe: EngineProbe) -> None:
         await require_end(last, "leaving while queued ends at once", probe.patience)
 
 
-class _Sizes:
-    """Hears how much requests will take, and refuses them where that is wanted."""
-
-    def __init__(self, refusal: AntiphonError | None = None) -> None:
-        self.heard: list[tuple[int, int]] = []
-        self._refusal = refusal
-
-    async def sized(self, prompt_tokens: int, output_tokens: int) -> None:
-        self.heard.append((prompt_tokens, output_tokens))
-        if self._refusal is not None:
-            raise self._refusal
-
-
 async def sizes_are_told(probe: EngineProbe) -> None:
-    """Of prompts and choices together; and whoever is told may refuse."""
+    """Of prompts and choices together, before anything is computed."""
     for request in (probe.request(), probe.request(STORY, OTHER, choices=2)):
-        sizes = _Sizes()
-        events = await probe.events(request, Context("check", sizing=sizes))
-        usage = next(event for event in events if isinstance(event, Usage))
+        prepared = await probe.engine.prepare(request, Context("check"))
+        await probe.idle("preparing a request takes no place")
+        async with prepared.stream(Context("check")) as events:
+            usage = [event async for event in events][-1]
         most = 8 * len(request.prompts) * request.output.choices
-        require(sizes.heard == [(usage.prompt_tokens, most)], "a request's size is told to who must know it")
-    sizes = _Sizes(RateLimited("no room"))
-    refused = probe.events(probe.request(), Context("check", sizing=sizes))
-    rule = "a request whose size is refused is refused with that error"
-    await require_error(refused, RateLimited, rule, probe.patience)
-    too_long = probe.request(RawPrompt(tokens=(5,) * (probe.profile.context_length + 1)))
-    sizes = _Sizes()
-    rule = "a request that does not fit is refused before its size is told"
-    await require_error(
-        probe.events(too_long, Context("check", sizing=sizes)), AntiphonError, rule, probe.patience
-    )
-    require(not sizes.heard, rule)
+        require(
+            isinstance(usage, Usage) and prepared.size == RequestSize(usage.prompt_tokens, most),
+            "the size is the tokens of all prompts and the most that all choices can make",
+        )
 
 
 async def readiness_is_told(probe: EngineProbe) -> None:

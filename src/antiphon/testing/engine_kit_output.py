@@ -18,6 +18,7 @@ from antiphon.domain.usage import Usage
 from antiphon.engines.base import Engine
 from antiphon.errors import UnsupportedParameter
 from antiphon.testing.rules import require
+from antiphon.testing.streaming import open_stream
 
 PROMPT = "Once upon a time, naïve 😀"
 WIDTH = 2
@@ -28,7 +29,7 @@ async def _events(engine: Engine, output: Output) -> list[Event]:
     """Of a greedy request; none when the engine says that it cannot."""
     request = GenerationRequest("any", (RawPrompt(PROMPT),), AskedSampling(temperature=0.0), output)
     try:
-        async with engine.stream(request, Context("check")) as events:
+        async with open_stream(engine, request, Context("check")) as events:
             return [event async for event in events]
     except UnsupportedParameter:
         return []

@@ -21,7 +21,6 @@ from antiphon.engines.base import (
     Counts,
     EngineInfo,
     LoadSpec,
-    Prepared,
     PromptScores,
     Segment,
     SequenceFinished,
@@ -182,10 +181,6 @@ class ScriptedTokenEngine:
     async def load(self, spec: LoadSpec) -> EngineInfo:
         return await self.info()
 
-    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
-        count = len(self._prompt(segments))
-        return Prepared(count, count)
-
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         return self.tokenizer.encode(pieces, add_bos)
 
@@ -263,7 +258,8 @@ class ScriptedTokenEngine:
             raise InvalidValue("a sequence needs a prompt, and max_tokens of at least 1 unless it is scored")
         if room < min(1, request.max_tokens):
             raise ContextLengthExceeded(
-                f"{len(prompt)} tokens fill the context of {self._facts.context_length}"
+                f"This model's maximum context length is {self._facts.context_length} tokens. "
+                f"However, your prompt has {len(prompt)} tokens."
             )
         script = self.script(request) if callable(self.script) else self.script
         group = _Group() if request.group is None else self._groups.setdefault(request.group, _Group())
@@ -388,6 +384,8 @@ class ScriptedTokenEngine:
         toy = self.adapters.toy(sequence.request.adapter)
         rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
+        if listed := sequence.request.logprob_token_ids:
+            return Steps(tuple(tokens), chosen, tuple(tuple((at, row[at]) for at in listed) for row in rows))
         return Steps(tuple(tokens), chosen, tuple(best(row, wanted) for row in rows) if wanted else ())
 
     def _count(self, **changes: int) -> None:

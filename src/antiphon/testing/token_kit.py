@@ -87,14 +87,13 @@ async def events_come_in_order(probe: Probe) -> None:
 async def counts_are_true(probe: Probe) -> None:
     for index, prompt in enumerate(probe.prompts):
         run = await probe.run(probe.request(index, max_tokens=7))
-        prepared = await probe.engine.prepare((TokenSegment(prompt),))
         require(
             run.counts.completion_tokens == len(run.tokens),
             "completion_tokens counts the tokens of Steps, the last included",
         )
         require(
-            run.counts.prompt_tokens == run.started.prompt_tokens == prepared.tokens == len(prompt),
-            "prepare, SequenceStarted and the counts agree on the prompt's tokens",
+            run.counts.prompt_tokens == run.started.prompt_tokens == len(prompt),
+            "SequenceStarted and the counts agree on the prompt's tokens",
         )
         require(
             0 <= run.counts.cached_tokens < len(prompt), "at least the prompt's last token is computed anew"
@@ -138,14 +137,9 @@ async def foreign_tokens_are_refused(probe: Probe) -> None:
     for token in (len(probe.vocabulary.pieces), -1, 2**31):
         segments = (TokenSegment((*probe.prompts[0], token)),)
         await require_error(
-            probe.engine.prepare(segments),
-            InvalidValue,
-            "prepare refuses ids outside the vocabulary with InvalidValue",
-        )
-        await require_error(
             probe.run(TokenRequest(segments, max_tokens=2)),
-            AntiphonError,
-            "generate refuses ids outside the vocabulary with an error of the tree",
+            InvalidValue,
+            "generate refuses ids outside the vocabulary with InvalidValue",
         )
 
 

@@ -32,6 +32,22 @@ async def logprobs_come_as_asked(probe: Probe) -> None:
         _require_distributions(run)
 
 
+async def logprobs_of_wanted_tokens_come_as_asked(probe: Probe) -> None:
+    """Of likely tokens and of others, with values that the likeliest have as alternatives too."""
+    size = probe.info.vocabulary
+    ranked = (await probe.run(probe.request(max_tokens=4, logprobs=size))).alternatives
+    for sampling in (GREEDY, Sampling(temperature=0.0, logit_bias=((0, -9.0),))):
+        wanted = (size - 1, 0, ranked[0][0][0], size // 2)
+        asked = replace(probe.request(max_tokens=4, logprobs=2, sampling=sampling), logprob_token_ids=wanted)
+        run = await probe.run(asked)
+        rule = "with logprob_token_ids the alternatives are these tokens, in their order"
+        require(len(run.alternatives) == len(run.tokens), rule)
+        require(all(tuple(token for token, _ in row) == wanted for row in run.alternatives), rule)
+        whole, slack = dict(ranked[0]), max(probe.tolerance, ROUNDING)
+        near = all(abs(whole[token] - value) <= slack for token, value in run.alternatives[0])
+        require(near, "log-probabilities of wanted tokens are of the raw distribution")
+
+
 def _require_distributions(run: Run) -> None:
     for token, value, row in zip(run.tokens, run.logprobs, run.alternatives, strict=True):
         values = [other for _, other in row]
@@ -154,6 +170,7 @@ async def greedy_ignores_the_seed(probe: Probe) -> None:
 
 VALUE_RULES = (
     logprobs_come_as_asked,
+    logprobs_of_wanted_tokens_come_as_asked,
     greedy_takes_the_likeliest,
     logprobs_are_raw,
     top_k_one_is_greedy,

@@ -22,6 +22,10 @@ LARGEST_CONFIG = 1 << 20
 """Bytes of a configuration that is read for the name of its model."""
 
 
+UNREACHED = "the hub does not answer, fails, or was asked too often"
+"""What the log says, without the caller's repository."""
+
+
 def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
     """Fetches into `into`/arrived. Raises InvalidValue, which names the caller's field, HubUnavailable, and
     EngineError when `into` cannot be written."""
@@ -38,9 +42,10 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
         return _arrived(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
     except ModelFetchError as refused:
         if refused.param == DISK:
-            raise EngineError(refused.message) from None
+            reason = refused.message.rpartition(": ")[2]
+            raise EngineError(refused.message, cause=f"an adapter cannot be kept: {reason}") from None
         if refused.param == AWAY:
-            raise HubUnavailable(refused.message) from None
+            raise HubUnavailable(refused.message, cause=UNREACHED) from None
         raise InvalidValue(refused.message, param=FIELDS.get(refused.param or "", "model_name")) from None
     except OSError as problem:
         raise unkept(problem) from None

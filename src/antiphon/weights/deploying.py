@@ -96,7 +96,7 @@ class HubAdapters:
         except JobStopped as stopped:
             message = f"{reference.repository} cannot be fetched: {stopped}"
             if stopped.stop is Stop.WAIT:
-                raise HubUnavailable(message) from None
+                raise HubUnavailable(message, cause=str(stopped)) from None
             raise InvalidValue(message, param="model_name") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)

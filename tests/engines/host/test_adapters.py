@@ -15,10 +15,11 @@ from antiphon.errors import EngineDied, InvalidValue
 from antiphon.telemetry.logs import FIELDS, LOGGER
 from antiphon.testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.make_model import write_model
 from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.scripted import SPEC, asking
 from tests.engines.host.test_host_process import started
+from tests.engines.random_models import SIZES
 
 PATIENCE = 20.0
 
@@ -146,7 +147,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
     model = write_model(tmp_path / "tiny.gguf", SIZES["tiny"], "f32")
     paths = [tmp_path / "a.lora", tmp_path / "b.lora"]
     digests = [write_adapter(path, model, 4, seed, 0.5) for seed, path in enumerate(paths)]
-    spec = LoadSpec(str(model), context_length=512, sequences=4, exact=True, threads=1)
+    spec = LoadSpec(str(model), context_length=2048, sequences=4, exact=True, threads=1)
     prompt = (TokenSegment((1, *range(300, 330))),)
 
     def wanted(adapter: str | None, tokens: int = 10) -> TokenRequest:
@@ -171,7 +172,7 @@ async def test_adapters_are_back_after_a_host_was_killed(tmp_path: Path) -> None
                     await client.add_adapter(digest, str(file))
                 before = await answers()
                 assert len({tuple(said) for said in before}) == 3
-                async with aclosing(client.generate(wanted(digests[0], 400))) as running:
+                async with aclosing(client.generate(wanted(digests[0], 2000))) as running:
                     await anext(running)
                     host.process.kill()
                     with pytest.raises(EngineDied):

@@ -59,8 +59,8 @@ async def test_one_that_never_promised_may_be_silent():
 
 
 async def test_one_that_keeps_its_word_is_left_alone():
-    async with speaking("ra.a.a.a.a.a.") as child:
-        assert await told(child, 0.5) == [ChildState.READY]
+    async with speaking("ra" + ".a" * 14) as child:
+        assert await told(child, 2.0) == [ChildState.READY]
         assert await child.ended() == "status 0"
 
 

@@ -26,7 +26,7 @@ from antiphon.ipc.frames import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.peer import HELLO, Peer, messages, pretending
-from tests.engines.host.scripted import PROMPT, SPEC, asking, brief, endless
+from tests.engines.host.scripted import SPEC, asking, brief, endless
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""
@@ -124,9 +124,10 @@ async def test_giving_up_ends_every_call_and_refuses_new_ones_without_a_hope() -
 
 
 async def test_giving_up_while_a_host_is_greeted_ends_the_connecting() -> None:
-    given_up = asyncio.Event()
+    connected, given_up = asyncio.Event(), asyncio.Event()
 
     async def behave(peer: Peer) -> None:
+        connected.set()
         await given_up.wait()
         peer.send(HELLO)
 
@@ -138,7 +139,7 @@ async def test_giving_up_while_a_host_is_greeted_ends_the_connecting() -> None:
             asyncio.TaskGroup() as group,
         ):
             group.create_task(client.keep_connected())
-            await asyncio.sleep(0.1)
+            await connected.wait()
             client.give_up("enough")
             given_up.set()
         assert client.state() is EngineState.FAILED
@@ -210,13 +211,17 @@ async def test_a_host_of_another_release_is_given_up_with_a_sentence(hello: Hell
 
 
 async def test_a_host_that_does_not_begin_with_hello_is_not_believed() -> None:
+    hung_up = asyncio.Event()
+
     async def behave(peer: Peer) -> None:
         peer.send(Begun(1, SequenceStarted(3)))
         await peer.ended()
+        hung_up.set()
 
     with short_directory() as place:
         async with pretending(place / "0.sock", behave), host_engine(str(place / "0.sock"), "x") as client:
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(PATIENCE):
+                await hung_up.wait()
             assert client.state() is EngineState.STARTING
 
 
@@ -271,7 +276,7 @@ async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
             keeping = group.create_task(client.keep_connected())
             await until(client, EngineState.READY)
             with pytest.raises(DeadlineExceeded, match=r"within 0\.05 s"):
-                await client.prepare(PROMPT)
+                await client.tokenize([TextPiece("hello")], False)
             async with asyncio.timeout(PATIENCE):
                 while not isinstance(await told.get(), Cancel):
                     pass

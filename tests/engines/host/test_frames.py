@@ -27,7 +27,6 @@ from antiphon.engines.host.frames import (
     Ended,
     Failed,
     Generate,
-    Prepare,
     Stepped,
     ToGateway,
     ToHost,
@@ -58,7 +57,6 @@ TO_HOST_EXAMPLES: list[Message] = [
     Hello(PROTOCOL, "1.2.3"),
     Generate(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     Cancel(1),
-    Prepare(2, (TokenSegment(()),)),
     Tokenize(3, (TextPiece("a 😀\x00", True),), False),
 ]
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -119,7 +120,7 @@ async def test_an_engines_own_error_crosses_with_its_class_and_its_field() -> No
             await anext(events)
         assert (raised.value.param, raised.value.retry_after) == ("prompt", 2.5)
         with pytest.raises(InvalidValue, match="outside the vocabulary"):
-            await link.client.prepare([TokenSegment((10**6,))])
+            await anext(link.client.generate(replace(asking(), segments=(TokenSegment((10**6,)),))))
 
 
 async def test_a_defect_of_the_engine_ends_one_call_and_shows_nothing(

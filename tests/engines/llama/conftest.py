@@ -9,7 +9,8 @@ import pytest
 
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.make_model import write_model
+from tests.engines.random_models import SIZES
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from antiphon.domain.load import AdapterLoad
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import (
     KVLayout,
-    LoadSpec,
     SequenceFinished,
     Steps,
     TokenEvent,
@@ -35,6 +33,8 @@ from antiphon.testing import check_adapters
 from antiphon.weights.gguf import read_header
 from benchmarks.make_adapter import write, write_adapter
 from tests.engines.llama.conftest import loaded
+from tests.engines.llama.holding import load_stepped, wait_until_submitted
+from tests.engines.random_models import SIZES
 
 CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -261,7 +261,8 @@ async def test_the_load_counts_by_adapter(models, adapters):
 def broken(base: Path, folder: Path) -> dict[str, Path]:
     """Files that are no adapters of this model, by what is wrong with them."""
     header = read_header(base)
-    rows = np.ones((2, 32), np.float32)
+    hidden = SIZES["tiny"].hidden
+    rows = np.ones((2, hidden // 2), np.float32)
     name = "blk.0.attn_q.weight"
     found = {
         kind: folder / f"{kind}.gguf" for kind in ("text", "cut", "shapes", "alpha", "stranger", "woken")
@@ -270,7 +271,10 @@ def broken(base: Path, folder: Path) -> dict[str, Path]:
     write_adapter(found["cut"], base, 4, 9)
     found["cut"].write_bytes(found["cut"].read_bytes()[:-700])
     write(found["shapes"], header.architecture, 2.0, {f"{name}.lora_a": rows, f"{name}.lora_b": rows.T})
-    good = {f"{name}.lora_a": np.ones((2, 64), np.float32), f"{name}.lora_b": np.ones((64, 2), np.float32)}
+    good = {
+        f"{name}.lora_a": np.ones((2, hidden), np.float32),
+        f"{name}.lora_b": np.ones((hidden, 2), np.float32),
+    }
     write(found["alpha"], header.architecture, float("nan"), good)
     write(found["stranger"], "qwen2", 2.0, good)
     write(found["woken"], header.architecture, 2.0, good, (5, 6))
@@ -385,12 +389,11 @@ async def test_no_adapter_starves(models, adapters):
     first, second, _ = adapters
     names = (None, first, second)
     heard: list[str | None] = []
-    ticks = count(0.0, 0.1)  # each look at the clock is a turn later, so that steps alone count
-    engine = LlamaTokenEngine(lambda: next(ticks))
-    await engine.load(
-        LoadSpec(str(models / "tiny-f32.gguf"), context_length=512, sequences=6, threads=1, quantum=4)
-    )
-    try:
+    # Each look at the clock is a turn later, so that steps alone count.
+    async with load_stepped(models / "tiny-f32.gguf", 0.1, sequences=6, threads=1, quantum=4) as (
+        engine,
+        clock,
+    ):
         for digest in (first, second):
             await engine.add_adapter(digest, adapters[digest])
 
@@ -398,9 +401,12 @@ async def test_no_adapter_starves(models, adapters):
             async for event in engine.generate(request(PROMPT[:20], 150, adapter=name)):
                 heard.extend([name] * isinstance(event, Steps))
 
-        await asyncio.gather(*(note(name) for name in names * 2))
-    finally:
-        await engine.aclose()
+        clock.hold()
+        async with asyncio.TaskGroup() as group:
+            for name in names * 2:
+                group.create_task(note(name))
+            await wait_until_submitted(engine, 6)
+            clock.release()
     window = len(heard) // 3
     for start in range(0, 2 * window, 10):
         assert set(heard[start : start + window]) == set(names)

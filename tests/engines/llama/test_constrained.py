@@ -3,6 +3,7 @@ beside others, and whatever breaks is an error."""
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,22 @@ async def test_what_cannot_be_kept_is_refused_before_a_token(engine: LlamaTokenE
     for ask in (engine.check(unsound), say(engine, unsound)):
         with pytest.raises(InvalidValue, match="lookaround"):
             await ask
+
+
+async def test_no_open_object_has_a_key_twice(engine: LlamaTokenEngine) -> None:
+    """With few characters to make keys of, and everything else as likely as the model has it."""
+    table = await engine.vocabulary()
+    few = [token for token, piece in enumerate(table.pieces) if piece and not {*piece} - {*b'{}":, a\\u0'}]
+    drawing: dict[str, Any] = {"temperature": 3.0, "allowed_token_ids": (*few, *table.end_ids)}
+    repeatable = Constraint(
+        ConstraintKind.JSON_SCHEMA,
+        json.dumps({"type": "object", "additionalProperties": {"enum": ["a", ""]}}),
+    )
+    for made in await asyncio.gather(*(say(engine, repeatable, seed=seed, **drawing) for seed in range(8))):
+        strings = re.findall(r'("(?:\\.|[^"\\])*")(:?)', await text(engine, made))
+        keys = [string for string, colon in strings if colon]
+        assert len({*keys}) == len(keys)
+        assert keys == [json.dumps(json.loads(key), ensure_ascii=False) for key in keys]
 
 
 class Broken:

@@ -3,10 +3,10 @@
 import asyncio
 import random
 import threading
-import time
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +29,7 @@ from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
 from antiphon.testing import check_token_engine
 from tests.engines.llama.conftest import loaded
+from tests.engines.llama.holding import PATIENCE, Halt, get_context, get_load, load_stepped, take_event
 
 CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 CLOSE = 0.05
@@ -36,8 +37,11 @@ CLOSE = 0.05
 Said = tuple[tuple[int, ...], tuple[float, ...], tuple[tuple[tuple[int, float], ...], ...]]
 
 
-def request(tokens, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0, **more) -> TokenRequest:
-    return TokenRequest((TokenSegment(tuple(tokens)),), max_tokens, Sampling(temperature, seed=seed), **more)
+def request(
+    tokens, max_tokens: int = 16, temperature: float = 0.0, seed: int = 0, ignore_eos: bool = False, **more
+) -> TokenRequest:
+    sampling = Sampling(temperature, seed=seed, ignore_eos=ignore_eos)
+    return TokenRequest((TokenSegment(tuple(tokens)),), max_tokens, sampling, **more)
 
 
 async def say(engine: LlamaTokenEngine, wanted: TokenRequest) -> Said:
@@ -118,7 +122,7 @@ async def test_each_draw_is_the_same_however_the_prompt_came_into_the_cache(mode
 
 async def test_shared_cells_outlive_the_sibling_that_computed_them(models):
     """In the pool the first one lends its cells, then leaves, and its place is taken by another."""
-    async with loaded(models / "tiny-f32.gguf", exact=False, sequences=2) as engine:
+    async with load_stepped(models / "tiny-f32.gguf", exact=False, sequences=2) as (engine, clock):
         wanted = request([1, *range(300, 400)], 30)
         alone, _, _ = await say(engine, wanted)
         async with (
@@ -126,11 +130,16 @@ async def test_shared_cells_outlive_the_sibling_that_computed_them(models):
             aclosing(engine.generate(replace(wanted, group="g"))) as sibling,
             asyncio.TaskGroup() as group,
         ):
-            await anext(first)
-            started = await anext(sibling)
+            clock.hold()
+            first_start, start = (group.create_task(take_event(events)) for events in (first, sibling))
+            await clock.run_until(lambda: first_start.done() and start.done())
+            started = start.result()
             assert isinstance(started, SequenceStarted) and started.cached_tokens == 100
-            await first.aclose()
+            leaving = group.create_task(first.aclose())
             others = [group.create_task(say(engine, request([1, 500 + index], 30))) for index in range(3)]
+            await asyncio.sleep(0)  # each task runs to its first wait: the thread is told of them all
+            clock.release()
+            await leaving
             steps = [event async for event in sibling if isinstance(event, Steps)]
             assert tuple(token for step in steps for token in step.tokens) == alone
         assert all(other.result()[0] for other in others)
@@ -149,24 +158,56 @@ async def test_siblings_are_told_what_they_share(models):
         assert (await engine.info()).load.prefill_tokens == 101 + 2
 
 
-async def test_a_leaver_in_a_long_prefill_frees_its_sequence_and_disturbs_nobody(models):
-    async with loaded(models / "small.gguf", context_length=4100, exact=True, sequences=2) as engine:
-        quiet = request([1, *range(300, 320)], max_tokens=40, logprobs=1)
-        expected = await say(engine, quiet)
-        before = (await engine.info()).load.prefill_tokens
-        async with asyncio.TaskGroup() as group:
-            other = group.create_task(say(engine, quiet))
-            async with aclosing(
-                engine.generate(request([1, *range(300, 2300), *range(300, 2300)], 5))
-            ) as leaver:
-                assert isinstance(await anext(leaver), SequenceStarted)
-                await asyncio.sleep(0.05)
-                began = time.monotonic()
-            assert time.monotonic() - began < 2
-            load = (await engine.info()).load
-            assert load.prefill_tokens - before < 4000
-            assert load.running <= 1 and load.queued == 0
-        assert other.result() == expected
+@dataclass(frozen=True)
+class Departure:
+    """Where in the work of a prompt its caller leaves."""
+
+    layout: dict[str, Any]
+    passes: float
+    """Passes through the network that are done by then."""
+
+
+LEAVER = 262
+"""A token that the leaver's prompt has and no other."""
+DEPARTURES = {
+    "pool, first pass": Departure({"layout": KVLayout.POOL}, 0.5),
+    "pool, second pass": Departure({"layout": KVLayout.POOL}, 1.5),
+    "streams, first pass": Departure({"layout": KVLayout.STREAMS}, 0.5),
+    "streams, second pass": Departure({"layout": KVLayout.STREAMS}, 1.5),
+    "exact": Departure({"exact": True}, 0.5),
+}
+
+
+@pytest.mark.parametrize("departure", DEPARTURES.values(), ids=DEPARTURES)
+async def test_rows_that_were_lost_to_a_leaver_are_computed_again(models, departure):
+    """Of one that waits for its next token and of one whose prompt is in the same decode."""
+    spec: dict[str, Any] = {"context_length": 800, "prefill_chunk": 1500, "step_latency": 60.0}
+    spec |= {"keep_prefixes": False, **departure.layout}
+    async with (
+        load_stepped(models / "tiny-f32.gguf", **spec) as (engine, clock),
+        asyncio.TaskGroup() as group,
+    ):
+        halt = Halt(get_context(engine))
+        await say(engine, request([1], 1))
+        one_pass = halt.looks
+        wanted = [request([1, *range(300, stop)], 20, logprobs=0, ignore_eos=True) for stop in (320, 900)]
+        expected = [await say(engine, one) for one in wanted]
+        clock.hold()
+        speaker = group.create_task(say(engine, wanted[0]))
+        await clock.run_until(lambda: get_load(engine).decoded_tokens > 1 + 2 * 20 + 2)
+        leaver = engine.generate(request([1, LEAVER, *range(263, 963)], 5))
+        reader, start = group.create_task(say(engine, wanted[1])), group.create_task(take_event(leaver))
+        await asyncio.sleep(0)
+        halt.set(round(departure.passes * one_pass), LEAVER)
+        clock.release()
+        assert await asyncio.to_thread(halt.reached.wait, PATIENCE)
+        assert isinstance(await start, SequenceStarted)
+        await leaver.aclose()
+        found = [await speaker, await reader]
+        assert [len(tokens) for tokens, *_ in found] == [20, 20]
+        if "exact" in departure.layout:
+            assert found == expected
+        assert (get_load(engine).running, get_load(engine).cells_used) == (0, 0)
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -176,6 +217,7 @@ def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
     model = NativeModel(library, models / "small.gguf")
     shape = ContextShape(2048, 2, 1024, 128, 2, unified=not exact, flash=not exact, kv_type="f16")
     context = NativeContext(model, shape)
+    halt = Halt(context)
     prompt = [1, *range(300, 900)]
 
     def compute() -> int:
@@ -185,11 +227,13 @@ def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
     assert compute() == Decoded.DONE
     expected = context.logits(1)[0].copy()
     context.remove(1)
-    flag = threading.Timer(0.02, context.abort)
-    flag.start()
+    halt.set(halt.looks // 2)  # in the third of five passes
+    aborting = halt.abort_when_reached()
     assert compute() == Decoded.ABORTED
-    flag.join()
-    assert compute() == Decoded.ABORTED
+    aborting.join()
+    assert compute() < 0, "the rows of two passes are in the cache, and no row may come twice"
+    context.remove(1)
+    assert compute() == Decoded.ABORTED, "until it is taken back"
     context.remove(1)
     context.resume()
     assert compute() == Decoded.DONE
@@ -203,10 +247,11 @@ REFUSED = [
     (request([-1]), InvalidValue, "-1 is no token id"),
     (request([2**40]), InvalidValue, "1099511627776 is no token id"),
     (request([]), InvalidValue, "no tokens"),
-    (request([1] * 512), ContextLengthExceeded, "512 tokens and the model's context 512"),
+    (request([1] * 512), ContextLengthExceeded, "your prompt has 512 tokens"),
     (request([1], max_tokens=0), InvalidValue, "at least 1"),
-    (request([1], logprobs=21), InvalidValue, "from 0 to 20"),
-    (request([1], logprobs=-1), InvalidValue, "from 0 to 20"),
+    (request([1], logprobs=100_000), InvalidValue, "logprobs must be from 0 to"),
+    (request([1], logprobs=-1), InvalidValue, "logprobs must be from 0 to"),
+    (replace(request([1], logprobs=1), logprob_token_ids=(5000,)), InvalidValue, "holds 5000, no token id"),
 ]
 
 
@@ -217,13 +262,6 @@ async def test_what_cannot_run_is_refused_alone(models):
             with pytest.raises(kind, match=words):
                 await say(engine, wanted)
         assert len((await good)[0]) == 30
-
-
-async def test_a_prompt_is_counted_over_its_segments(models):
-    async with loaded(models / "tiny-q8_0.gguf") as engine:
-        assert (await engine.prepare([TokenSegment((1, 2)), TokenSegment((3,))])).tokens == 3
-        with pytest.raises(InvalidValue):
-            await engine.prepare([TokenSegment((1001,))])
 
 
 async def test_segments_are_one_prompt(models):
@@ -260,20 +298,22 @@ async def test_more_than_fit_wait_and_are_served_in_turn(models):
 
 
 async def test_closing_the_engine_ends_what_runs_with_an_error(models):
-    engine = LlamaTokenEngine()
-    await engine.load(LoadSpec(str(models / "tiny-q8_0.gguf"), context_length=512, sequences=2))
-
-    async def fails() -> None:
+    async def fails(engine: LlamaTokenEngine) -> None:
         with pytest.raises(EngineError):
-            await say(engine, request([1, 300], 10**6))
+            await say(engine, request([1, 300], 400, ignore_eos=True))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(4):
-            group.create_task(fails())
-        await asyncio.sleep(0.02)
-        await engine.aclose()
-    with pytest.raises(EngineUnavailable):
-        await say(engine, request([1]))
+    async with load_stepped(models / "tiny-q8_0.gguf", sequences=2) as (engine, clock):
+        clock.hold()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(fails(engine))
+            await clock.run_until(lambda: get_load(engine).decoded_tokens > 2)
+            closing = group.create_task(engine.aclose())
+            await asyncio.sleep(0)  # the thread is told to stop before it goes on
+            clock.release()
+            await closing
+        with pytest.raises(EngineUnavailable):
+            await say(engine, request([1]))
 
 
 async def test_an_engine_that_did_not_load_can_be_closed(tmp_path):
@@ -289,10 +329,13 @@ async def test_an_engine_that_did_not_load_can_be_closed(tmp_path):
 
 async def test_a_short_text_waits_for_no_long_one(models):
     async with loaded(models / "tiny-q8_0.gguf") as engine, asyncio.TaskGroup() as group:
-        long = group.create_task(engine.tokenize([TextPiece("a" * 500_000)], False))
+        go = threading.Event()
+        engine._long_texts.submit(go.wait, PATIENCE)
+        long = group.create_task(engine.tokenize([TextPiece("a" * 10_000)], False))
         await asyncio.sleep(0)
         assert await engine.tokenize([TextPiece("a word")], False)
         assert not long.done()
+        go.set()
 
 
 async def test_tokenizing_a_long_text_leaves_decoding_alone(models):

@@ -17,7 +17,8 @@ from antiphon.engines.llama.loading import load_model, quantization
 from antiphon.engines.llama.proof import alike_row_counts
 from antiphon.errors import LibraryError, LoadError
 from benchmarks import make_model
-from benchmarks.make_model import SIZES, write_model
+from benchmarks.make_model import write_model
+from tests.engines.random_models import SIZES
 
 
 def spec(path: Path, **changes: Any) -> LoadSpec:

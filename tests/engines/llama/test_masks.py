@@ -13,6 +13,7 @@ import pytest
 from llguidance import LLParserLimits
 
 from antiphon.constraints.checking import checked
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import BEYOND, DEAD_END, STOPPED, Matcher, Vocabulary, is_callers
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
@@ -40,8 +41,12 @@ def masks() -> Iterator[Masks]:
     made.close()
 
 
-def grammar(kind: ConstraintKind, source: str) -> str:
+def grammar(kind: ConstraintKind, source: str) -> Grammar:
     return checked(Constraint(kind, source), Vocabulary(TOKENS))
+
+
+def lark(source: str) -> Grammar:
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": source}]}))
 
 
 def answered(guide: Guide, seconds: float = 10.0) -> Guide:
@@ -52,7 +57,7 @@ def answered(guide: Guide, seconds: float = 10.0) -> Guide:
     return guide
 
 
-def text_of(masks: Masks, source: str, seed: int) -> bytes:
+def text_of(masks: Masks, source: Grammar, seed: int) -> bytes:
     """A text as the decode thread makes one, with a model that knows nothing."""
     chosen, made = Random(seed), list[int]()
     guide = masks.guide(source)
@@ -112,7 +117,7 @@ def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: Masks):
 
 def test_a_grammar_that_does_not_compile_allows_nothing(masks: Masks):
     with pytest.raises(EngineError):
-        answered(masks.guide('{"grammars": [{"lark_grammar": "start: /(/"}]}')).allowed()
+        answered(masks.guide(lark("start: /(/"))).allowed()
 
 
 class Nowhere:
@@ -127,7 +132,7 @@ class Nowhere:
 
 
 def test_a_guide_that_was_not_answered_yet_allows_nothing():
-    waiting = Guide("", Nowhere())
+    waiting = Guide(lark(""), Nowhere())
     for ask in (waiting.forced, waiting.allowed):
         with pytest.raises(EngineError):
             ask()
@@ -160,7 +165,7 @@ class Failing:
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_a_matcher_that_breaks_is_an_error_of_its_guide(at: int):
     """Also the fourth: a mask that would allow the end where the matcher says the text is not complete."""
-    guide = Guide("", Nowhere())
+    guide = Guide(lark(""), Nowhere())
     guide._matcher = Failing(at)  # type: ignore[assignment]
     words = Vocabulary(TOKENS)
     with suppress(RuntimeError):
@@ -196,7 +201,7 @@ class Stuck(Guide):
 
     def __init__(self, masks: Masks, leave: threading.Event, cpu: float) -> None:
         self.entered, self.go, self.cpu = threading.Event(), leave, cpu
-        super().__init__("", masks)
+        super().__init__(lark(""), masks)
 
     def work(self, vocabulary: Vocabulary, *_: Any, **__: Any) -> None:
         self._spent = lambda: self.cpu
@@ -227,7 +232,7 @@ def following(guide: Guide) -> tuple[Guiding, Sequence]:
 
 def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_would_wait():
     now = [0.0]
-    guide = Guide("", Nowhere(), lambda: now[0])
+    guide = Guide(lark(""), Nowhere(), lambda: now[0])
     guiding, sequence = following(guide)
     for now[0] in (CAP + 1, 10 * CAP, PATIENCE):
         assert guiding.failed([sequence]) == []
@@ -237,7 +242,7 @@ def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_wou
 
 
 def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
-    guide = Guide("", Nowhere())
+    guide = Guide(lark(""), Nowhere())
     guide._spent = lambda: CAP + 1
     guiding, sequence = following(guide)
     ((_, error),) = guiding.failed([sequence])
@@ -253,7 +258,7 @@ def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
     ],
 )
 def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kind: type[AntiphonError]):
-    guide = Guide("", Nowhere())
+    guide = Guide(lark(""), Nowhere())
     guide.error, guide.ready = EngineError("it stopped", cause=cause), True
     guiding, sequence = following(guide)
     ((_, error),) = guiding.failed([sequence])
@@ -277,7 +282,7 @@ def test_what_passes_a_limit_of_the_matcher_is_told_from_a_defect(source: str, l
     words = Vocabulary(TOKENS)
     few: dict[str, Any] = {limit: 3}
     words.limits = LLParserLimits(**few)
-    matcher = Matcher(json.dumps({"grammars": [{"lark_grammar": source}]}), words)
+    matcher = Matcher(lark(source), words)
 
     def follow() -> None:
         for _ in range(20):
@@ -298,14 +303,16 @@ def test_a_token_that_is_not_allowed_is_our_fault_and_no_word_of_the_log():
 
 
 def test_a_clock_of_cpu_is_of_its_thread_alone_and_ends_with_it():
-    clocks, go = list[Callable[[], float]](), threading.Event()
+    clocks, begun, go = list[Callable[[], float]](), threading.Event(), threading.Event()
 
     def wait() -> None:
         clocks.append(own_cpu())
+        begun.set()
         assert go.wait(30)
 
     thread = threading.Thread(target=wait)
     thread.start()
+    assert begun.wait(30)
     own, before = own_cpu(), time.monotonic()
     start = own()
     while own() - start < 0.05:

@@ -71,6 +71,18 @@ def test_a_full_queue_refuses_all_but_siblings():
     assert scheduler.add(sequence(actor="a")) is None
 
 
+@pytest.mark.parametrize(
+    ("queue", "own", "words"),
+    [(256, 999, "than 256 requests may"), (999, 256, "than 256 requests of yours may")],
+)
+def test_a_refusal_says_the_bound_however_many_siblings_wait(queue, own, words):
+    scheduler = Scheduler(policy(queue=queue, queue_per_actor=own, sequences=2))
+    for choice in range(300):
+        assert scheduler.add(sequence(group="g", choice=choice)) is None
+    refusal = scheduler.add(sequence())
+    assert refusal is not None and words in refusal.message
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_who_finds_a_free_place_does_not_wait_and_is_taken_without_any_queue(layout):
     scheduler = Scheduler(policy(layout, queue=0, queue_per_actor=0, sequences=2))

@@ -3,9 +3,7 @@
 import asyncio
 import re
 import struct
-import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from antiphon.engines.base import (
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineBusy, InvalidValue, LoadError, Overloaded
 from tests.engines.llama.conftest import loaded
+from tests.engines.llama.holding import StepClock, get_load, load_stepped, wait_until_submitted
 
 CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 TALE = "Once upon a time there was a small dragon who lived under a hill and counted the stars every night. "
@@ -124,8 +123,16 @@ async def test_an_answer_that_was_put_back_goes_on_from_its_own_tokens(models):
         replace(one, sampling=replace(one.sampling, ignore_eos=True))
         for one in (request((1, *range(at, at + 20)), 100, 1.0, 7, logprobs=0) for at in (300, 400, 500, 600))
     ]
-    async with loaded(models / "tiny-f32.gguf", context_length=200, cells=256) as engine:
-        together = await asyncio.gather(*(say(engine, one) for one in wanted))
+    spec = {"context_length": 200, "cells": 256}
+    async with (
+        load_stepped(models / "tiny-f32.gguf", **spec) as (engine, clock),
+        asyncio.TaskGroup() as group,
+    ):
+        clock.hold()
+        asked = [group.create_task(say(engine, one)) for one in wanted]
+        await wait_until_submitted(engine, 4)
+        clock.release()
+        together = [await one for one in asked]
         load = (await engine.info()).load
         assert load.preemptions > 0 and load.admitted == 4
         assert (load.cells, load.cells_used, load.running, load.queued) == (256, 0, 0, 0)
@@ -175,9 +182,11 @@ async def test_a_prompt_of_one_token_has_no_scores():
 
 async def test_the_queue_has_bounds(models):
     spec = {"context_length": 2048, "sequences": 1, "queue": 3, "queue_per_actor": 2}
+    endless = request((1, 300), 2000, actor="a", group="g")
+    endless = replace(endless, sampling=replace(endless.sampling, ignore_eos=True))
     async with (
         loaded(models / "small.gguf", **spec) as engine,
-        aclosing(engine.generate(request((1, 300), 2000, actor="a", group="g"))) as running,
+        aclosing(engine.generate(endless)) as running,
         asyncio.TaskGroup() as group,
     ):
         await anext(running)
@@ -217,15 +226,33 @@ async def test_fewer_cells_than_a_context_shorten_it(models):
         await LlamaTokenEngine().load(LoadSpec(str(models / "tiny-q8_0.gguf"), cells=0))
 
 
-@asynccontextmanager
-async def hurried(path: Path, **spec: Any) -> AsyncIterator[LlamaTokenEngine]:
-    """An engine whose clock runs a hundred times as fast."""
-    engine = LlamaTokenEngine(lambda: time.monotonic() * 100)
-    await engine.load(LoadSpec(str(path), **({"sequences": 4, "context_length": 512, "threads": 2} | spec)))
-    try:
-        yield engine
-    finally:
-        await engine.aclose()
+OTHERS = 8
+"""Requests of the other caller, one after another."""
+TICK = 0.02
+"""Seconds of each look at the clock: a step has a few, so long answers outlast every patience."""
+
+
+async def say_beside_another_caller(
+    engine: LlamaTokenEngine, clock: StepClock, wanted: list[TokenRequest], short: TokenRequest
+) -> list[Said]:
+    """What one caller's requests say that fill every place, while another caller waits for one of them: it
+    has asked before any of them is over, and asks again."""
+    before = get_load(engine)
+    async with asyncio.TaskGroup() as group:
+        clock.hold()
+        long = [group.create_task(say(engine, replace(one, actor="a"))) for one in wanted]
+        await wait_until_submitted(engine, before.admitted + len(wanted))
+        await clock.run_until(lambda: get_load(engine).running == len(wanted))
+        asking = group.create_task(say(engine, replace(short, actor="b")))
+        await wait_until_submitted(engine, before.admitted + len(wanted) + 1)
+        clock.release()
+        await asking
+        for _ in range(OTHERS - 1):
+            await say(engine, replace(short, actor="b"))
+    after = get_load(engine)
+    assert after.preemptions > before.preemptions
+    assert after.admitted - before.admitted == len(wanted) + OTHERS
+    return [one.result() for one in long]
 
 
 @pytest.mark.parametrize("layout", ["pool", "streams"])
@@ -233,20 +260,13 @@ async def test_an_answer_whose_place_another_caller_had_goes_on_from_its_own_tok
     """Siblings of one request and requests alone. What is said of each token is what it scores when the whole
     is read at once."""
     wanted = [
-        request((1, *range(at, at + 20)), 400, 1.0, at, logprobs=0, actor="a", group=siblings, choice=choice)
+        request((1, *range(at, at + 20)), 400, 1.0, at, logprobs=0, group=siblings, choice=choice)
         for at, siblings, choice in ((300, "g", 0), (300, "g", 1), (400, None, 0), (500, None, 0))
     ]
     wanted = [replace(one, sampling=replace(one.sampling, ignore_eos=True)) for one in wanted]
-    async with hurried(models / "tiny-f32.gguf", **LAYOUTS[layout]) as engine:
-        async with asyncio.TaskGroup() as group:
-            long = [group.create_task(say(engine, one)) for one in wanted]
-            others = 0
-            while not any(one.done() for one in long):
-                others += 1
-                await say(engine, request((1, 600 + others), 4, actor="b"))
-        load = (await engine.info()).load
-        assert load.preemptions > 0 and load.admitted == 4 + others
-        for one, (tokens, logprobs, _) in zip(wanted, (task.result() for task in long), strict=True):
+    async with load_stepped(models / "tiny-f32.gguf", TICK, **LAYOUTS[layout]) as (engine, clock):
+        found = await say_beside_another_caller(engine, clock, wanted, request((1, 600), 4))
+        for one, (tokens, logprobs, _) in zip(wanted, found, strict=True):
             assert len(tokens) == 400
             expected = await scores(engine, (*one.segments[0].tokens, *tokens))
             assert logprobs == pytest.approx(expected[-400:], abs=0.2)
@@ -255,18 +275,12 @@ async def test_an_answer_whose_place_another_caller_had_goes_on_from_its_own_tok
 @pytest.mark.parametrize("layout", ["pool", "streams"])
 async def test_a_constraint_holds_over_a_place_that_was_given_away(layout):
     shape = Constraint(ConstraintKind.REGEX, "([a-z]{2}-\\d{2} ){40}")
-    async with hurried(CANTOR, **LAYOUTS[layout]) as engine:
+    async with load_stepped(CANTOR, TICK, **LAYOUTS[layout]) as (engine, clock):
         prompt = await tale(engine, 1)
-        asked = [request(prompt, 450, 1.0, seed, actor="a", constraint=shape) for seed in range(4)]
-        async with asyncio.TaskGroup() as group:
-            long = [group.create_task(say(engine, one)) for one in asked]
-            others = 0
-            while not any(one.done() for one in long):
-                others += 1
-                await say(engine, request((*prompt, 300 + others), 2, actor="b"))
-        assert (await engine.info()).load.preemptions > 0
+        wanted = [request(prompt, 450, 1.0, seed, constraint=shape) for seed in range(4)]
+        found = await say_beside_another_caller(engine, clock, wanted, request((*prompt, 300), 2))
         vocabulary = await engine.vocabulary()
-        for tokens, _, _ in (task.result() for task in long):
+        for tokens, _, _ in found:
             text = b"".join(vocabulary.pieces[token] for token in tokens).decode()
             assert re.fullmatch(shape.source, text), text
 
@@ -276,7 +290,7 @@ async def test_an_exact_answer_whose_place_another_caller_had_has_the_same_bits(
     shape = Constraint(
         ConstraintKind.REGEX, "([a-z]{2} and then there was nothing more than [0-9]{2}[,.] ){14}"
     )
-    async with hurried(CANTOR, exact=True) as engine:
+    async with load_stepped(CANTOR, TICK, exact=True) as (engine, clock):
         prompt = await tale(engine, 3)
         wanted = [
             request(prompt, 400, 1.0, 1, logprobs=0),
@@ -286,15 +300,8 @@ async def test_an_exact_answer_whose_place_another_caller_had_has_the_same_bits(
         ]
         for at in (0, 1, 3):
             wanted[at] = replace(wanted[at], sampling=replace(wanted[at].sampling, ignore_eos=True))
-        wanted = [replace(one, actor="a") for one in wanted]
         alone = [await say(engine, one) for one in wanted]
-        before = (await engine.info()).load.preemptions
-        async with asyncio.TaskGroup() as group:
-            long = [group.create_task(say(engine, one)) for one in wanted]
-            others = 0
-            while not any(one.done() for one in long):
-                others += 1
-                await say(engine, request((*prompt, 300 + others), 2, actor="b"))
-        assert before == 0 < (await engine.info()).load.preemptions
-        assert [one.result()[:2] for one in long] == [said[:2] for said in alone]
+        assert (await engine.info()).load.preemptions == 0
+        found = await say_beside_another_caller(engine, clock, wanted, request((*prompt, 300), 2))
+        assert [one[:2] for one in found] == [one[:2] for one in alone]
         assert len(alone[2][0]) > 200

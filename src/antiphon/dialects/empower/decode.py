@@ -14,10 +14,12 @@ from antiphon.dialects.openai.sampling import asked_sampling
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.tools import asked_tools, sift_tools
 from antiphon.dialects.openai.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
+from antiphon.dialects.relaxed_names import shorten
 from antiphon.dialects.strict_json import read_object
-from antiphon.dialects.table import named
+from antiphon.dialects.table import Report
+from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.tools import Tools
 from antiphon.errors import InvalidValue, UnsupportedParameter
@@ -28,25 +30,28 @@ MAX_TOKENS = 256
 DEFAULTS = AskedSampling(temperature=1.0, top_p=1.0, frequency_penalty=0.0, presence_penalty=0.0)
 """The page's, which a model's own defaults do not change."""
 
+TERMS = ReasoningTerms("include_thinking")
 
-def decode_chat(body: bytes, report: bool = False) -> Call:
+
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST /empower/api/v1/chat/completions. Raises a RequestError; with `report` not for unknown
-    fields, which are then ignored and named."""
-    unknown: list[str] | None = [] if report else None
+    fields, which are then ignored and named; with `strict` every keyword of a schema has to be kept."""
+    found = Report(report)
     said = read_object(body)
     _refuse_biases(said)
-    given, ignored = sift(said, Place.CHAT, report=unknown)
-    wire = shaped(sift_tools(sift_messages(given, unknown), unknown), ChatRequest)
-    tools, relaxed = _tools(wire)
+    given = sift(said, Place.CHAT, report=found)
+    wire = shaped(sift_tools(sift_messages(given, found), found), ChatRequest)
+    tools, relaxed = _tools(wire, strict)
+    form = asked_constraint(wire, strict)
     is_shown = bool(wire.include_thinking)
-    thinking = Reasoning(shown=is_shown, wanted=is_shown, field="include_thinking")
+    thinking = Reasoning(shown=is_shown, wanted=is_shown, terms=TERMS)
     prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
-    ignored += unread(wire.response_format.json_schema) if wire.response_format else ()
+    ignored = unread(wire.response_format.json_schema) if wire.response_format else ()
     return Call(
-        _request(wire, prompts),
+        _request(wire, prompts, form.constraint),
         bool(wire.stream),
-        ignored=ignored + named(unknown),
-        relaxed=relaxed,
+        ignored=found.names + ignored,
+        relaxed=shorten(form.relaxed + relaxed),
         attribution=ascribed(wire.user),
     )
 
@@ -79,7 +84,7 @@ def _asked(text: str, where: str) -> Conversation:
     return Conversation((Message(Role.USER, text),))
 
 
-def _tools(wire: ChatRequest) -> tuple[Tools | None, tuple[str, ...]]:
+def _tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
     """Empower's `any` is OpenAI's `required`."""
     return asked_tools(
         ChatCompletionRequest(
@@ -88,11 +93,14 @@ def _tools(wire: ChatRequest) -> tuple[Tools | None, tuple[str, ...]]:
             tools=wire.tools,
             tool_choice="required" if wire.tool_choice == "any" else wire.tool_choice,
             parallel_tool_calls=wire.parallel_tool_calls,
-        )
+        ),
+        strict,
     )
 
 
-def _request(wire: ChatRequest, prompts: tuple[Conversation, ...]) -> GenerationRequest:
+def _request(
+    wire: ChatRequest, prompts: tuple[Conversation, ...], constraint: Constraint | None
+) -> GenerationRequest:
     choices = wire.n or 1
     if len(prompts) * choices > MAX_SEQUENCES:
         raise InvalidValue(f"messages times n must be at most {MAX_SEQUENCES}", param="messages")
@@ -103,7 +111,7 @@ def _request(wire: ChatRequest, prompts: tuple[Conversation, ...]) -> Generation
         choices=choices,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
-        constraint=asked_constraint(wire),
+        constraint=constraint,
     )
     return GenerationRequest(wire.model, prompts, _sampling(wire, limit), output)
 

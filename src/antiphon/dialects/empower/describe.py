@@ -1,10 +1,11 @@
 """Empower's dialect as part of the OpenAPI document."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from antiphon.dialects.base import Description
-from antiphon.dialects.describing import REF, generation, json_answer, operation, schemas_of
+from antiphon.dialects.describing import REF, field_names, generation, json_answer, operation, schemas_of
 from antiphon.dialects.empower import answers, loras, wire
 from antiphon.dialects.empower.fields import PREFIX, TABLES, Place
 from antiphon.dialects.openai.fields import TABLES as OPENAI_TABLES
@@ -29,6 +30,7 @@ REQUESTS = {
     "DeployRequest": TABLES[Place.DEPLOY],
     "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
     "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
+    "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
     "ToolShape": OPENAI_TABLES[OpenAIPlace.TOOL],
     "Function": OPENAI_TABLES[OpenAIPlace.FUNCTION],
     "MessageToolCall": OPENAI_TABLES[OpenAIPlace.CALL],
@@ -39,6 +41,12 @@ EXAMPLES: Mapping[str, object] = {
     "ChatRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
     "DeployRequest": {"model_name": "IlyaGusev/saiga_mistral_7b_lora", "model_source": "HF_HUB"},
 }
+
+
+@cache
+def fields() -> frozenset[str]:
+    """Names of the fields of requests."""
+    return field_names(SHAPES, (*TABLES.values(), *OPENAI_TABLES.values()))
 
 
 def describe() -> Description:

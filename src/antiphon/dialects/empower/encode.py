@@ -16,7 +16,8 @@ from antiphon.dialects.empower.answers import (
 )
 from antiphon.dialects.empower.errors import encode_streamed
 from antiphon.dialects.openai.answers import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
-from antiphon.dialects.openai.encode import DONE, FINISHES
+from antiphon.dialects.openai.encode import DONE
+from antiphon.dialects.openai.forms import FINISHES
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Event,

@@ -99,7 +99,7 @@ class EmpowerLoras:
     bases_path = f"{PREFIX}/base-model"
 
     def decode_deploy(self, body: bytes) -> Deployment:
-        given, _ = sift(read_object(body), Place.DEPLOY)
+        given = sift(read_object(body), Place.DEPLOY)
         wire = shaped(given, DeployRequest)
         source = SOURCES[wire.model_source]
         if source is not Source.HUB:

@@ -55,8 +55,7 @@ class TextChoice(Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     """Of its prompt, with return_token_ids; in a stream in its first chunk."""
     token_ids: list[int] | UnsetType = UNSET
-    """Of all its tokens that usage counts, with return_token_ids; in a stream of those since its last
-    chunk."""
+    """Of its tokens, with return_token_ids; in a stream of those since its last chunk."""
 
 
 class Completion(Struct, frozen=True, kw_only=True):

@@ -3,33 +3,33 @@
 from typing import Any
 
 from antiphon.dialects.fireworks.wire import ResponseFormat
-from antiphon.dialects.openai.constraints import formatted, grammar_of
+from antiphon.dialects.openai.constraints import RelaxedConstraint, formatted, grammar_of
 from antiphon.dialects.openai.wire import NamedSchema
 from antiphon.dialects.openai.wire import ResponseFormat as SupersetFormat
 from antiphon.dialects.strict_json import read_object
-from antiphon.domain.constraint import Constraint
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter
 
 WHERE = "response_format"
 
 
-def asked_constraint(asked: ResponseFormat | None) -> Constraint | None:
-    """What each choice must look like. Raises a RequestError."""
+def asked_constraint(asked: ResponseFormat | None, strict: bool) -> RelaxedConstraint:
+    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises a
+    RequestError."""
     if asked is None:
-        return None
+        return RelaxedConstraint(None)
     for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
         if getattr(asked, field) is not None and asked.type != kind:
             raise InvalidValue(f"{WHERE}.{field} is taken only with type {kind}", param=f"{WHERE}.{field}")
     if asked.type == "grammar":
         if asked.grammar is None:
             raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
-        return grammar_of(asked.grammar, f"{WHERE}.grammar")
+        return RelaxedConstraint(grammar_of(asked.grammar, f"{WHERE}.grammar"))
     schema, named = asked.schema, asked.json_schema
     if isinstance(schema, str):
         schema = _read(schema, f"{WHERE}.schema")
     if isinstance(named, str):
         named = NamedSchema(_read(named, f"{WHERE}.json_schema"))
-    return next(formatted(SupersetFormat(asked.type, named, schema)), None)
+    return next(formatted(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None))
 
 
 def _read(text: str, where: str) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from antiphon.dialects.fireworks.images import require_images
 from antiphon.dialects.fireworks.reasoning import asked_reasoning
 from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
 from antiphon.dialects.openai import wire as superset
-from antiphon.dialects.openai.constraints import unread
+from antiphon.dialects.openai.constraints import RelaxedConstraint, unread
 from antiphon.dialects.openai.decode import chat_call, sift_messages, text_call
 from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.tools import sift_tools
+from antiphon.dialects.openai.tools import require_known, sift_tools
+from antiphon.dialects.relaxed_names import shorten
 from antiphon.dialects.strict_json import read_object
-from antiphon.dialects.table import named
+from antiphon.dialects.table import Report
 from antiphon.domain.request import Conversation, Overflow
 from antiphon.errors import InvalidValue, MissingParameter
 
@@ -52,11 +53,11 @@ class FireworksCall(Call):
     """Whether they are entries, one for each token, and not arrays."""
 
 
-def decode_text(body: bytes, report: bool = False) -> Call:
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
-    ignored and named."""
-    unknown: list[str] | None = [] if report else None
-    given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
+    ignored and named; with `strict` every keyword of a schema has to be kept."""
+    found = Report(report)
+    given = sift(read_object(body), Place.TEXT, report=found)
     wire = shaped(given, CompletionRequest)
     require_images(wire)
     limit = _limit(wire, wire.max_tokens)
@@ -67,32 +68,34 @@ def decode_text(body: bytes, report: bool = False) -> Call:
         logprobs=_alternatives(wire),
         **_alike(wire),
     )
-    return _settled(text_call(asked, ignored + named(unknown)), wire, limit is None)
+    form = asked_constraint(wire.response_format, strict)
+    return _settled(text_call(asked, found.names), wire, form, limit is None)
 
 
-def decode_chat(body: bytes, report: bool = False) -> Call:
-    """A body of POST chat/completions. Raises a RequestError; `report` as in `decode_text`."""
-    unknown: list[str] | None = [] if report else None
-    given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
-    wire = shaped(sift_tools(sift_messages(given, unknown), unknown), ChatCompletionRequest)
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+    """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
+    found = Report(report)
+    given = sift(read_object(body), Place.CHAT, report=found)
+    wire = shaped(sift_tools(sift_messages(given, found), found), ChatCompletionRequest)
     limit, alternatives = _limit(wire, wire.max_tokens), _alternatives(wire)
     asked = superset.ChatCompletionRequest(
         messages=wire.messages,
         max_tokens=CHAT_MAX_TOKENS if limit is None else limit,
         tools=wire.tools,
-        tool_choice=_tool_choice(wire.tool_choice),
+        tool_choice=_tool_choice(wire),
         parallel_tool_calls=wire.parallel_tool_calls,
         logprobs=alternatives is not None,
         top_logprobs=alternatives,
         **_alike(wire),
     )
-    call = chat_call(asked, ignored + named(unknown))
+    call = chat_call(asked, found.names, strict)
     thought = asked_reasoning(wire)
     prompts = tuple(
         replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
-    return _settled(replace(call, request=replace(call.request, prompts=prompts)), wire, limit is None)
+    form = asked_constraint(wire.response_format, strict)
+    return _settled(replace(call, request=replace(call.request, prompts=prompts)), wire, form, limit is None)
 
 
 def _alike(wire: Common) -> dict[str, Any]:
@@ -124,8 +127,9 @@ def _alternatives(wire: Common) -> int | None:
 
 
 def _tool_choice(
-    asked: str | ChosenTool | None,
+    wire: ChatCompletionRequest,
 ) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
+    asked = wire.tool_choice
     if not isinstance(asked, ChosenTool):
         return "required" if asked == "any" else asked
     if (asked.name is None) == (asked.function is None):
@@ -134,17 +138,19 @@ def _tool_choice(
         raise InvalidValue(
             "send tool_choice.name or tool_choice.function, not both", param="tool_choice.name"
         )
+    if asked.name is not None and wire.tools:
+        require_known(asked.name, [tool.function.name for tool in wire.tools], "tool_choice.name")
     return superset.ToolChoiceShape(
         "function", asked.function if asked.name is None else superset.NamedFunction(asked.name)
     )
 
 
-def _settled(call: Call, wire: Common, is_usual: bool) -> FireworksCall:
+def _settled(call: Call, wire: Common, form: RelaxedConstraint, is_usual: bool) -> FireworksCall:
     """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
     tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""
     output = replace(
         call.request.output,
-        constraint=asked_constraint(wire.response_format),
+        constraint=form.constraint,
         is_usual=is_usual,
         include_stop=True,
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
@@ -154,7 +160,7 @@ def _settled(call: Call, wire: Common, is_usual: bool) -> FireworksCall:
         call.stream,
         include_usage=True,
         ignored=call.ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),
-        relaxed=call.relaxed,
+        relaxed=shorten(form.relaxed + call.relaxed),
         attribution=call.attribution,
         entries=wire.logprobs is True,
     )

@@ -2,12 +2,13 @@
 the margin."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from antiphon.dialects.base import Description
-from antiphon.dialects.describing import generation, json_answer, operation, schemas_of
+from antiphon.dialects.describing import field_names, generation, json_answer, operation, schemas_of
 from antiphon.dialects.fireworks import answers, models, wire
 from antiphon.dialects.fireworks.fields import PREFIX, TABLES, Place
 from antiphon.dialects.openai.fields import TABLES as MESSAGE_TABLES
@@ -33,6 +34,7 @@ REQUESTS: Mapping[str, Table] = {
     "ChatCompletionRequest": TABLES[Place.CHAT],
     "ChatMessage": MESSAGE_TABLES[MessagePlace.MESSAGE],
     "TextPart": MESSAGE_TABLES[MessagePlace.PART],
+    "RefusalPart": MESSAGE_TABLES[MessagePlace.REFUSAL],
     "ToolShape": MESSAGE_TABLES[MessagePlace.TOOL],
     "Function": MESSAGE_TABLES[MessagePlace.FUNCTION],
     "MessageToolCall": MESSAGE_TABLES[MessagePlace.CALL],
@@ -46,6 +48,12 @@ EXAMPLES: Mapping[str, object] = {
     "CompletionRequest": {"model": MODEL, "prompt": "Once upon a time"},
     "ChatCompletionRequest": {"model": MODEL, "messages": [{"role": "user", "content": "Hello!"}]},
 }
+
+
+@cache
+def fields() -> frozenset[str]:
+    """Names of the fields of requests."""
+    return field_names(SHAPES, (*TABLES.values(), *MESSAGE_TABLES.values()))
 
 
 def describe() -> Description:

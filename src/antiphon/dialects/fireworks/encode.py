@@ -21,18 +21,8 @@ from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.errors import encode_error
 from antiphon.dialects.fireworks.logprobs import array_logprobs, entry_logprobs
 from antiphon.dialects.openai.answers import Delta, UsageShape
-from antiphon.dialects.openai.encode import (
-    FINISHES,
-    Deltas,
-    Form,
-    MaybeUsage,
-    Names,
-    OpenAIChunks,
-    Texts,
-    message,
-    usage_shape,
-    with_values,
-)
+from antiphon.dialects.openai.encode import OpenAIChunks, message, usage_shape, with_values
+from antiphon.dialects.openai.forms import FINISHES, Deltas, Form, MaybeUsage, Names, Texts
 from antiphon.domain.collect import Generation
 from antiphon.domain.events import Finished, FinishReason
 from antiphon.domain.scores import Scores
@@ -119,8 +109,8 @@ class ChatForm(Deltas[ChatChunkChoice]):
     def __init__(self, call: Call) -> None:
         self._logprobs = Scored(call)
 
-    def opening(self, choice: int) -> ChatChunkChoice:
-        return self.part(choice, Delta(role="assistant", content=""))
+    def opening(self, choice: int, content: str | None = "") -> ChatChunkChoice:
+        return self.part(choice, Delta(role="assistant", content=content))
 
     def part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None

@@ -30,6 +30,7 @@ INTERNAL = "INTERNAL_SERVER_ERROR"
 SENTENCES: Mapping[str, str] = {
     "model_not_found": "Model not found, inaccessible, and/or not deployed",
     "invalid_api_key": "The API key you provided is invalid",
+    "context_length_exceeded": "The prompt is too long",
 }
 """How Fireworks begins to tell of an error; ours says the rest."""
 

@@ -1,11 +1,14 @@
 """`reasoning_effort` and `thinking`: two ways to say how much a model shall reason."""
 
-from antiphon.dialects.fireworks.wire import ChatCompletionRequest
-from antiphon.domain.request import Reasoning
+from antiphon.dialects.fireworks.wire import LEAST_BUDGET, ChatCompletionRequest
+from antiphon.domain.request import Reasoning, ReasoningTerms
 from antiphon.errors import InvalidValue
 
 ON, OFF = "medium", "none"
 """What true and false are."""
+
+EFFORT = ReasoningTerms(budget="reasoning_effort", least=1)
+THINKING = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
 
 
 def asked_reasoning(wire: ChatCompletionRequest) -> Reasoning:
@@ -19,12 +22,12 @@ def asked_reasoning(wire: ChatCompletionRequest) -> Reasoning:
                 raise InvalidValue(
                     "thinking.budget_tokens is taken only with type enabled", param="thinking.budget_tokens"
                 )
-            return Reasoning(OFF, field="thinking")
+            return Reasoning(OFF, terms=THINKING)
         if thinking.budget_tokens is None:
-            return Reasoning(ON, field="thinking")
-        return Reasoning(budget=thinking.budget_tokens, field="thinking")
+            return Reasoning(ON, terms=THINKING)
+        return Reasoning(budget=thinking.budget_tokens, terms=THINKING)
     if isinstance(effort, bool):
-        return Reasoning(ON if effort else OFF)
+        return Reasoning(ON if effort else OFF, terms=EFFORT)
     if isinstance(effort, int):
-        return Reasoning(budget=effort)
-    return Reasoning(effort)
+        return Reasoning(budget=effort, terms=EFFORT)
+    return Reasoning(effort, terms=EFFORT)

@@ -43,6 +43,7 @@ LEAST_BUDGET = 1024
 MAX_IMAGES = 1024
 """Images of one request: more than any prompt has room for."""
 
+PromptText = Annotated[str, Meta(min_length=1)]
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
 Candidates = Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)]
 Repetition = Annotated[float, Meta(ge=0, le=2)]
@@ -111,7 +112,10 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /fireworks/inference/v1/completions."""
 
-    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
+    prompt: (
+        PromptText
+        | Annotated[list[PromptText | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
+    )
     max_tokens: LeastTokens | None = None
     """0 only together with `echo`."""
     echo: bool | None = None

@@ -41,7 +41,7 @@ class VLLMAdapters:
     unload_path = "/v1/unload_lora_adapter"
 
     def decode_load(self, body: bytes) -> LoadCall:
-        given, _ = sift(read_object(body), Place.LOAD)
+        given = sift(read_object(body), Place.LOAD)
         wire = shaped(given, LoadAdapterRequest)
         if not ADAPTER_NAME.fullmatch(wire.lora_name):
             raise InvalidValue(
@@ -51,7 +51,7 @@ class VLLMAdapters:
         return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
 
     def decode_unload(self, body: bytes) -> str:
-        given, _ = sift(read_object(body), Place.UNLOAD)
+        given = sift(read_object(body), Place.UNLOAD)
         return shaped(given, UnloadAdapterRequest).lora_name
 
     def loaded(self, name: str) -> str:

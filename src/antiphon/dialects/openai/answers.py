@@ -118,7 +118,7 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName
     token_ids: list[int] | UnsetType = UNSET
-    """Of all its tokens that usage counts, with return_token_ids."""
+    """Of its tokens, with return_token_ids; as many as log-probabilities."""
 
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):
@@ -156,7 +156,8 @@ class Delta(Struct, frozen=True, kw_only=True):
     """What a chunk adds to its choice: the role first, then text, and nothing beside the finish reason."""
 
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    """Null where a choice begins with a call or with reasoning."""
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     """The same under its newer name."""
@@ -202,8 +203,7 @@ class TextChoice(Struct, frozen=True, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     """Of its prompt, with return_token_ids; in a stream in its first chunk."""
     token_ids: list[int] | UnsetType = UNSET
-    """Of all its tokens that usage counts, with return_token_ids; in a stream of those since its last
-    chunk."""
+    """Of its tokens, with return_token_ids; in a stream of those since its last chunk."""
 
 
 class Completion(Struct, frozen=True, kw_only=True):

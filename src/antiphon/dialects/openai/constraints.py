@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+from antiphon.constraints.json_schema.normalize import parsed, relax
 from antiphon.constraints.spacing import require_whitespace
 from antiphon.dialects.openai.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
+from antiphon.dialects.relaxed_names import header_names
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
@@ -18,23 +21,38 @@ EMPTY = (StructuredOutputs(), StructuredOutputs(json_object=False))
 UNSHOWN = ("name", "description")
 """Of a named schema what is for the model to read, which is shown none of it."""
 
+LARGEST_SOURCE = 262_144
+"""Characters of a schema that is read here. A larger one is refused where it would be compiled."""
 
-def asked_constraint(wire: Common) -> Constraint | None:
-    """What each choice must look like. Raises InvalidValue where two fields say so."""
-    said = [*formatted(wire.response_format), *_guided(wire), *_structured(wire.structured_outputs)]
-    if len(said) > 1:
-        both = " and ".join(one.field for one in said[:2])
-        raise InvalidValue(f"{both} exclude each other; send one of them", param=said[1].field)
+
+@dataclass(frozen=True, slots=True)
+class RelaxedConstraint:
+    """A constraint, and the keywords of its schema that are not kept."""
+
+    constraint: Constraint | None
+    relaxed: tuple[str, ...] = ()
+
+
+def asked_constraint(wire: Common, strict: bool = False) -> RelaxedConstraint:
+    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises
+    InvalidValue where two fields say so."""
+    fields = [*formatted(wire.response_format, strict), *_guided(wire, strict)]
+    fields += _structured(wire.structured_outputs, strict)
+    found = [(each, each.constraint) for each in fields if each.constraint is not None]
+    if len(found) > 1:
+        both = " and ".join(constraint.field for _, constraint in found[:2])
+        raise InvalidValue(f"{both} exclude each other; send one of them", param=found[1][1].field)
     pattern, field = _whitespace(wire)
     if pattern is None:
-        return said[0] if said else None
-    if not said or said[0].kind not in JSON:
+        return found[0][0] if found else RelaxedConstraint(None)
+    if not found or found[0][1].kind not in JSON:
         raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
     require_whitespace(pattern, field)
-    return Constraint(said[0].kind, said[0].source, pattern, said[0].field)
+    whole, constraint = found[0]
+    return replace(whole, constraint=replace(constraint, whitespace=pattern))
 
 
-def formatted(asked: ResponseFormat | None) -> Iterator[Constraint]:
+def formatted(asked: ResponseFormat | None, strict: bool = False) -> Iterator[RelaxedConstraint]:
     """The constraint that a response format is, if it is one. Raises a RequestError."""
     if asked is None:
         return
@@ -48,13 +66,14 @@ def formatted(asked: ResponseFormat | None) -> Iterator[Constraint]:
     if asked.type == "json_schema":
         if asked.json_schema is None:
             raise MissingParameter(f"{where}.json_schema is missing", param=f"{where}.json_schema")
-        yield _schema(asked.json_schema.schema, f"{where}.json_schema.schema")
+        named = asked.json_schema
+        yield _schema(named.schema, f"{where}.json_schema.schema", strict or bool(named.strict))
     elif asked.schema is not None:
         if asked.schema.get("type", "object") != "object":
             raise InvalidValue(f"{where}.schema must be of type object", param=f"{where}.schema")
-        yield _schema({"type": "object"} | asked.schema, f"{where}.schema")
+        yield _schema({"type": "object"} | asked.schema, f"{where}.schema", strict)
     elif asked.type == "json_object":
-        yield Constraint(ConstraintKind.JSON_OBJECT, field=where)
+        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=where))
 
 
 def unread(asked: NamedSchema | str | None) -> tuple[str, ...]:
@@ -66,13 +85,13 @@ def unread(asked: NamedSchema | str | None) -> tuple[str, ...]:
     )
 
 
-def _guided(wire: Common) -> Iterator[Constraint]:
+def _guided(wire: Common, strict: bool) -> Iterator[RelaxedConstraint]:
     if wire.guided_json is not None:
-        yield _schema(wire.guided_json, "guided_json")
+        yield _schema(wire.guided_json, "guided_json", strict)
     yield from _texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
 
 
-def _structured(asked: StructuredOutputs | None) -> Iterator[Constraint]:
+def _structured(asked: StructuredOutputs | None, strict: bool) -> Iterator[RelaxedConstraint]:
     if asked is None:
         return
     where = "structured_outputs."
@@ -83,21 +102,22 @@ def _structured(asked: StructuredOutputs | None) -> Iterator[Constraint]:
             param="structured_outputs",
         )
     if asked.json is not None:
-        yield _schema(asked.json, f"{where}json")
+        yield _schema(asked.json, f"{where}json", strict)
     if asked.json_object:
-        yield Constraint(ConstraintKind.JSON_OBJECT, field=f"{where}json_object")
+        yield RelaxedConstraint(Constraint(ConstraintKind.JSON_OBJECT, field=f"{where}json_object"))
     yield from _texts(asked.regex, asked.choice, asked.grammar, where)
 
 
 def _texts(
     regex: str | None, choice: list[str] | None, grammar: str | None, where: str
-) -> Iterator[Constraint]:
+) -> Iterator[RelaxedConstraint]:
     if regex is not None:
-        yield Constraint(ConstraintKind.REGEX, regex, field=f"{where}regex")
+        yield RelaxedConstraint(Constraint(ConstraintKind.REGEX, regex, field=f"{where}regex"))
     if choice is not None:
-        yield Constraint(ConstraintKind.CHOICE, _dumped(choice, f"{where}choice"), field=f"{where}choice")
+        source = _dumped(choice, f"{where}choice")
+        yield RelaxedConstraint(Constraint(ConstraintKind.CHOICE, source, field=f"{where}choice"))
     if grammar is not None:
-        yield grammar_of(grammar, f"{where}grammar")
+        yield RelaxedConstraint(grammar_of(grammar, f"{where}grammar"))
 
 
 def grammar_of(text: str, field: str) -> Constraint:
@@ -105,9 +125,15 @@ def grammar_of(text: str, field: str) -> Constraint:
     return Constraint(ConstraintKind.GBNF if "::=" in text else ConstraintKind.LARK, text, field=field)
 
 
-def _schema(given: dict[str, Any] | bool | str, field: str) -> Constraint:
+def _schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> RelaxedConstraint:
+    """The constraint of a schema: as it was written where all of it has to be kept, else without what cannot
+    be."""
     source = given if isinstance(given, str) else _dumped(given, field)
-    return Constraint(ConstraintKind.JSON_SCHEMA, source, field=field)
+    if strict or len(source) > LARGEST_SOURCE:
+        return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
+    kept, names = relax(parsed(given, field) if isinstance(given, str) else given, field)
+    constraint = Constraint(ConstraintKind.JSON_SCHEMA, _dumped(kept, field), field=field)
+    return RelaxedConstraint(constraint, header_names(field, names))
 
 
 def _dumped(value: object, field: str) -> str:

@@ -1,8 +1,8 @@
 """From a request body to a generation request: fields sifted, shapes checked, OpenAI's defaults and rules
 applied."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypedDict
 
 from antiphon.dialects.attribution import ascribed
@@ -28,12 +28,15 @@ from antiphon.dialects.openai.wire import (
     ChatMessage,
     Common,
     CompletionRequest,
+    RefusalPart,
     StreamOptions,
+    TextPart,
 )
+from antiphon.dialects.relaxed_names import shorten
 from antiphon.dialects.strict_json import kind, read_object
-from antiphon.dialects.table import named
+from antiphon.dialects.table import Report
 from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt
+from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt, RawPrompt, Truncation
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 TEXT_MAX_TOKENS = 16
@@ -45,17 +48,17 @@ MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio"
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
 
-def decode_chat(body: bytes, report: bool = False) -> Call:
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST /v1/chat/completions. Raises a RequestError; with `report` not for unknown fields, which
-    are then ignored and named."""
-    unknown: list[str] | None = [] if report else None
-    given, ignored = sift(read_object(body), Place.CHAT, report=unknown)
-    _sift_stream_options(given, unknown)
-    given = sift_tools(sift_messages(given, unknown), unknown)
-    return chat_call(shaped(given, ChatCompletionRequest), ignored + named(unknown))
+    are then ignored and named; with `strict` every keyword of a schema has to be kept."""
+    found = Report(report)
+    given = sift(read_object(body), Place.CHAT, report=found)
+    _sift_stream_options(given, found)
+    given = sift_tools(sift_messages(given, found), found)
+    return chat_call(shaped(given, ChatCompletionRequest), found.names, strict)
 
 
-def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
+def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False) -> Call:
     """What a chat of the superset asks for, by whichever dialect. Raises a RequestError."""
     if None is not wire.max_completion_tokens != wire.max_tokens is not None:
         raise InvalidValue(
@@ -64,58 +67,63 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = ()) -> Cal
     if wire.top_logprobs and not wire.logprobs:
         raise InvalidValue("top_logprobs is taken only together with logprobs: true", param="top_logprobs")
     limit = wire.max_tokens if wire.max_tokens is not None else wire.max_completion_tokens
+    form = asked_constraint(wire, strict)
     output = Output(
         max_tokens=limit,
         choices=wire.n or 1,
         stop=_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
-        constraint=asked_constraint(wire),
+        constraint=form.constraint,
         best_of=_candidates(wire),
         echo=bool(wire.echo),
         logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
         **_shown(wire),
     )
-    tools, relaxed = asked_tools(wire)
+    if wire.top_logprobs and wire.logprob_token_ids:
+        ignored += ("top_logprobs",)
+    tools, relaxed = asked_tools(wire, strict)
     prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens, asked_reasoning(wire))
-    call = _call(wire, (prompt,), output, ignored)
+    call = replace(_call(wire, (prompt,), output, ignored), relaxed=shorten(form.relaxed + relaxed))
     if wire.safety_identifier is not None:
         said = ascribed(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=said)
-    return replace(call, relaxed=relaxed) if relaxed else call
+    return call
 
 
-def decode_text(body: bytes, report: bool = False) -> Call:
-    """A body of POST /v1/completions. Raises a RequestError; `report` as in `decode_chat`."""
-    unknown: list[str] | None = [] if report else None
-    given, ignored = sift(read_object(body), Place.TEXT, report=unknown)
-    _sift_stream_options(given, unknown)
-    return text_call(shaped(given, CompletionRequest), ignored + named(unknown))
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
+    """A body of POST /v1/completions. Raises a RequestError; the others as in `decode_chat`."""
+    found = Report(report)
+    given = sift(read_object(body), Place.TEXT, report=found)
+    _sift_stream_options(given, found)
+    return text_call(shaped(given, CompletionRequest), found.names, strict)
 
 
-def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = ()) -> Call:
+def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bool = False) -> Call:
     """What a text completion of the superset asks for, by whichever dialect. Raises a RequestError."""
     if wire.max_tokens == 0 and not wire.echo:
         raise InvalidValue(
             "max_tokens must be at least 1; 0 is taken with echo: true, to score a prompt", param="max_tokens"
         )
+    form = asked_constraint(wire, strict)
     output = Output(
         max_tokens=wire.max_tokens if wire.max_tokens is not None else TEXT_MAX_TOKENS,
         is_usual=wire.max_tokens is None,
         choices=wire.n or 1,
         stop=_stops(wire),
         stop_token_ids=tuple(wire.stop_token_ids or ()),
-        constraint=asked_constraint(wire),
+        constraint=form.constraint,
         best_of=_candidates(wire),
         echo=bool(wire.echo),
         logprobs=wire.logprobs,
         **_shown(wire),
     )
-    return _call(wire, _raw_prompts(wire.prompt, wire.add_special_tokens is not False), output, ignored)
+    call = _call(wire, _raw_prompts(wire.prompt or "", wire.add_special_tokens is not False), output, ignored)
+    return replace(call, relaxed=shorten(form.relaxed))
 
 
 def _candidates(wire: Common) -> int | None:
     """How many are made of which the best are given. Raises InvalidValue where that makes no sense."""
-    if wire.best_of is None:
+    if not wire.best_of:
         return None
     if wire.best_of < (wire.n or 1):
         raise InvalidValue(
@@ -138,6 +146,8 @@ class Shown(TypedDict):
     token_ids: bool
     prompt_logprobs: int | None
     truncate_prompt: int | None
+    truncation: Truncation
+    logprob_token_ids: tuple[int, ...]
     bad_words: tuple[str, ...]
 
 
@@ -151,21 +161,40 @@ def _shown(wire: Common) -> Shown:
         raise InvalidValue(
             "truncate_prompt_tokens must be -1, or at least 1; got 0", param="truncate_prompt_tokens"
         )
+    if wire.truncation_side is not None and wire.truncate_prompt_tokens is None:
+        raise InvalidValue(
+            "truncation_side is taken only together with truncate_prompt_tokens", param="truncation_side"
+        )
     return Shown(
         include_stop=bool(wire.include_stop_str_in_output),
         show_special=wire.skip_special_tokens is False,
         token_ids=bool(wire.return_token_ids),
         prompt_logprobs=wire.prompt_logprobs,
         truncate_prompt=wire.truncate_prompt_tokens,
+        truncation=Truncation(wire.truncation_side or "left"),
+        logprob_token_ids=_listed(wire),
         bad_words=tuple(wire.bad_words or ()),
     )
+
+
+def _listed(wire: Common) -> tuple[int, ...]:
+    """The tokens whose log-probabilities are asked for, each once. Raises InvalidValue."""
+    if wire.logprob_token_ids is None:
+        return ()
+    if wire.max_tokens == 0:
+        raise InvalidValue(
+            "logprob_token_ids is about the tokens that are made, and max_tokens 0 makes none; leave one of "
+            "them out",
+            param="logprob_token_ids",
+        )
+    return tuple(dict.fromkeys(wire.logprob_token_ids))
 
 
 def _stops(wire: Common) -> tuple[str, ...]:
     return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
 
 
-def sift_messages(given: dict[str, Any], report: list[str] | None = None) -> dict[str, Any]:
+def sift_messages(given: dict[str, Any], report: Report | None = None) -> dict[str, Any]:
     """The same body with each message and content part sifted."""
     messages = given.get("messages")
     if not isinstance(messages, list):
@@ -186,15 +215,21 @@ def conversation(messages: list[ChatMessage]) -> Conversation:
     return Conversation(turns(messages))
 
 
+def text_of(content: str | Sequence[TextPart | RefusalPart]) -> str:
+    """The text of a message's content."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+
+
 def _message(message: ChatMessage, where: str) -> Message:
-    content = message.content or ""
-    text = content if isinstance(content, str) else "".join(part.text for part in content)
-    calls, said = made_calls(message), thought(message, where)
+    text = text_of(message.content or message.refusal or "")
+    calls, said = made_calls(message, where), thought(message, where)
     role, field = Role(message.role), thought_field(message)
     return Message(role, text, message.name, calls, message.tool_call_id, said, field)
 
 
-def _sift_message(message: object, where: str, report: list[str] | None) -> object:
+def _sift_message(message: object, where: str, report: Report | None) -> object:
     if not isinstance(message, dict):
         return message
     role, content = message.get("role"), message.get("content")
@@ -205,7 +240,10 @@ def _sift_message(message: object, where: str, report: list[str] | None) -> obje
         )
     if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
-    kept, _ = sift(message, Place.MESSAGE, f"{where}.", report)
+    kept = sift(message, Place.MESSAGE, f"{where}.", report)
+    _require_no_images(message, where)
+    if kept.get("refusal") and content and report is not None:
+        report.paths.append(f"{where}.refusal")  # The content is the text.
     sift_calls(kept, where, report)
     if isinstance(content, list):
         parts = enumerate(content)
@@ -213,23 +251,31 @@ def _sift_message(message: object, where: str, report: list[str] | None) -> obje
     return kept
 
 
-def _sift_part(part: object, where: str, report: list[str] | None) -> object:
+def _require_no_images(message: Mapping[str, Any], where: str) -> None:
+    """Raises UnsupportedParameter for images that are no answer's: the model would not see them."""
+    if message.get("images") and message.get("role") != "assistant":
+        raise UnsupportedParameter(f"{where}.images is not supported: {MEDIA}", param=f"{where}.images")
+
+
+def _sift_part(part: object, where: str, report: Report | None) -> object:
     if not isinstance(part, dict):
         return part
-    kept, _ = sift(part, Place.PART, f"{where}.", report)
+    place = Place.REFUSAL if "refusal" in part else Place.PART
+    kept = sift(part, place, f"{where}.", report)
     if kept.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
             f"{where}.type {kept['type']} is not supported: {MEDIA}", param=f"{where}.type"
         )
-    if kept.get("type", "text") != "text":
-        raise InvalidValue(f"{where}.type must be text; got {kind(kept['type'])}", param=f"{where}.type")
+    if kept.get("type", "text") not in ("text", "refusal"):
+        said = kind(kept["type"])
+        raise InvalidValue(f"{where}.type must be text or refusal; got {said}", param=f"{where}.type")
     return kept
 
 
-def _sift_stream_options(given: dict[str, Any], report: list[str] | None) -> None:
+def _sift_stream_options(given: dict[str, Any], report: Report) -> None:
     options = given.get("stream_options")
     if isinstance(options, dict):
-        given["stream_options"], _ = sift(options, Place.STREAM, "stream_options.", report)
+        given["stream_options"] = sift(options, Place.STREAM, "stream_options.", report)
 
 
 def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tuple[str, ...]) -> Call:
@@ -248,6 +294,10 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
         cache_salt=wire.cache_salt or "",
         priority=wire.priority or 0,
     )
+    if output.logprob_token_ids and output.logprobs is None:
+        raise InvalidValue(
+            "logprob_token_ids is taken only together with logprobs", param="logprob_token_ids"
+        )
     if wire.return_tokens_as_token_ids and output.logprobs is None:
         raise InvalidValue(
             "return_tokens_as_token_ids is taken only together with logprobs, whose tokens it renames; "
@@ -282,7 +332,7 @@ def _usage_told(options: StreamOptions) -> tuple[bool, bool]:
 def _raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...]:
     """One prompt for a text or a list of ids; one for each item of a list of texts or of lists of ids."""
     if isinstance(prompt, str):
-        return (_text_prompt(prompt, "prompt", special),)
+        return (RawPrompt(text=prompt, add_special=special),)
     kinds = set(map(type, prompt))
     if len(kinds) > 1:
         raise InvalidValue(
@@ -294,14 +344,9 @@ def _raw_prompts(prompt: str | list[Any], special: bool) -> tuple[RawPrompt, ...
         raise InvalidValue(
             f"prompt must hold at most {MAX_SEQUENCES} prompts; got {len(prompt)}", param="prompt"
         )
-    make = partial(_text_prompt, special=special) if str in kinds else _token_prompt
-    return tuple(make(item, f"prompt[{index}]") for index, item in enumerate(prompt))
-
-
-def _text_prompt(text: str, where: str, special: bool) -> RawPrompt:
-    if not text:
-        raise InvalidValue(f"{where} is empty; send at least one character", param=where)
-    return RawPrompt(text=text, add_special=special)
+    if str in kinds:
+        return tuple(RawPrompt(text=text, add_special=special) for text in prompt)
+    return tuple(_token_prompt(tokens, f"prompt[{index}]") for index, tokens in enumerate(prompt))
 
 
 def _token_prompt(tokens: list[int], where: str) -> RawPrompt:

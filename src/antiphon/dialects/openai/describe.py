@@ -2,12 +2,13 @@
 margin."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from antiphon.dialects.base import Description
-from antiphon.dialects.describing import generation, json_answer, operation, schemas_of
+from antiphon.dialects.describing import field_names, generation, json_answer, operation, schemas_of
 from antiphon.dialects.openai import adapters, answers, embeddings, models, tokens, wire
 from antiphon.dialects.openai.fields import TABLES
 from antiphon.dialects.openai.places import Place
@@ -30,6 +31,7 @@ SHAPES: tuple[type[msgspec.Struct], ...] = (
     tokens.DetokenizeAnswer,
     tokens.ApplyRequest,
     tokens.ApplyAnswer,
+    tokens.TokenizerConfig,
     adapters.LoadAdapterRequest,
     adapters.UnloadAdapterRequest,
 )
@@ -39,6 +41,7 @@ REQUESTS: Mapping[str, Place] = {
     "CompletionRequest": Place.TEXT,
     "ChatMessage": Place.MESSAGE,
     "TextPart": Place.PART,
+    "RefusalPart": Place.REFUSAL,
     "ToolShape": Place.TOOL,
     "Function": Place.FUNCTION,
     "MessageToolCall": Place.CALL,
@@ -63,6 +66,12 @@ EXAMPLES: Mapping[str, object] = {
     "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
     "UnloadAdapterRequest": {"lora_name": "pirate"},
 }
+
+
+@cache
+def fields() -> frozenset[str]:
+    """Names of the fields of requests."""
+    return field_names(SHAPES, TABLES.values())
 
 
 def describe() -> Description:
@@ -104,11 +113,24 @@ def _paths() -> dict[str, Any]:
             "ApplyRequest",
             "ApplyAnswer",
         ),
+        VLLMTokens.tokenizer_path: {"get": _tokenizer()},
         "/v1/load_lora_adapter": {"post": _change("Make a LoRA adapter a model", "LoadAdapterRequest")},
         "/v1/unload_lora_adapter": {
             "post": _change("Take a LoRA adapter's name away", "UnloadAdapterRequest")
         },
     }
+
+
+def _tokenizer() -> dict[str, Any]:
+    """An operation that takes its model, where there are several, from the query."""
+    model = {
+        "name": "model",
+        "in": "query",
+        "description": "Name of a model; may be left out when there is only one",
+        "schema": {"type": "string"},
+    }
+    shown = operation("Show a model's tokenizer", "models", answers=json_answer("TokenizerConfig"))
+    return shown | {"parameters": [model]}
 
 
 def _shown(paths: Iterable[str], summary: str, body: str, answer: str) -> dict[str, Any]:

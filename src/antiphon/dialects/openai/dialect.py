@@ -13,17 +13,11 @@ from antiphon.dialects.base import (
 )
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
-from antiphon.dialects.openai.describe import describe
+from antiphon.dialects.openai.describe import describe, fields
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.encode import (
-    ChatForm,
-    OpenAIChunks,
-    TextForm,
-    chat_answer,
-    spelling,
-    text_answer,
-)
+from antiphon.dialects.openai.encode import OpenAIChunks, chat_answer, spelling, text_answer
 from antiphon.dialects.openai.errors import encode_error
+from antiphon.dialects.openai.forms import ChatForm, TextForm
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.domain.collect import Generation
@@ -35,11 +29,12 @@ class ChatCompletions:
 
     path = "/v1/chat/completions"
 
-    def __init__(self, report: bool) -> None:
+    def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
+        self._strict = strict
 
     def decode(self, body: bytes) -> Call:
-        return decode_chat(body, self._report)
+        return decode_chat(body, self._report, self._strict)
 
     def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
         return chat_answer(head, call, generation)
@@ -53,11 +48,12 @@ class Completions:
 
     path = "/v1/completions"
 
-    def __init__(self, report: bool) -> None:
+    def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
+        self._strict = strict
 
     def decode(self, body: bytes) -> Call:
-        return decode_text(body, self._report)
+        return decode_text(body, self._report, self._strict)
 
     def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
         return text_answer(head, call, generation)
@@ -72,11 +68,12 @@ class OpenAI:
     name = "openai"
     prefix = ""
 
-    def __init__(self, report_unknown: bool = False) -> None:
-        """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused."""
+    def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
+        """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
+        `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
         self.operations: tuple[Operation, ...] = (
-            ChatCompletions(report_unknown),
-            Completions(report_unknown),
+            ChatCompletions(report_unknown, strict_schemas),
+            Completions(report_unknown, strict_schemas),
         )
         self.models: ModelOperations = OpenAIModels()
         self.tokens: TokenOperations = VLLMTokens()
@@ -91,3 +88,6 @@ class OpenAI:
 
     def describe(self) -> Description:
         return describe()
+
+    def fields(self) -> frozenset[str]:
+        return fields()

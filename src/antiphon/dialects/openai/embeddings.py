@@ -14,6 +14,7 @@ from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.shape import shaped
 from antiphon.dialects.openai.wire import MAX_IDS, Count, Name, TokenId
 from antiphon.dialects.strict_json import read_object
+from antiphon.dialects.table import Report
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.request import RawPrompt
 from antiphon.errors import InvalidValue
@@ -22,9 +23,6 @@ MAX_INPUTS = 2048
 """Inputs of one request; OpenAI's own bound."""
 
 FORMS = ("float", "base64")
-
-MOST_NAMED = 32
-"""Unknown fields that an answer names."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,8 +83,8 @@ class OpenAIEmbeddings:
         self._report = report
 
     def decode(self, body: bytes) -> EmbeddingCall:
-        unknown: list[str] | None = [] if self._report else None
-        given, ignored = sift(read_object(body), Place.EMBEDDINGS, report=unknown)
+        found = Report(self._report)
+        given = sift(read_object(body), Place.EMBEDDINGS, report=found)
         form = given.get("encoding_format")
         if isinstance(form, str) and form not in FORMS:
             raise InvalidValue(
@@ -97,7 +95,7 @@ class OpenAIEmbeddings:
         return EmbeddingCall(
             request,
             packed=wire.encoding_format == "base64",
-            ignored=ignored + tuple((unknown or [])[:MOST_NAMED]),
+            ignored=found.names,
             attribution=ascribed(wire.user),
         )
 

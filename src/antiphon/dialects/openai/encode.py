@@ -4,33 +4,26 @@ A chunk of text is the commonest thing that the server writes, so its bytes arou
 each choice. They are the bytes that encoding the wire type gives; a test compares them.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from antiphon.dialects.base import Call, Head
 from antiphon.dialects.openai.answers import (
     AssistantMessage,
     CachedTokens,
     ChatChoice,
-    ChatChunkChoice,
     ChatCompletion,
-    ChatCompletionChunk,
     Completion,
-    Delta,
-    FinishName,
     FunctionCall,
-    FunctionPart,
     ReasoningTokens,
     TextChoice,
-    ToolCallPart,
     ToolCallShape,
     UsageShape,
 )
 from antiphon.dialects.openai.errors import encode_error
+from antiphon.dialects.openai.forms import CHAT_PREFIX, FINISHES, TEXT_PREFIX, Form, Names, Part
 from antiphon.dialects.openai.logprobs import (
     Spell,
     by_id,
@@ -45,7 +38,6 @@ from antiphon.domain.events import (
     Drafted,
     Event,
     Finished,
-    FinishReason,
     PromptScored,
     ReasoningDelta,
     Started,
@@ -53,20 +45,13 @@ from antiphon.domain.events import (
     ToolCallBegun,
     ToolCallDelta,
 )
-from antiphon.domain.scores import Scores
+from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.usage import Usage
 from antiphon.errors import AntiphonError
-
-CHAT_PREFIX = "chatcmpl-"
-TEXT_PREFIX = "cmpl-"
 
 DONE = b"data: [DONE]\n\n"
 SPLIT = "\x00"
 """Stands for the text while a chunk's surroundings are made; as JSON it is unmistakable."""
-
-FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
-    {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
-)
 
 _encode = msgspec.json.Encoder().encode
 _SPLIT = _encode(SPLIT)
@@ -143,154 +128,13 @@ def spelling(call: Call) -> Spell:
     return by_id if call.token_names else by_text
 
 
-Part = TypeVar("Part")
-"""A choice's share of one chunk."""
-
 T = TypeVar("T")
-
-MaybeUsage = UsageShape | UnsetType | None
-
-
-class Names(TypedDict):
-    """What every part of an answer repeats."""
-
-    id: str
-    created: int
-    model: str
-
-
-class Form(Protocol[Part]):
-    """What a stream's chunks are made of."""
-
-    prefix: str
-    """Of the answer's id."""
-    prompts_apart: bool
-    """Whether the ids of a prompt stand in each of its choices, not beside them."""
-
-    def opening(self, choice: int) -> Part | None:
-        """What a choice begins with, before any text."""
-
-    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """More text of a choice."""
-
-    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """More of what a choice thinks before its text."""
-
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
-        """The beginning of a call, or more of its arguments."""
-
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        """The end of a choice."""
-
-    def chunk(self, names: Names, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
-        """One event of the stream."""
-
-
-class Deltas(Generic[Part]):
-    """The form of a chat, by whichever dialect: the role first for each choice, then text, and one finish
-    chunk for each."""
-
-    prompts_apart = False
-
-    def part(
-        self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
-    ) -> Part:
-        """A choice's share of one chunk."""
-        raise NotImplementedError
-
-    def opening(self, choice: int) -> Part:
-        return self.part(choice, Delta(role="assistant", content="", refusal=None))
-
-    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        return self.part(choice, Delta(content=text), scores)
-
-    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        return self.part(choice, Delta(reasoning_content=text, reasoning=text), scores)
-
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
-        if isinstance(event, ToolCallBegun):
-            function = FunctionPart(name=event.name, arguments="")
-            call = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
-        else:
-            call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
-        return self.part(event.choice, Delta(tool_calls=[call]), event.scores)
-
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        return self.part(choice, Delta(), scores, reason)
-
-
-class ChatForm(Deltas[ChatChunkChoice]):
-    """OpenAI's chat."""
-
-    prefix = CHAT_PREFIX
-
-    def __init__(self, spell: Spell = by_text) -> None:
-        """`spell`: how log-probabilities call tokens."""
-        self._spell = spell
-
-    def part(
-        self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
-    ) -> ChatChunkChoice:
-        logprobs = chat_logprobs(scores, self._spell) if scores else None
-        finish = None if reason is None else FINISHES[reason]
-        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
-
-    def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**names, choices=choices, usage=usage)
-
-
-class Texts(Generic[Part]):
-    """The form of a text completion, by whichever dialect: text, and one finish chunk for each choice."""
-
-    prompts_apart = True
-
-    def part(self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None) -> Part:
-        """A choice's share of one chunk."""
-        raise NotImplementedError
-
-    def opening(self, choice: int) -> Part | None:
-        return None
-
-    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        return self.part(choice, text, scores)
-
-    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        """A raw prompt's text is not read for reasoning; if it were, it would be text."""
-        return self.part(choice, text, scores)
-
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
-        """A text completion has no tools, so none is called."""
-        return self.part(event.choice, "")
-
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        return self.part(choice, "", scores, reason)
-
-
-class TextForm(Texts[TextChoice]):
-    """OpenAI's text completion."""
-
-    prefix = TEXT_PREFIX
-
-    def __init__(self, ranked: bool, spell: Spell = by_text) -> None:
-        """`ranked`: whether the likeliest tokens are given beside each token. `spell`: how log-probabilities
-        call tokens."""
-        self._ranked = ranked
-        self._spell = spell
-
-    def part(
-        self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
-    ) -> TextChoice:
-        logprobs = text_logprobs(scores, self._ranked, self._spell) if scores else None
-        finish = None if reason is None else FINISHES[reason]
-        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
-
-    def chunk(self, names: Names, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
-        return Completion(**names, choices=choices, usage=usage)
 
 
 class OpenAIChunks(Generic[Part]):
     """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end.
 
+    Where a model may call, a choice is opened with what it says first, as one that only calls has no content.
     Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
     way of the bytes that are made once."""
 
@@ -305,8 +149,20 @@ class OpenAIChunks(Generic[Part]):
         self._is_plain = not (self._ids or self._counts)
         self._so_far = Usage(0, 0)
         self._around: dict[int, tuple[bytes, bytes]] = {}
+        self._may_call = any(may_call(prompt) for prompt in call.request.prompts)
+        self._prompts: tuple[tuple[int, ...], ...] = ()
+        self._told = False
+        """Whether the ids of a chat's prompt were told."""
+        self._unopened: set[int] = set()
+        self._contentless: set[int] = set()
+        """Choices whose content is null so far, and which call nothing so far."""
 
     def encode(self, event: Event) -> bytes:
+        if self._may_call and isinstance(event, events.Delta | Finished):
+            return self._introduced(event) + self._encoded(event)
+        return self._encoded(event)
+
+    def _encoded(self, event: Event) -> bytes:
         match event:
             case TextDelta() if self._is_plain and not event.scores:
                 before, after = self._around.get(event.choice) or self._surroundings(event.choice)
@@ -319,7 +175,11 @@ class OpenAIChunks(Generic[Part]):
                 return self._said(event, self._form.call(event))
             case Started():
                 self._so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
-                return b"".join(self._opened(choice, event.prompts) for choice in range(self._choices))
+                self._prompts = event.prompts
+                if self._may_call:
+                    self._unopened.update(range(self._choices))
+                    return b""
+                return b"".join(map(self._opened, range(self._choices)))
             case Finished():
                 return self.closed(event)
             case Usage():
@@ -346,16 +206,34 @@ class OpenAIChunks(Generic[Part]):
         self._around[choice] = before, after
         return before, after
 
-    def _opened(self, choice: int, prompts: tuple[tuple[int, ...], ...]) -> bytes:
+    def _introduced(self, event: events.Delta | Finished) -> bytes:
+        """What goes before an event of a choice that may call: its opening, and the empty content of one that
+        ended without text and calls."""
+        choice, opened = event.choice, b""
+        if choice in self._unopened:
+            self._unopened.discard(choice)
+            if isinstance(event, ReasoningDelta | ToolCallBegun):
+                self._contentless.add(choice)
+            opened = self._opened(choice, None if choice in self._contentless else "")
+        if isinstance(event, ReasoningDelta) or choice not in self._contentless:
+            return opened
+        self._contentless.discard(choice)
+        if not isinstance(event, Finished):
+            return opened
+        empty = self._form.text(choice, "")
+        return opened + self._chunk([with_values(empty, token_ids=()) if self._ids else empty])
+
+    def _opened(self, choice: int, content: str | None = "") -> bytes:
         """What a choice begins with; where token ids are asked for, with those of its prompt."""
-        opening = self._form.opening(choice)
+        opening = self._form.opening(choice, content)
         if not self._ids:
             return b"" if opening is None else self._chunk([opening])
         part = self._form.text(choice, "") if opening is None else opening
-        told: dict[str, Any] = {"prompt_token_ids": prompts[choice // self._each]}
+        told: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._each]}
         if self._form.prompts_apart:
             return self._chunk([with_values(part, **told, token_ids=())])
-        return self._chunk([with_values(part, token_ids=())], **(told if choice == 0 else {}))
+        first, self._told = not self._told, True
+        return self._chunk([with_values(part, token_ids=())], **(told if first else {}))
 
     def _said(self, event: events.Delta | Finished, part: Part) -> bytes:
         if self._counts:
@@ -368,6 +246,11 @@ class OpenAIChunks(Generic[Part]):
             usage = usage_shape(self._so_far)
         chunk = self._form.chunk(self._names, choices, usage if self._include_usage else UNSET)
         return b"data: %b\n\n" % _encode(with_values(chunk, **more) if more else chunk)
+
+
+def may_call(prompt: Prompt) -> bool:
+    """Whether what answers a prompt may be calls alone."""
+    return isinstance(prompt, Conversation) and prompt.tools is not None and bool(prompt.tools.callable)
 
 
 def with_values(struct: T, **values: object) -> T:

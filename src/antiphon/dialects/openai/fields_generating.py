@@ -6,6 +6,7 @@ from antiphon.dialects.table import END_USER, TAGS, Field, ignored, refused, sup
 
 LEGACY = "OpenAI took its place by tools; send tools"
 MEDIA = "only text is taken in and given out"
+WIDTH = "at most 20 unless the operator set ANTIPHON_MAX_LOGPROBS; -1 asks for the whole vocabulary"
 STORE = "nothing is stored here; leave it out"
 HOSTED = "it belongs to OpenAI's hosted service; leave it out"
 
@@ -24,14 +25,15 @@ GENERATING: tuple[Field, ...] = (
         "that begins with it. Left out: where the model wants one.",
         echo="Whether the answer begins with the text of the last message, which has to be the assistant's: "
         "with continue_final_message the whole of what is gone on with.",
-        top_logprobs="How many of the likeliest tokens are given at each place, at most 20; only together "
+        top_logprobs=f"How many of the likeliest tokens are given at each place, {WIDTH}; only together "
         "with logprobs.",
     ),
     *supported(
         TEXT,
-        prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens.",
+        prompt="A text, a list of texts, token ids, or a list of lists of them. May hold control tokens. An "
+        "empty text, or none, means the model's begin token, or its end token where it has no begin token.",
         logprobs="Gives each token's log-probability in the model's raw distribution (before bias, "
-        "penalties, temperature and cuts), and so many of the likeliest tokens at its place, at most 20.",
+        f"penalties, temperature and cuts), and so many of the likeliest tokens at its place, {WIDTH}.",
         add_special_tokens="Whether a text gets the begin token that the model wants; true by default. Token "
         "ids stay as they are.",
         echo="Whether the text begins with the prompt, as it was sent; with logprobs its tokens are scored "
@@ -68,15 +70,20 @@ GENERATING: tuple[Field, ...] = (
         skip_special_tokens="false shows control tokens in the text as their names, and stop texts may then "
         "match them; the one that ends the turn only together with include_stop_str_in_output.",
         best_of="Makes so many candidates, at most 20, and gives the n with the highest mean "
-        "log-probability per token, best first; all are counted. Not in a stream.",
+        "log-probability per token, best first; all are counted. Not in a stream. 0 means absent.",
         prompt_logprobs="Gives the log-probability and the rank of each of the prompt's tokens, and so many "
-        "of the likeliest at its place, at most 20: in a chat beside the choices, in a text in each. Not in "
+        f"of the likeliest at its place, {WIDTH}: in a chat beside the choices, in a text in each. Not in "
         "a stream.",
+        logprob_token_ids="Token ids, at most 128, whose log-probabilities are given at each place that is "
+        "generated, beside the token itself. They take the place of the likeliest. Only together with "
+        "logprobs.",
         return_token_ids="Whether the ids of the prompt's tokens, and of each choice's, are given too.",
         return_tokens_as_token_ids="Whether log-probabilities call tokens token_id:ID; only together with "
         "logprobs.",
-        truncate_prompt_tokens="Keeps only so many of the prompt's last tokens; -1 keeps what leaves "
-        "room for max_tokens.",
+        truncate_prompt_tokens="Keeps only so many of the prompt's tokens, the last ones unless "
+        "truncation_side says otherwise; -1 keeps what leaves room for max_tokens.",
+        truncation_side="left cuts the prompt at its beginning and keeps its last tokens, as by default; "
+        "right keeps the first. Only together with truncate_prompt_tokens.",
         stream="Whether the answer comes as server-sent events.",
         stream_options="How a stream ends; only together with stream.",
         bad_words="Words that no choice holds, at most 128: the tokens of each, as it stands at a text's "

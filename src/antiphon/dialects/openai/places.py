@@ -10,6 +10,7 @@ class Place(StrEnum):
     TEXT = "/v1/completions"
     MESSAGE = "message"
     PART = "content part"
+    REFUSAL = "refusal part"
     TOOL = "tool"
     FUNCTION = "tool's function"
     CALL = "tool call"
@@ -28,6 +29,7 @@ TEXT = frozenset({Place.TEXT})
 BOTH = CHAT | TEXT
 MESSAGE = frozenset({Place.MESSAGE})
 PART = frozenset({Place.PART})
+REFUSAL = frozenset({Place.REFUSAL})
 TOOL = frozenset({Place.TOOL})
 FUNCTION = frozenset({Place.FUNCTION})
 CALL = frozenset({Place.CALL})

@@ -1,5 +1,5 @@
-"""The endpoints that show what a request becomes: vLLM's /tokenize and /detokenize, and llama.cpp's
-/apply-template."""
+"""The endpoints that show what a request becomes: vLLM's /tokenize, /detokenize and /tokenizer_info, and
+llama.cpp's /apply-template."""
 
 from typing import Annotated
 
@@ -28,6 +28,7 @@ from antiphon.dialects.openai.wire import (
 )
 from antiphon.dialects.strict_json import read_object
 from antiphon.domain.request import Conversation, RawPrompt
+from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.domain.tools import Tools
 from antiphon.errors import InvalidValue, MissingParameter
 
@@ -99,15 +100,47 @@ class DetokenizeAnswer(Struct, frozen=True):
     prompt: str
 
 
+class AddedToken(Struct, frozen=True, kw_only=True):
+    """A control token, as the transformers library writes it."""
+
+    content: str
+    lstrip: bool = False
+    normalized: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    special: bool = True
+
+
+class TokenizerConfig(Struct, frozen=True, kw_only=True):
+    """A model's tokenizer, in the words of the transformers library's `tokenizer_config.json`."""
+
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    """The library's general class: the weights name none."""
+    model_max_length: int
+    """The context that a prompt and its answer must fit."""
+    bos_token: str | None
+    eos_token: str | None
+    add_bos_token: bool
+    """Whether a text prompt gets the begin token."""
+    clean_up_tokenization_spaces: bool = False
+    added_tokens_decoder: dict[str, AddedToken]
+    """Control tokens by id."""
+    additional_special_tokens: list[str]
+    """The names of those that are neither the begin nor the end token."""
+    chat_template: str | None
+    """The model's own, as Jinja."""
+
+
 class VLLMTokens:
     """`TokenOperations` of the dialect."""
 
     tokenize_paths: tuple[str, ...] = ("/tokenize", "/v1/tokenize")
     detokenize_paths: tuple[str, ...] = ("/detokenize", "/v1/detokenize")
     apply_paths: tuple[str, ...] = ("/apply-template", "/v1/apply-template")
+    tokenizer_path: str = "/tokenizer_info"
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
-        given, _ = sift(read_object(body), Place.TOKENIZE)
+        given = sift(read_object(body), Place.TOKENIZE)
         wire = shaped(sift_tools(sift_messages(given), None), TokenizeRequest)
         if (wire.prompt is None) == (wire.messages is None):
             if wire.prompt is None:
@@ -123,12 +156,12 @@ class VLLMTokens:
         return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
 
     def decode_apply(self, body: bytes) -> ApplyCall:
-        given, _ = sift(read_object(body), Place.APPLY)
+        given = sift(read_object(body), Place.APPLY)
         wire = shaped(sift_tools(sift_messages(given), None), ApplyRequest)
         return ApplyCall(wire.model, _shown(wire, wire.messages))
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
-        given, _ = sift(read_object(body), Place.DETOKENIZE)
+        given = sift(read_object(body), Place.DETOKENIZE)
         wire = shaped(given, DetokenizeRequest)
         return DetokenizeCall(wire.model, tuple(wire.tokens))
 
@@ -143,6 +176,23 @@ class VLLMTokens:
 
     def applied(self, text: str) -> bytes:
         return _encode(ApplyAnswer(text))
+
+    def tokenizer(self, info: TokenizerInfo) -> bytes:
+        return _encode(
+            TokenizerConfig(
+                model_max_length=info.context_length,
+                bos_token=info.bos,
+                eos_token=info.eos,
+                add_bos_token=info.add_bos,
+                added_tokens_decoder={
+                    str(token): AddedToken(content=name) for token, name in sorted(info.controls.items())
+                },
+                additional_special_tokens=[
+                    name for _, name in sorted(info.controls.items()) if name not in (info.bos, info.eos)
+                ],
+                chat_template=info.chat_template,
+            )
+        )
 
 
 def _shown(wire: Shown, messages: list[ChatMessage], special: bool | None = None) -> Conversation:

@@ -2,10 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from antiphon.constraints.schemas import relaxed
+from msgspec.structs import replace
+
+from antiphon.constraints.json_schema.normalize import relax
 from antiphon.dialects.openai.fields import sift
 from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.wire import (
@@ -15,25 +17,26 @@ from antiphon.dialects.openai.wire import (
     ChatMessage,
     Function,
     NamedTool,
+    RefusalPart,
+    TextPart,
     ToolChoiceShape,
     ToolShape,
 )
-from antiphon.dialects.strict_json import kind, read_object, shown_key
+from antiphon.dialects.relaxed_names import header_names
+from antiphon.dialects.strict_json import kind, shown_key
+from antiphon.dialects.table import Report
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
-from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
+from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 
 NAME = re.compile(FUNCTION_NAME)
 
 DEEPEST = 48
 """Lists and objects in each other of a schema, or of a call's arguments: templates print no deeper ones."""
 
-MOST_RELAXED = 32
-"""Keywords that an answer names."""
-
 # --- sifting ------------------------------------------------------------------------------------------------
 
 
-def sift_tools(given: dict[str, Any], report: list[str] | None) -> dict[str, Any]:
+def sift_tools(given: dict[str, Any], report: Report | None) -> dict[str, Any]:
     """The same body with each tool sifted."""
     tools = given.get("tools")
     if not isinstance(tools, list):
@@ -41,17 +44,17 @@ def sift_tools(given: dict[str, Any], report: list[str] | None) -> dict[str, Any
     return given | {"tools": [_sifted(tool, f"tools[{at}]", report) for at, tool in enumerate(tools)]}
 
 
-def _sifted(tool: object, where: str, report: list[str] | None) -> object:
+def _sifted(tool: object, where: str, report: Report | None) -> object:
     if not isinstance(tool, dict):
         return tool
     _require_function(tool, where)
-    kept, _ = sift(tool, Place.TOOL, f"{where}.", report)
+    kept = sift(tool, Place.TOOL, f"{where}.", report)
     if isinstance(function := kept.get("function"), dict):
-        kept["function"], _ = sift(function, Place.FUNCTION, f"{where}.function.", report)
+        kept["function"] = sift(function, Place.FUNCTION, f"{where}.function.", report)
     return kept
 
 
-def sift_calls(message: dict[str, Any], where: str, report: list[str] | None) -> None:
+def sift_calls(message: dict[str, Any], where: str, report: Report | None) -> None:
     """Sifts the calls of a message in place."""
     calls = message.get("tool_calls")
     if isinstance(calls, list):
@@ -60,13 +63,13 @@ def sift_calls(message: dict[str, Any], where: str, report: list[str] | None) ->
         ]
 
 
-def _sifted_call(call: object, where: str, report: list[str] | None) -> object:
+def _sifted_call(call: object, where: str, report: Report | None) -> object:
     if not isinstance(call, dict):
         return call
     _require_function(call, where)
-    kept, _ = sift(call, Place.CALL, f"{where}.", report)
+    kept = sift(call, Place.CALL, f"{where}.", report)
     if isinstance(function := kept.get("function"), dict):
-        kept["function"], _ = sift(function, Place.CALLED, f"{where}.function.", report)
+        kept["function"] = sift(function, Place.CALLED, f"{where}.function.", report)
     return kept
 
 
@@ -82,8 +85,9 @@ def _require_function(given: Mapping[str, Any], where: str) -> None:
 # --- tools --------------------------------------------------------------------------------------------------
 
 
-def asked_tools(wire: ChatCompletionRequest) -> tuple[Tools | None, tuple[str, ...]]:
-    """The tools, and the keywords of their schemas that are not kept. Raises a RequestError."""
+def asked_tools(wire: ChatCompletionRequest, strict: bool = False) -> tuple[Tools | None, tuple[str, ...]]:
+    """The tools, and the keywords of their schemas that are not kept; with `strict` each has to be. Raises a
+    RequestError."""
     choice = wire.tool_choice
     if not wire.tools:
         if wire.parallel_tool_calls is not None:
@@ -93,23 +97,26 @@ def asked_tools(wire: ChatCompletionRequest) -> tuple[Tools | None, tuple[str, .
         if choice in (None, "none", "auto"):
             return None, ()
         raise InvalidValue("tool_choice is taken only together with tools", param="tool_choice")
-    tools, left_out = listed_tools(wire.tools)
+    tools, left_out = listed_tools(wire.tools, strict)
     parallel = wire.parallel_tool_calls is not False
     return Tools(tools, *_chosen(choice, parallel, [tool.name for tool in tools])), left_out
 
 
-def listed_tools(given: Sequence[ToolShape]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
-    """The tools, and the keywords of their schemas that are not kept. Raises a RequestError."""
+def listed_tools(
+    given: Sequence[ToolShape], strict: bool = False
+) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """The tools, and the keywords of their schemas that are not kept; with `strict` each has to be. Raises a
+    RequestError."""
     left_out: list[str] = []
-    tools = tuple(_tool(tool.function, f"tools[{at}].function", left_out) for at, tool in enumerate(given))
+    functions = [replace(tool.function, strict=True) if strict else tool.function for tool in given]
+    tools = tuple(_tool(each, f"tools[{at}].function", left_out) for at, each in enumerate(functions))
     names: set[str] = set()
     for at, tool in enumerate(tools):
         if tool.name in names:
             where = f"tools[{at}].function.name"
             raise InvalidValue(f"{where}: another tool is named {tool.name} too; name each once", param=where)
         names.add(tool.name)
-    more = (f"and {len(left_out) - MOST_RELAXED} more",) if len(left_out) > MOST_RELAXED else ()
-    return tools, (*left_out[:MOST_RELAXED], *more)
+    return tools, tuple(left_out)
 
 
 def _tool(function: Function, where: str, left_out: list[str]) -> Tool:
@@ -122,8 +129,9 @@ def _tool(function: Function, where: str, left_out: list[str]) -> Tool:
         raise InvalidValue(f"{field}.type must be object", param=f"{field}.type")
     kept: Mapping[str, object] = parameters
     if not function.strict:
-        kept, names = relaxed(parameters, field)
-        left_out += [f"{field}: {shown_key(name)}" for name in names]
+        made, names = relax(parameters, field, without_references=True)
+        kept = made if isinstance(made, dict) else {}
+        left_out += header_names(field, names)
     return Tool(function.name, function.description, parameters, bool(function.strict), kept, field)
 
 
@@ -139,7 +147,7 @@ def _chosen(
     if choice.type == "function":
         if choice.function is None:
             raise MissingParameter("tool_choice.function is missing", param="tool_choice.function")
-        _require_known(choice.function.name, names, "tool_choice.function.name")
+        require_known(choice.function.name, names, "tool_choice.function.name")
         return ToolChoice.REQUIRED, False, frozenset({choice.function.name})
     if choice.allowed_tools is None:
         raise MissingParameter("tool_choice.allowed_tools is missing", param="tool_choice.allowed_tools")
@@ -151,11 +159,12 @@ def _allowed(
 ) -> tuple[ToolChoice, bool, frozenset[str]]:
     tools: list[NamedTool] = asked.tools
     for at, tool in enumerate(tools):
-        _require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{at}].function.name")
+        require_known(tool.function.name, names, f"tool_choice.allowed_tools.tools[{at}].function.name")
     return ToolChoice(asked.mode), parallel, frozenset(tool.function.name for tool in tools)
 
 
-def _require_known(name: str, names: list[str], where: str) -> None:
+def require_known(name: str, names: Iterable[str], where: str) -> None:
+    """Raises InvalidValue for a name that no tool has."""
     if name not in names:
         raise InvalidValue(f"{where}: there is no tool named {shown_key(name)}", param=where)
 
@@ -193,10 +202,14 @@ def require_answered(messages: list[ChatMessage]) -> None:
     known: set[str] = set()
     for at, message in enumerate(messages):
         where = f"messages[{at}]"
-        if message.tool_calls is not None:
+        if message.tool_calls:
             _require_role(message, "assistant", f"{where}.tool_calls")
             _require_calls(message, where, known)
-        if message.content is None and not message.tool_calls:
+        if message.refusal is not None:
+            _require_role(message, "assistant", f"{where}.refusal")
+        if isinstance(message.content, list):
+            _require_parts(message, message.content, f"{where}.content")
+        if message.content is None and message.role != "assistant":
             raise MissingParameter(f"{where}.content is missing", param=f"{where}.content")
         if message.role != "tool":
             if message.tool_call_id is not None:
@@ -210,6 +223,12 @@ def require_answered(messages: list[ChatMessage]) -> None:
             )
 
 
+def _require_parts(message: ChatMessage, parts: Sequence[TextPart | RefusalPart], where: str) -> None:
+    for at, part in enumerate(parts):
+        if isinstance(part, RefusalPart):
+            _require_role(message, "assistant", f"{where}[{at}].refusal")
+
+
 def _require_role(message: ChatMessage, role: str, where: str) -> None:
     if message.role != role:
         raise InvalidValue(f"{where} is taken only in messages of the role {role}", param=where)
@@ -219,28 +238,29 @@ def _require_calls(message: ChatMessage, where: str, known: set[str]) -> None:
     for at, call in enumerate(message.tool_calls or ()):
         place = f"{where}.tool_calls[{at}]"
         require_name(call.function.name, f"{place}.function.name")
-        _require_object(call.function.arguments, f"{place}.function.arguments")
         if call.index not in (None, at):
             raise InvalidValue(f"{place}.index must be {at}, its place in the list", param=f"{place}.index")
         known.add(call.id)
 
 
-def _require_object(arguments: str, where: str) -> None:
-    """Templates print arguments as objects, so they are read as strictly as bodies are; what a number of too
-    large an exponent becomes, JSON cannot say."""
-    try:
-        value = read_object(arguments.encode())
-        require_shallow(value, where)
-        json.dumps(value, allow_nan=False)
-    except (MalformedBody, ValueError):
-        raise InvalidValue(
-            f"{where} must be a JSON object as a text, with each key once and numbers that are finite",
-            param=where,
-        ) from None
-
-
-def made_calls(message: ChatMessage) -> tuple[ToolCall, ...]:
-    """The calls of an assistant's turn."""
+def made_calls(message: ChatMessage, where: str) -> tuple[ToolCall, ...]:
+    """The calls of an assistant's turn. Raises InvalidValue."""
     return tuple(
-        ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()
+        ToolCall(
+            call.id,
+            call.function.name,
+            _written(call.function.arguments, f"{where}.tool_calls[{at}].function.arguments"),
+        )
+        for at, call in enumerate(message.tool_calls or ())
     )
+
+
+def _written(arguments: str | Mapping[str, Any], where: str) -> str:
+    """Arguments as a text: as the model wrote them, whatever that is."""
+    if isinstance(arguments, str):
+        return arguments
+    require_shallow(arguments, where)
+    try:
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise InvalidValue(f"{where} must hold finite numbers", param=where) from None

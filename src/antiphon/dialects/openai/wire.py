@@ -32,8 +32,8 @@ MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKENS = 128
 """Stop token ids of one request: every step of every sequence is compared with them."""
 
-MAX_ALTERNATIVES = 20
-"""Likeliest tokens at each place; OpenAI's own bound for chats, and the engines'."""
+MAX_LISTED = 128
+"""Tokens whose log-probabilities are asked for at each place; vLLM's own bound."""
 
 MAX_CANDIDATES = 20
 """`best_of`; OpenAI's own bound."""
@@ -93,8 +93,9 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Bias = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]
 Allowed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
 Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
-Alternatives = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
-Candidates = Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)]
+Alternatives = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
+Listed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LISTED)]
+Candidates = Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)]
 Kept = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -108,18 +109,23 @@ Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
 StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 
 
-class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
     """A part of a message's content."""
 
-    type: Literal["text"]
     text: str
 
 
+class RefusalPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="refusal"):
+    """A part of an assistant's content that says why it does not answer."""
+
+    refusal: str
+
+
 class CalledFunction(Struct, frozen=True, forbid_unknown_fields=True):
-    """What an assistant called, with the arguments as JSON."""
+    """What an assistant called, with the arguments as the model wrote them."""
 
     name: FunctionName
-    arguments: str
+    arguments: str | dict[str, Any] = ""
 
 
 class MessageToolCall(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,8 +141,10 @@ class ChatMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Meta(min_length=1)] | None = None
-    """May be left out of an assistant's turn that calls tools."""
+    content: str | Annotated[list[TextPart | RefusalPart], Meta(min_length=1)] | None = None
+    """May be left out of an assistant's turn."""
+    refusal: str | None = None
+    """The assistant's text where its content is empty."""
     name: Name | None = None
     tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: Name | None = None
@@ -255,9 +263,11 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     skip_special_tokens: bool | None = None
     best_of: Candidates | None = None
     prompt_logprobs: Alternatives | None = None
+    logprob_token_ids: Listed | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     truncate_prompt_tokens: Kept | None = None
+    truncation_side: Literal["left", "right"] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Salt | None = None
@@ -300,7 +310,10 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/completions."""
 
-    prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
+    prompt: (
+        str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)] | None
+    ) = None
+    """An empty one, or none, is the model's start token."""
     max_tokens: LeastTokens | None = None
     """0 only together with `echo`."""
     logprobs: Alternatives | None = None

@@ -26,7 +26,7 @@ from antiphon.engines.host.server import listening
 from antiphon.errors import AntiphonError, LoadError
 from antiphon.ipc.frames import FrameError, from_line
 from antiphon.ipc.sockets import bind_private, remove
-from antiphon.telemetry.logs import LOGGER, configure, record
+from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
 DRAIN = 2.0
 """Seconds that calls get to end after SIGTERM; the HTTP process has drained before, so seldom is any left."""
@@ -75,6 +75,7 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
     """Loads, serves until told to stop, and frees; the exit status."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(record_loop_failure)
     loop.add_signal_handler(signal.SIGTERM, lambda: os._exit(0))  # nothing to drain while loading
     status.loading()
     try:

@@ -21,8 +21,6 @@ from antiphon.engines.base import (
     EngineInfo,
     EngineState,
     LoadSpec,
-    Prepared,
-    Segment,
     SequenceStarted,
     TextPiece,
     TokenEvent,
@@ -39,14 +37,12 @@ from antiphon.engines.host.frames import (
     Begun,
     Cancel,
     Check,
-    Counted,
     Done,
     Embed,
     Embedded,
     Ended,
     Facts,
     Generate,
-    Prepare,
     RemoveAdapter,
     Reply,
     Scored,
@@ -89,7 +85,7 @@ CALL_DEADLINE = 30.0
 RETRY_AFTER = 1.0
 """Seconds that a host needs to come back with a small model; what callers are told to wait."""
 
-R = TypeVar("R", Counted, Tokenized, Table, Facts, Done)
+R = TypeVar("R", Tokenized, Table, Facts, Done)
 
 
 class HostTokenEngine:
@@ -309,10 +305,6 @@ class HostTokenEngine:
             if self._given_up is not None:
                 raise LoadError(self._given_up)
         return await self.info()
-
-    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
-        wanted = tuple(segments)
-        return (await self._ask(lambda number: Prepare(number, wanted), Counted)).value
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         wanted = tuple(pieces)

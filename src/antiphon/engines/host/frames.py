@@ -9,7 +9,6 @@ from antiphon.domain.constraint import Constraint
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
-    Prepared,
     PromptScores,
     SequenceFinished,
     SequenceStarted,
@@ -17,7 +16,6 @@ from antiphon.engines.base import (
     TextPiece,
     TokenEvent,
     TokenRequest,
-    TokenSegment,
     Vocabulary,
 )
 from antiphon.error_reports import ErrorReport
@@ -37,13 +35,6 @@ class Cancel(Message, tag=2):
     """End the call; nothing more is said about it. Unknown calls have ended by themselves."""
 
     call: int
-
-
-class Prepare(Message, tag=3):
-    """Answered by Counted or Failed."""
-
-    call: int
-    segments: tuple[TokenSegment, ...]
 
 
 class Tokenize(Message, tag=4):
@@ -126,13 +117,6 @@ class Failed(Message, tag=4):
     value: ErrorReport
 
 
-class Counted(Message, tag=5):
-    """What `prepare` gives."""
-
-    call: int
-    value: Prepared
-
-
 class Tokenized(Message, tag=6):
     """What `tokenize` gives."""
 
@@ -174,9 +158,9 @@ class Embedded(Message, tag=11):
     value: Vectors
 
 
-Asking = Generate | Prepare | Tokenize | AskVocabulary | AskInfo | AddAdapter | RemoveAdapter | Check | Embed
+Asking = Generate | Tokenize | AskVocabulary | AskInfo | AddAdapter | RemoveAdapter | Check | Embed
 ToHost = Hello | Cancel | Asking
-Reply = Begun | Scored | Stepped | Ended | Failed | Counted | Tokenized | Table | Facts | Done | Embedded
+Reply = Begun | Scored | Stepped | Ended | Failed | Tokenized | Table | Facts | Done | Embedded
 ToGateway = Hello | Reply
 
 

@@ -22,13 +22,11 @@ from antiphon.engines.host.frames import (
     AskVocabulary,
     Cancel,
     Check,
-    Counted,
     Done,
     Embed,
     Facts,
     Failed,
     Generate,
-    Prepare,
     RemoveAdapter,
     Reply,
     Table,
@@ -136,8 +134,6 @@ class Session:
 async def answer(engine: TokenEngine, asking: Asking) -> Reply:
     """What the engine says to a call that makes no token."""
     match asking:
-        case Prepare(call, segments):
-            return Counted(call, await engine.prepare(segments))
         case Tokenize(call, pieces, add_bos):
             return Tokenized(call, await engine.tokenize(pieces, add_bos))
         case AskVocabulary(call):

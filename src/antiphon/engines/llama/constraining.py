@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from antiphon.constraints.checker import Checker
+from antiphon.constraints.grammar import Grammar
 from antiphon.domain.constraint import Constraint
 from antiphon.engines.base import Vocabulary
 from antiphon.engines.llama.masks import Guide, Masks, tokens_of
@@ -62,7 +63,7 @@ class Constraining:
         self._masks: Masks | None = None
         self._making = asyncio.Lock()
 
-    async def check(self, constraint: Constraint) -> str:
+    async def check(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint that can be kept. Raises the error that refuses it."""
         checker, _ = await self._made()
         return await checker.grammar(constraint)

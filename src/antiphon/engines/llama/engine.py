@@ -20,7 +20,6 @@ from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import (
     EngineInfo,
     LoadSpec,
-    Prepared,
     Segment,
     SequenceStarted,
     TextPiece,
@@ -40,8 +39,6 @@ from antiphon.engines.llama.sequence import Sequence as TokenSequence
 from antiphon.engines.llama.streams import Ended, Mailbox, Stream, deliver
 from antiphon.engines.llama.tokenizing import Tokenizer, read_vocabulary
 from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
-
-MOST_ALTERNATIVES = 20
 
 TOKENIZER_STACK = 64 * 1024 * 1024
 """Bytes of stack of the tokenizing thread: some of llama.cpp's pre-tokenizers recurse with the length of a
@@ -124,11 +121,6 @@ class LlamaTokenEngine:
         ready.set_result((loaded, worker))
         worker.run()
         loaded.close()
-
-    async def prepare(self, segments: Sequence[Segment]) -> Prepared:
-        """Counts; raises InvalidValue for ids outside the vocabulary."""
-        count = len(self._prompt(segments))
-        return Prepared(tokens=count, positions=count)
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Runs one sequence; closing ends it, and returns when it holds nothing any more."""
@@ -213,8 +205,8 @@ class LlamaTokenEngine:
             raise InvalidValue("the prompt has no tokens; give at least one", param="prompt")
         if len(prompt) + min(request.max_tokens, 1) > context:
             raise ContextLengthExceeded(
-                f"the prompt has {len(prompt)} tokens and the model's context {context}, "
-                "which must hold a token of the answer too; shorten the prompt",
+                f"This model's maximum context length is {context} tokens, one of which is the answer's. "
+                f"However, your prompt has {len(prompt)} tokens. Please reduce the length of the prompt.",
                 param="prompt",
             )
         if request.max_tokens < (0 if request.prompt_logprobs is not None else 1):
@@ -223,8 +215,8 @@ class LlamaTokenEngine:
             )
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(request, name)
-            if asked is not None and not 0 <= asked <= MOST_ALTERNATIVES:
-                raise InvalidValue(f"{name} must be from 0 to {MOST_ALTERNATIVES}", param=name)
+            if asked is not None and not 0 <= asked <= loaded.info.vocabulary:
+                raise InvalidValue(f"{name} must be from 0 to {loaded.info.vocabulary}", param=name)
         if request.constraint is not None and request.sampling.ignore_eos:
             problem = "ignore_eos cannot be kept together with a constraint; leave one of them out"
             raise InvalidValue(problem, param="ignore_eos")
@@ -236,6 +228,7 @@ class LlamaTokenEngine:
             ends=loaded.ends,
             stops=request.stop_token_ids,
             vocabulary=loaded.info.vocabulary,
+            listed=request.logprob_token_ids,
         )
         return TokenSequence(request, prompt, context, drawing)
 
@@ -253,7 +246,9 @@ class LlamaTokenEngine:
             self._require_known(text)
             if len(text) > most:
                 raise ContextLengthExceeded(
-                    f"a text has {len(text)} tokens, and the model reads {most}; shorten it", param="input"
+                    f"This model's maximum context length is {most} tokens. However, a text has "
+                    f"{len(text)} tokens. Please reduce the length of the input.",
+                    param="input",
                 )
 
     def _require_known(self, tokens: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.constraints.compiled import Compiled
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import DEAD_END, Matcher, Tokens, Vocabulary
 from antiphon.engines.base import TokenKind
 from antiphon.engines.base import Vocabulary as Table
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 Clock = Callable[[], float]
 """Seconds."""
 
-Make = Callable[[str, Vocabulary], Matcher]
+Make = Callable[[Grammar, Vocabulary], Matcher]
 """Makes one text's way through a grammar."""
 
 Allowed = NDArray[np.bool_]
@@ -122,7 +123,7 @@ class Guide:
         "settled",
     )
 
-    def __init__(self, grammar: str, desk: "Desk", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, grammar: Grammar, desk: "Desk", clock: Callable[[], float] = time.monotonic) -> None:
         self.desk = desk
         self._grammar = grammar
         self._clock = clock
@@ -282,7 +283,7 @@ class Masks:
         """Ids of the vocabulary."""
         return self._vocabulary.size
 
-    def guide(self, grammar: str, clock: Callable[[], float] = time.monotonic) -> Guide:
+    def guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
         """The way through a checked grammar, which begins at once."""
         return Guide(grammar, self, clock)
 

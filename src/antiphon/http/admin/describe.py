@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from antiphon.dialects.describing import field_names
 from antiphon.domain.limits import Subject
 from antiphon.http.admin import (
     describe_usage,
@@ -21,6 +23,7 @@ from antiphon.http.admin.pages import MOST, ROOT, USUAL
 from antiphon.http.admin.recording import MOST as MOST_REQUESTS
 from antiphon.http.admin.recording import USUAL as USUAL_REQUESTS
 
+PLACES = (shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording, shapes_usage)
 REF = "#/components/schemas/{name}"
 PREFIX = "Admin"
 PARAMETER = re.compile(r"\{(\w+)\}")
@@ -87,10 +90,22 @@ def schemas() -> dict[str, Any]:
     """The schemas that they name."""
     template = REF.format(name=f"{PREFIX}{{name}}")
     known: list[type] = []
-    for place in (shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording, shapes_usage):
+    for place in PLACES:
         known += [*place.REQUESTS.values(), *place.ANSWERS]
     _, found = msgspec.json.schema_components(known, ref_template=template)
     return {f"{PREFIX}{name}": schema for name, schema in found.items()}
+
+
+@cache
+def fields() -> frozenset[str]:
+    """Names of the fields and parameters of requests."""
+    shaped = [shape for place in PLACES for shape in place.REQUESTS.values()]
+    described = [item for operations in paths().values() for item in operations.values()]
+    return (
+        field_names(shaped)
+        | {"id"}
+        | {each["name"] for item in described for each in item.get("parameters", ())}
+    )
 
 
 def _operation(path: str, summary: str, body: str | None, answer: str | None, status: int) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from dataclasses import replace
 from antiphon.constraints import groups
 from antiphon.constraints.groups import Frame, Prelude
 from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.request import Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.prompts import Fitted
-from antiphon.rendering.reasoning.effort import BUDGET
 from antiphon.rendering.reasoning.notation import Begin, Notation
 from antiphon.rendering.toolcalls.layout import Layout, marked
 
@@ -52,12 +51,13 @@ def after_reasoning(
     if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
         return constraint
     if notation.channels:
-        return _in_channels(constraint, template.layout, budget, facts)
+        return _in_channels(constraint, template.layout, prompt.reasoning, facts)
+    field = prompt.reasoning.terms.budget
     ids = {**facts.wholes(notation.marks), **facts.controls}
     if budget is not None and notation.close not in ids:
         raise UnsupportedParameter(
-            f"{BUDGET} is not supported: this model writes the end of its reasoning in several tokens",
-            param=BUDGET,
+            f"{field} is not supported: this model writes the end of its reasoning in several tokens",
+            param=field,
         )
     prelude = Prelude(
         frames=(_frame(notation, begin, ids),),
@@ -65,7 +65,7 @@ def after_reasoning(
         budget=budget,
         never=notation.close if notation.close in ids else "",
     )
-    bare = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=BUDGET)
+    bare = constraint or Constraint(ConstraintKind.LARK, ANYTHING, field=field)
     return replace(bare, prelude=prelude.dump())
 
 
@@ -75,9 +75,10 @@ def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> Frame:
 
 
 def _in_channels(
-    constraint: Constraint | None, layout: Layout, budget: int | None, facts: Facts
+    constraint: Constraint | None, layout: Layout, reasoning: Reasoning, facts: Facts
 ) -> Constraint | None:
     """Of a model with channels. Calls have the channels in their own grammar."""
+    budget, field = reasoning.budget, reasoning.terms.budget
     thought, *others = (frame.marked(facts.controls) for frame in layout.frames if frame.close is not None)
     final = next(frame.marked(facts.controls) for frame in layout.frames if frame.close is None)
     calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
@@ -88,7 +89,7 @@ def _in_channels(
         return replace(constraint, prelude=prelude.dump())
     if constraint is None:
         group = groups.Group(groups.Around.TEXT_ALONE, final.open, (), (), frames=(*others, final))
-        constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=BUDGET), True
+        constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
     elif calls:
         group = groups.load(constraint.source)
         frames = tuple(frame for frame in group.frames if frame.open != thought.open)

@@ -13,41 +13,39 @@ EFFORT = "reasoning_effort"
 SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates are told whether to think at all."""
 
-BUDGET = "thinking_token_budget"
-
 NONE, ORDINARY = "none", "medium"
 """The effort that switches reasoning off, and that of a model that knows no other."""
 
 
 def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | None) -> Mapping[str, object]:
     """What the template is told. `reads`: the variables that it takes. Raises UnsupportedParameter."""
-    effort = reasoning.effort
+    effort, terms = reasoning.effort, reasoning.terms
     if effort is None:
         return {}
     if notation is None:
         if effort == NONE:
             return {}
-        raise _refused(reasoning, "this model does not reason; leave it out, or send none")
+        raise _refused(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
     switches = [name for name in SWITCHES if name in reads]
     if switches and effort == NONE:
         return dict.fromkeys(switches, False)
     if EFFORT in reads:
         if notation.efforts is not None and effort not in notation.efforts:
             known = ", ".join(notation.efforts)
-            raise _refused(reasoning, f"this model was taught {known}; send one of them, or leave it out")
+            says = "send one of them, or leave it out" if terms.off == NONE else "leave it out"
+            raise _refused(reasoning, f"this model was taught {known}; {says}")
         return {EFFORT: effort} | dict.fromkeys(switches, True)
     if effort == ORDINARY:
         return dict.fromkeys(switches, True)
+    budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
     if switches:
         raise _refused(
-            reasoning, f"this model's reasoning is on or off; send {ORDINARY} or {NONE}, or {BUDGET} for less"
+            reasoning,
+            f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
         )
-    raise _refused(
-        reasoning,
-        f"this model always reasons in its own way; send {ORDINARY}, or {BUDGET}: 0 for no reasoning"
-        if effort == NONE
-        else f"this model reasons in its own way; send {ORDINARY}, or {BUDGET} for less",
-    )
+    less = f"{budget}: 0 for no reasoning" if effort == NONE and not terms.least else f"{budget} for less"
+    always = "always reasons" if effort == NONE else "reasons"
+    raise _refused(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
 
 
 def require_able(reasoning: Reasoning, notation: Notation | None) -> None:
@@ -57,11 +55,14 @@ def require_able(reasoning: Reasoning, notation: Notation | None) -> None:
     if reasoning.wanted:
         raise _refused(reasoning, "this model does not reason; leave it out")
     if reasoning.budget:
+        field = reasoning.terms.budget
         raise UnsupportedParameter(
-            f"{BUDGET} is not supported: this model does not reason; leave it out", param=BUDGET
+            f"{field} is not supported: this model does not reason; leave it out", param=field
         )
 
 
 def _refused(reasoning: Reasoning, why: str) -> UnsupportedParameter:
-    said = "" if reasoning.effort is None or reasoning.wanted else f" {reasoning.effort[:32]}"
-    return UnsupportedParameter(f"{reasoning.field}{said} is not supported: {why}", param=reasoning.field)
+    effort, terms = reasoning.effort, reasoning.terms
+    value = {NONE: terms.off, ORDINARY: terms.on}.get(effort or "", effort)
+    shown = "" if value is None or reasoning.wanted else f" {value[:32]}"
+    return UnsupportedParameter(f"{terms.effort}{shown} is not supported: {why}", param=terms.effort)

@@ -9,7 +9,6 @@ from antiphon.domain.context import Clock
 from antiphon.domain.events import Event
 from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
 from antiphon.domain.tools import ToolChoice, Tools
-from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.reasoning.counting import Thoughts
 from antiphon.rendering.reasoning.effort import require_able
@@ -17,6 +16,7 @@ from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.spoken import short_id
 from antiphon.rendering.toolcalls.hearing import Hearing
+from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.reading import PlainReader, Reader
 from antiphon.rendering.voice import Voice
 
@@ -30,22 +30,27 @@ def calling(request: GenerationRequest, facts: Facts) -> GenerationRequest:
         require_able(_reasoning(request), facts.template.notation)
     if tools is None or facts.template is None:
         return request
-    if constraint is not None:
-        if tools.choice is ToolChoice.NONE:
-            return request
-        raise UnsupportedParameter(
-            f"{constraint.field} is not supported together with tools that may be called: leave one of them "
-            'out, or send tool_choice "none"',
-            param=constraint.field,
-        )
-    constraint = facts.template.layout.constraint(tools, facts.controls)
+    if constraint is not None and tools.choice is ToolChoice.NONE:
+        return request
+    constraint = facts.template.layout.constraint(tools, facts.controls, constraint)
     return replace(request, output=replace(request.output, constraint=constraint))
+
+
+def is_either(request: GenerationRequest) -> bool:
+    """Whether the choices of a request, as it was asked, are calls or a text of a format."""
+    tools = _tools(request)
+    is_auto = tools is not None and tools.choice is ToolChoice.AUTO
+    return is_auto and request.output.constraint is not None
 
 
 class Listener:
     """Reads what the choices of one request say."""
 
-    def __init__(self, request: GenerationRequest, facts: Facts, clock: Clock) -> None:
+    def __init__(
+        self, original: GenerationRequest, request: GenerationRequest, facts: Facts, clock: Clock
+    ) -> None:
+        """`original`: the request before `calling`."""
+        self._either = is_either(original)
         self._request = request
         self._facts = facts
         self._tools = _tools(request)
@@ -82,12 +87,18 @@ class Listener:
         template = self._facts.template
         if template is None:
             return None
-        inner = template.layout.reader() if self._calls or self._in_channels else PlainReader()
+        inner = self._answer_reader(template.layout)
         if begin is None or template.notation is None or begin is Begin.AFTER or self._in_channels:
             return inner if self._calls or self._in_channels else None
         return ThinkingReader(
             template.notation, begin, inner, kept=self._request.output.constraint is not None
         )
+
+    def _answer_reader(self, layout: Layout) -> Reader:
+        """Reads what follows reasoning."""
+        if self._calls and self._either and self._tools is not None:
+            return layout.either_reader(self._tools)
+        return layout.reader() if self._calls or self._in_channels else PlainReader()
 
     @property
     def _in_channels(self) -> bool:

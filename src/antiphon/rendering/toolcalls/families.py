@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from antiphon.rendering.toolcalls.headed import HeadedReader
@@ -97,6 +98,10 @@ def harmony(_source: str) -> Layout:
     channel, message, end, start = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
     name = re.compile(r"([\w-]+)\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>\s*$")
     again = (end, start, "assistant")
+    final = f"{channel}final{message}"
+    noise = (final, f"{channel}commentary{message}", f"{end}{start}assistant")
+    thought = (f"{channel}analysis{message}", end)
+    reader = partial(HeadedReader, f"{channel}commentary to=functions.", name, noise, thought=thought)
     return Layout(
         open=(channel,),
         before=("commentary to=functions.",),
@@ -108,12 +113,8 @@ def harmony(_source: str) -> Layout:
             Frame((channel, "commentary", message), again),
             Frame((channel, "final", message)),
         ),
-        reader=lambda: HeadedReader(
-            f"{channel}commentary to=functions.",
-            name,
-            (f"{channel}final{message}", f"{channel}commentary{message}", f"{end}{start}assistant"),
-            thought=(f"{channel}analysis{message}", end),
-        ),
+        reader=reader,
+        framed_reader=partial(reader, last=final),
     )
 
 

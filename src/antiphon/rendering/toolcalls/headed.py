@@ -25,10 +25,11 @@ class HeadedReader:
         noise: Sequence[str] = (),
         tail: str = "",
         thought: tuple[str, str] | None = None,
+        last: str = "",
     ) -> None:
         """No mark begins with another. `name`: its first group is the function's name; matched after the
         head. `tail`: may follow the arguments, and is text elsewhere. `thought`: between these is what the
-        model thinks."""
+        model thinks. `last`: a mark of `noise` after which all is text."""
         self._head = head
         self._name = name
         self._thought = thought
@@ -41,6 +42,9 @@ class HeadedReader:
         """Whether a header is read, from its mark on."""
         self._after = False
         """Whether arguments were just read."""
+        self._last = last
+        self._is_text = False
+        """Whether the last mark was read."""
         self._thinks = False
         self._apart = False
         """Whether what is thought next has to be told from what was thought before."""
@@ -89,6 +93,9 @@ class HeadedReader:
             return self._in_value(self._value)
         if self._thinks and self._thought is not None:
             return self._in_thought(self._thought[1])
+        if self._is_text:
+            self._show(len(self._buffer))
+            return False
         return self._in_header() if self._inside else self._outside()
 
     def _outside(self) -> bool:
@@ -103,6 +110,7 @@ class HeadedReader:
         if mark == self._head:
             self._inside = True
             return True
+        self._is_text = mark == self._last
         self._thinks = self._thought is not None and mark == self._thought[0]
         if self._thinks:
             self.spans.append((self._fed - len(self._buffer), None))

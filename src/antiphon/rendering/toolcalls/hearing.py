@@ -1,6 +1,6 @@
-"""The events of one choice with its reasoning and its calls told apart from its text. Tokens and scores go
-with whatever they made certain first; markup shows as nothing, and its tokens count with what follows. Tokens
-of reasoning have no scores: log-probabilities are those of the answer."""
+"""The events of one choice with its reasoning and its calls told apart from its text. Tokens, their ids and
+their scores go with whatever they made certain first; markup shows as nothing, and its tokens count with what
+follows. So do those of reasoning that is not shown."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
@@ -16,7 +16,7 @@ from antiphon.domain.events import (
 )
 from antiphon.domain.scores import Scores, joined
 from antiphon.rendering.toolcalls.objects import Named
-from antiphon.rendering.toolcalls.reading import Reader, Said, Text, Thought, within
+from antiphon.rendering.toolcalls.reading import Reader, Said, Text, Thought
 
 
 class Hearing:
@@ -80,8 +80,8 @@ class Hearing:
         yield from self._events(self._reader.end(self._required))
         called = event.reason is FinishReason.STOP and self._reader.whole
         reason = FinishReason.TOOL_CALLS if called else event.reason
-        left = None if event.scores is None else joined([self._scored(), self._answered(event.scores)])
-        tokens, ids = self._due()
+        tokens, scores, ids = self._due()
+        left = None if event.scores is None else joined([scores, event.scores])
         yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
 
     def _events(self, all_said: Iterable[Said]) -> Iterator[Event]:
@@ -89,32 +89,20 @@ class Hearing:
             if not isinstance(said, Thought):
                 yield self._event(said)
             elif self._shown:
-                tokens, ids = self._due()
-                yield ReasoningDelta(self._choice, said.text, tokens, ids=ids)
+                yield ReasoningDelta(self._choice, said.text, *self._due())
 
     def _event(self, said: Said) -> Event:
-        scores = self._scored()
-        tokens, ids = self._due()
+        due = self._due()
         if isinstance(said, Text):
-            return TextDelta(self._choice, said.text, tokens, scores, ids)
+            return TextDelta(self._choice, said.text, *due)
         if isinstance(said, Named):
             self._calls += 1
-            name = said.name
-            return ToolCallBegun(self._choice, self._calls - 1, self._ids(), name, tokens, scores, ids)
-        return ToolCallDelta(self._choice, self._calls - 1, said.text, tokens, scores, ids)
+            return ToolCallBegun(self._choice, self._calls - 1, self._ids(), said.name, *due)
+        return ToolCallDelta(self._choice, self._calls - 1, said.text, *due)
 
-    def _due(self) -> tuple[int, tuple[int, ...]]:
+    def _due(self) -> tuple[int, Scores, tuple[int, ...]]:
+        """Count, scores and ids of the tokens that no event has told."""
         tokens, self._tokens = self._tokens, 0
-        ids, self._token_ids = self._token_ids, ()
-        return tokens, ids
-
-    def _scored(self) -> Scores:
         scores, self._scores = joined(self._scores), []
-        return self._answered(scores)
-
-    def _answered(self, scores: Scores) -> Scores:
-        """Those of tokens that are not reasoning."""
-        spans = self._reader.spans
-        if not spans:
-            return scores
-        return tuple(score for score in scores if not within(spans, score.offset))
+        ids, self._token_ids = self._token_ids, ()
+        return tokens, scores, ids

@@ -9,7 +9,8 @@ from antiphon.constraints import groups
 from antiphon.constraints.groups import Around, Call, Group, Mark
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import Tool, ToolChoice, Tools
-from antiphon.rendering.toolcalls.reading import Reader
+from antiphon.errors import UnsupportedParameter
+from antiphon.rendering.toolcalls.reading import EitherReader, Reader
 
 AROUND = MappingProxyType(
     {
@@ -18,6 +19,8 @@ AROUND = MappingProxyType(
         ToolChoice.NONE: Around.TEXT_ALONE,
     }
 )
+
+JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 
 FIELD = "tools"
 """What the callers call it; errors name it."""
@@ -67,9 +70,45 @@ class Layout:
     """Whether the template reads tools from the system message, as a text."""
     short_ids: bool = False
     """Whether the template takes only ids of nine letters and digits."""
+    framed_reader: Callable[[], Reader] | None = None
+    """Makes what reads one choice whose last frame holds a text of a format; None: text has no frames."""
 
-    def constraint(self, tools: Tools, controls: Mapping[str, int]) -> Constraint:
-        """What a choice has to be. `controls`: ids of control tokens by name."""
+    def either_reader(self, tools: Tools) -> Reader:
+        """Reads one choice that is calls or a text of a format, whatever that text looks like."""
+        if self.framed_reader is not None:
+            return self.framed_reader()
+        return EitherReader(self._heads(tools), self.reader())
+
+    def _heads(self, tools: Tools) -> Marks:
+        """How a choice begins that is calls: with their mark, or without one with the call of any tool."""
+        if self.open:
+            return self.open[:1]
+        return tuple("".join((*self.before, tool.name, *self.after)) for tool in tools.callable)
+
+    def _apart(self, tools: Tools) -> Marks:
+        """How no text of a format may begin. Of a mark two characters decide: the compiler follows a mark and
+        a text only as long as it looks one character ahead."""
+        if self.framed_reader is not None:
+            return ()
+        return tuple(mark[:2] for mark in self.open[:1]) or self._heads(tools)
+
+    def _require_separable(self, form: Constraint) -> None:
+        """Raises UnsupportedParameter for a format that is no JSON as calls are, where those have no mark."""
+        if self.sign is not None and (form.kind not in JSON or form.whitespace is not None):
+            raise UnsupportedParameter(
+                f"{form.field} is not supported together with tools that may be called: this model writes "
+                "calls as JSON objects without a mark, so only JSON with the usual whitespace is told from "
+                'them; leave one of them out, or send tool_choice "none"',
+                param=form.field,
+            )
+
+    def constraint(
+        self, tools: Tools, controls: Mapping[str, int], form: Constraint | None = None
+    ) -> Constraint:
+        """What a choice has to be. `controls`: ids of control tokens by name. `form`: what its text has to
+        be. Raises UnsupportedParameter for a format that could not be told from calls."""
+        if form is not None and tools.choice is ToolChoice.AUTO:
+            self._require_separable(form)
         group = Group(
             around=AROUND[tools.choice],
             open=marked(self.open, controls),
@@ -79,6 +118,8 @@ class Layout:
             again=None if self.again is None or not tools.parallel else marked(self.again, controls),
             sign=self.sign,
             frames=tuple(frame.marked(controls) for frame in self.frames),
+            format=form,
+            heads=() if form is None else self._apart(tools),
         )
         return Constraint(ConstraintKind.CALLS, group.dump(), field=FIELD)
 

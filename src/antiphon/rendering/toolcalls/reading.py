@@ -113,6 +113,40 @@ class PlainReader:
         return []
 
 
+class EitherReader:
+    """Reads a choice that is calls from its beginning on, or text to its end, however that looks."""
+
+    spans: tuple[Span, ...] = ()
+
+    def __init__(self, heads: Sequence[str], calls: Reader) -> None:
+        """`heads`: how calls begin, and no text does. `calls` reads them."""
+        self._heads = heads
+        self._calls = calls
+        self._reader: Reader | None = None
+        """None until it is known what the choice is."""
+        self._buffer = ""
+
+    @property
+    def whole(self) -> bool:
+        return self._reader is not None and self._reader.whole
+
+    def add(self, text: str) -> list[Said]:
+        if self._reader is None:
+            text = self._buffer = self._buffer + text
+            if any(map(text.startswith, self._heads)):
+                self._reader = self._calls
+            elif any(head.startswith(text) for head in self._heads):
+                return []
+            else:
+                self._reader = PlainReader()
+        return self._reader.add(text)
+
+    def end(self, required: bool = False) -> list[Said]:
+        if self._reader is None:
+            return PlainReader().add(self._buffer)
+        return self._reader.end(required)
+
+
 class ObjectReader:
     """Calls as JSON objects in a group: `opening`, an object or a list of them, `closing`."""
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
-from antiphon.domain.tools import Tool
+from antiphon.domain.tools import Tool, ToolCall
+from antiphon.rendering.arguments import read_arguments
 from antiphon.rendering.toolcalls.layout import Layout
+from antiphon.rendering.toolcalls.objects import SPACE
 
 EXPLAINED = (
     "You can call functions. Their signatures are:\n<tools>\n{tools}\n</tools>\n"
@@ -27,6 +29,8 @@ class Support:
     """Messages of the role tool."""
     objects: bool = True
     """Whether it wants a call's arguments as an object, not as text."""
+    texts: bool = True
+    """Whether it shows arguments that are no object."""
     system: bool = True
     """Whether it takes a system message."""
 
@@ -35,7 +39,7 @@ def written_out(conversation: Conversation, support: Support, layout: Layout) ->
     """The same conversation with what the template does not show as text."""
     tools = conversation.tools
     messages = conversation.messages
-    if not (support.calls and support.results):
+    if not (support.calls and support.results and support.texts):
         messages = tuple(_joined(_as_text(message, support, layout) for message in messages))
     if tools is None or support.tools:
         return replace(conversation, messages=messages)
@@ -45,13 +49,20 @@ def written_out(conversation: Conversation, support: Support, layout: Layout) ->
 
 
 def _as_text(message: Message, support: Support, layout: Layout) -> Message:
-    if message.tool_calls and not support.calls:
-        calls = (layout.written(call.name, call.arguments) for call in message.tool_calls)
+    if not all(_is_shown(call, support) for call in message.tool_calls):
+        calls = (
+            layout.written(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
+        )
         text = "\n".join((*([message.text] if message.text else []), *calls))
         return Message(message.role, text, message.name)
     if message.role is Role.TOOL and not support.results:
         return Message(Role.USER, f"<tool_response>\n{message.text}\n</tool_response>")
     return message
+
+
+def _is_shown(call: ToolCall, support: Support) -> bool:
+    """Whether the template shows a call by itself."""
+    return support.calls and (support.texts or read_arguments(call.arguments) is not None)
 
 
 def _joined(messages: Iterator[Message]) -> Iterator[Message]:

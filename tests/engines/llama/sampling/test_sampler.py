@@ -269,3 +269,33 @@ def test_flat_rows_of_a_large_vocabulary_are_cut_where_the_definition_cuts_them(
     middle = (min(kept.values()) + max(kept.values())) / 2
     expected = sum(chance for chance in kept.values() if chance <= middle)
     assert abs(sum(kept.get(token, 0.0) <= middle for token in drawn) / len(drawn) - expected) < 0.12
+
+
+def test_rows_list_what_each_asks_for_whatever_the_others_ask() -> None:
+    size = 300
+    block = np.stack([logits(size, seed, 3.0, 6, hidden=0.2) for seed in range(6)])
+    asked: list[dict[str, Any]] = [
+        {"logprobs": 3}, {"logprobs": size}, {"logprobs": 0}, {"logprobs": 5, "listed": (7, 299, 0)},
+        {"logprobs": None}, {"logprobs": 100},
+    ]  # fmt: skip
+    cold = Sampling(temperature=0.0)
+    together = Sampler(size).draw(block, [drawing(cold, size, **each) for each in asked])
+    for row, (each, drawn) in enumerate(zip(asked, together, strict=True)):
+        assert isinstance(drawn, Drawn)
+        assert [drawn] == Sampler(size).draw(block[row : row + 1], [drawing(cold, size, **each)])
+        known = block[row].astype(np.float64)
+        known -= known.max() + math.log(np.exp(known - known.max()).sum())
+        finite = int(np.isfinite(known).sum())
+        tokens = [token for token, _ in drawn.alternatives]
+        wanted = each.get("listed") or [
+            *np.argsort(-known, kind="stable")[: min(each["logprobs"] or 0, finite)]
+        ]
+        assert tokens == [*wanted]
+        for token, value in drawn.alternatives:
+            assert value == known[token] or abs(value - known[token]) < 1e-4
+
+
+def test_listed_tokens_are_of_the_vocabulary() -> None:
+    for wrong in (-1, 5):
+        with pytest.raises(InvalidValue, match=f"logprob_token_ids holds {wrong}, no token id"):
+            drawing(Sampling(), 5, logprobs=0, listed=(1, wrong))

@@ -81,6 +81,8 @@ class Drawing:
     stops: InitVar[Iterable[int]]
     """Tokens that end this sequence too."""
     vocabulary: InitVar[int]
+    listed: tuple[int, ...] = ()
+    """Tokens whose log-probabilities are told in the place of the k likeliest."""
 
     made: int = field(init=False, default=0)
     """Tokens drawn so far: the position of the next draw."""
@@ -107,6 +109,7 @@ class Drawing:
     ) -> None:
         sampling = self.sampling
         check(sampling, vocabulary)
+        require_known("logprob_token_ids", self.listed, vocabulary)
         self.key = key_of(sampling.seed, self.choice)
         self.greedy = sampling.temperature <= COLD or (sampling.top_k == 1 and sampling.mirostat is None)
         if not self.greedy and sampling.mirostat is not None:
@@ -202,12 +205,17 @@ def check(sampling: Sampling, vocabulary: int) -> None:
         ("banned", banned),
     )
     for name, tokens in named:
-        for token in tokens:
-            if not 0 <= token < vocabulary:
-                raise InvalidValue(
-                    f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary - 1}",
-                    param=name,
-                )
+        require_known(name, tokens, vocabulary)
+
+
+def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
+    """Raises InvalidValue for an id outside the vocabulary."""
+    for token in tokens:
+        if not 0 <= token < vocabulary:
+            raise InvalidValue(
+                f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary - 1}",
+                param=name,
+            )
 
 
 def summed(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:

@@ -6,7 +6,7 @@ row's HEAD largest logits; where these do not suffice, that row is filtered by i
 row by row or number by number, so a row's token does not depend on the rows beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log2
@@ -20,11 +20,14 @@ from antiphon.engines.llama.sampling.block import Block, Floats, Head, Rows, col
 from antiphon.engines.llama.sampling.drawing import Drawing, points
 from antiphon.engines.llama.sampling.filters import keep, keep_typical, narrow
 from antiphon.engines.llama.sampling.mirostat import ESTIMATED, Steering
-from antiphon.engines.llama.sampling.scores import NO_NUMBER, chunk_rows, listed, top_chances
+from antiphon.engines.llama.sampling.scores import NO_NUMBER, Pairs, chunk_rows, listed, picked, top_chances
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 HEAD, LONG_HEAD = 64, 256
 """Largest logits of a row that are looked at first; LONG_HEAD when top-k asks for more than HEAD."""
+
+FEW = 64
+"""Likeliest tokens of a row up to which all rows of a block list as many as the one that asks for most."""
 
 NO_TOKEN = (
     "no token is left that may be drawn: "
@@ -132,20 +135,13 @@ class Sampler:
                 results.append((Drawn(token), surprise))
         return results
 
-    def _said(
-        self, raw: Block, asked: dict[int, Drawing]
-    ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
-        """By row, the log-probability of its likeliest token, and the likeliest tokens asked for."""
+    def _said(self, raw: Block, asked: dict[int, Drawing]) -> dict[int, tuple[float, Pairs]]:
+        """By row, the log-probability of its likeliest token, and the tokens asked for beside it."""
         if not asked:
             return {}
         block = raw.part(np.array([*asked], dtype=np.intp))
         best = top_chances(block.rows, block.tops, self._weights)
-        counts = [one.logprobs or 0 for one in asked.values()]
-        if any(counts):
-            lists = listed(block, best, max(counts))
-            parts = (each[:count] for each, count in zip(lists, counts, strict=True))
-        else:
-            parts = (() for _ in asked)
+        parts = alternatives(block, best, list(asked.values()))
         return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
 
     def _changed(self, raw: Block, asked: dict[int, Drawing]) -> Block:
@@ -176,6 +172,21 @@ class Sampler:
             tokens = group.from_head(length) if length else group.from_all()
             found.update(zip(rows, tokens, strict=True))
         return found
+
+
+def alternatives(block: Block, best: Wide, asked: Sequence[Drawing]) -> Iterator[Pairs]:
+    """What is told beside each row's drawn token; `best`: log-probabilities of the likeliest."""
+    counts = [0 if one.listed else one.logprobs or 0 for one in asked]
+    most = max((count for count in counts if count <= FEW), default=0)
+    lists = listed(block, best, most) if most else None
+    for row, (one, count) in enumerate(zip(asked, counts, strict=True)):
+        if one.listed:
+            yield picked(block, best, row, one.listed)
+        elif count > FEW:
+            alone = np.array([row], dtype=np.intp)
+            yield listed(block.part(alone), best[alone], count)[0]
+        else:
+            yield lists[row][:count] if lists is not None else ()
 
 
 def depth(drawing: Drawing) -> int:

@@ -27,12 +27,23 @@ def top_chances(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]
     return said
 
 
-def listed(block: Block, best: NDArray[np.float64], count: int) -> list[tuple[tuple[int, float], ...]]:
+Pairs = tuple[tuple[int, float], ...]
+"""Token ids with their log-probabilities."""
+
+
+def listed(block: Block, best: NDArray[np.float64], count: int) -> list[Pairs]:
     """The likeliest (id, log-probability) of each row, best first; `best`: those of the likeliest."""
     head = block.head(count)
     values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
     rows = zip(head.ids.tolist(), values.tolist(), head.found.tolist(), strict=True)
     return [tuple(zip(ids[:found], said[:found], strict=True)) for ids, said, found in rows]
+
+
+def picked(block: Block, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
+    """Log-probabilities of these tokens in a row."""
+    values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
+    said = values - float(block.tops[row]) + float(best[row])
+    return tuple(zip(tokens, said.tolist(), strict=True))
 
 
 def prompt_scores(

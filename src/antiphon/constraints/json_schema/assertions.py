@@ -1,0 +1,167 @@
+"""Keywords that look at one value and hold no schemas: types, bounds, lengths, texts, constants."""
+
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from antiphon.constraints.formats import COMPILED, OWN
+from antiphon.constraints.json_schema.drafts import Json
+from antiphon.constraints.json_schema.relaxing import Relaxations, reject
+from antiphon.constraints.json_schema.schemas import Position, SchemaBuilder
+from antiphon.constraints.json_schema.values import (
+    LARGEST,
+    MAX_COUNT,
+    MAX_VALUES,
+    all_values,
+    as_count,
+    inner_bound,
+    is_exact,
+    is_number,
+    is_texts,
+)
+from antiphon.constraints.regexes import quotable, require_portable
+from antiphon.errors import InvalidValue
+
+COUNTS = tuple(
+    "minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains".split()
+)
+BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+Handler = Callable[[str, Mapping[str, Json], Position, SchemaBuilder], None]
+"""Reads the keyword of a name in a schema at a position."""
+
+
+class AssertionReader:
+    """Reads these keywords of one document."""
+
+    def __init__(self, field_name: str, relaxations: Relaxations) -> None:
+        self._field = field_name
+        self._relaxations = relaxations
+        self.handlers: Mapping[str, Handler] = {
+            **dict.fromkeys(COUNTS, self._read_count),
+            **dict.fromkeys(BOUNDS, self._read_bound),
+            **dict.fromkeys(("multipleOf", "divisibleBy"), self._read_multiple),
+            **dict.fromkeys(("const", "enum"), self._read_data),
+            **dict.fromkeys(("dependentRequired", "dependencies"), self._read_dependent),
+            "required": self._read_required,
+            "pattern": self._read_pattern,
+            "format": self._read_format,
+            "uniqueItems": self._read_unique,
+        }
+
+    def compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
+        """The pattern as the compiler gets it; None, and noted, where it cannot be kept."""
+        try:
+            require_portable(pattern, self._field)
+            return quotable(pattern, self._field)
+        except InvalidValue as problem:
+            self._relaxations.add(keyword, at.place, f"it cannot be taken: {problem.message}")
+            return None
+
+    def text(self, name: str, value: Json, at: Position) -> str:
+        """The value, which has to be a text."""
+        if not isinstance(value, str):
+            self.reject(name, at, "must be a text")
+        return value
+
+    def reject(self, name: str, at: Position, problem: str) -> NoReturn:
+        """Raises InvalidValue."""
+        reject(name, at.place, self._field, problem)
+
+    def _read_count(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        count = as_count(schema[name])
+        if count is None or (count > MAX_COUNT and name.startswith("min")):
+            self.reject(name, at, f"must be an integer from 0 to {MAX_COUNT}")
+        if count > MAX_COUNT:
+            made.mark_inexact()
+        made.add(name, min(count, MAX_COUNT))
+
+    def _read_bound(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """A bound; where `exclusive` is a boolean, as in draft 4, the bound is the other keyword's."""
+        value = schema[name]
+        if isinstance(value, bool) and name.startswith("exclusive"):
+            value = schema.get(name.removeprefix("exclusive").lower()) if value else None
+            if value is None:
+                return
+        if not is_number(value) or not isinstance(value, int | float):
+            self.reject(name, at, "must be a number that a double can hold")
+        is_upper = name.lower().endswith("maximum")
+        bound = inner_bound(value, is_upper)
+        if bound != value:
+            made.mark_inexact()
+        if abs(value) > LARGEST and (value > 0) == is_upper:
+            # The bound that is kept lies inside the one that was written, so it need not be excluded.
+            name = "maximum" if is_upper else "minimum"
+        made.add(name, bound)
+
+    def _read_multiple(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        value = schema[name]
+        if not is_exact(value) or not isinstance(value, int | float) or value <= 0:
+            self.reject(name, at, "must be a number above 0, up to 2^53")
+        made.add("multipleOf", value)
+
+    def _read_required(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        value = schema["required"]
+        if isinstance(value, bool):  # draft 3: it is said of the property, and read where that one is
+            return
+        if not is_texts(value) or not isinstance(value, list):
+            self.reject("required", at, "must be a list of texts")
+        made.add("required", list(dict.fromkeys(value)))
+
+    def _read_data(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        value = schema[name]
+        if name == "enum" and (not isinstance(value, list) or not value):
+            self.reject("enum", at, "must be a list of values")
+        for count, each in enumerate(all_values(value)):
+            if count > MAX_VALUES:
+                self.reject(name, at, f"may hold {MAX_VALUES} values")
+            if isinstance(each, int | float) and not isinstance(each, bool) and not is_exact(each):
+                self.reject(name, at, "may hold numbers up to 2^53 either way")
+        made.add(name, value)
+
+    def _read_pattern(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        pattern = self.compilable_pattern("pattern", self.text("pattern", schema["pattern"], at), at)
+        if pattern is None:
+            made.mark_inexact()
+        else:
+            made.add("pattern", pattern)
+
+    def _read_format(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        form = self.text("format", schema["format"], at)
+        if form in OWN:
+            made.add("pattern", f"^{OWN[form]}$")
+        elif form in COMPILED:
+            made.add("format", form)
+            most, said = COMPILED[form], as_count(schema.get("maxLength"))
+            if most is not None and (said is None or said > most):
+                made.add("maxLength", most)
+        else:
+            known = ", ".join(sorted([*OWN, *COMPILED]))
+            self._relaxations.add(
+                "format", at.place, f"the format {form[:64]!r} is not known; known are {known}"
+            )
+
+    def _read_unique(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        if not isinstance(schema["uniqueItems"], bool):
+            self.reject("uniqueItems", at, "must be true or false")
+        if schema["uniqueItems"]:
+            made.add("uniqueItems", True)
+
+    def _read_dependent(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        """Names that a property needs. Of `dependencies` those that are lists, or one text as in draft 3; the
+        schemas in it are another reader's."""
+        value = schema[name]
+        if not isinstance(value, dict):
+            self.reject(name, at, "must be an object of lists of names")
+        if name == "dependencies":
+            names = {key: each for key, each in value.items() if not isinstance(each, bool | dict)}
+            value = {key: [each] if isinstance(each, str) else each for key, each in names.items()}
+        if not all(map(is_texts, value.values())):
+            self.reject(name, at, "must be an object of lists of names")
+        if value:
+            made.add("dependentRequired", value)

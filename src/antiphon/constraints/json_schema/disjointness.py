@@ -1,0 +1,187 @@
+"""Whether no value satisfies two schemas at once: proved, or not known.
+
+A schema is looked at as a list of alternatives, each a list of keywords that all hold. What is not understood
+is left out, which makes an alternative accept more, so what is proved stays true.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
+
+from antiphon.constraints.json_schema.budget import Budget
+from antiphon.constraints.json_schema.drafts import Json
+from antiphon.constraints.json_schema.schemas import Schema
+from antiphon.constraints.json_schema.values import freeze
+
+MAX_DEPTH = 6
+"""Schemas in schemas that are looked at, references included."""
+
+MAX_ALTERNATIVES = 24
+"""Alternatives of one schema; where there are more, they are not looked at."""
+
+ALL_TYPES = frozenset("null boolean object array string integer fraction".split())
+"""The types of values; a number is an integer or has a fraction."""
+
+Alternative = tuple[Mapping[str, Json], ...]
+
+
+class Disjointness:
+    """Proofs about the schemas of one document."""
+
+    def __init__(self, definitions: Mapping[str, Schema], budget: Budget) -> None:
+        self._definitions = definitions
+        self._budget = budget
+        self._listed: dict[int, frozenset[object]] = {}
+        """Values that schemas list, by the identity of the list."""
+
+    def holds(self, one: Schema, other: Schema, depth: int = 0) -> bool:
+        """Whether it is proved that no value satisfies both."""
+        if depth > MAX_DEPTH or not self._budget.spend(1):
+            return False
+        others = self._alternatives(other, 0)
+        return all(self._apart(a, b, depth) for a in self._alternatives(one, 0) for b in others)
+
+    # --- alternatives
+
+    def _alternatives(self, schema: Schema, depth: int) -> list[Alternative]:
+        if isinstance(schema, bool):
+            return [()] if schema else []
+        if depth > MAX_DEPTH:
+            return [()]
+        groups = [self._alternatives(each, depth + 1) for each in self._conjuncts(schema)]
+        for name in ("anyOf", "oneOf"):
+            if isinstance(branches := schema.get(name), list) and len(branches) <= MAX_ALTERNATIVES:
+                found = [one for each in branches for one in self._alternatives(each, depth + 1)]
+                groups.append(found)
+        if not self._budget.spend(sum(map(len, groups)) + 1):
+            return [()]
+        many = islice(product(*groups), MAX_ALTERNATIVES + 1)
+        made = [(schema, *(part for parts in each for part in parts)) for each in many]
+        return made if len(made) <= MAX_ALTERNATIVES else [(schema,)]
+
+    def _conjuncts(self, schema: Mapping[str, Json]) -> Iterator[Schema]:
+        both = schema.get("allOf")
+        yield from both if isinstance(both, list) else ()
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            yield self._definitions.get(reference.removeprefix("#/$defs/"), True)
+
+    # --- proofs
+
+    def _apart(self, one: Alternative, other: Alternative, depth: int) -> bool:
+        both = (*one, *other)
+        if not self._budget.spend(len(both) + sum(len(required_of(each)) for each in both)):
+            return False
+        types = ALL_TYPES.intersection(*map(types_of, both))
+        if not types or self._are_values_apart(both, types):
+            return True
+        return all(self._are_apart_as(kind, one, other, depth) for kind in types)
+
+    def _are_apart_as(self, kind: str, one: Alternative, other: Alternative, depth: int) -> bool:
+        both = (*one, *other)
+        match kind:
+            case "object":
+                names = dict.fromkeys(name for each in both for name in required_of(each))
+                return any(self._are_properties_apart(name, one, other, depth) for name in names)
+            case "array":
+                return is_empty(both, "minItems", "maxItems")
+            case "string":
+                return is_empty(both, "minLength", "maxLength")
+            case "integer" | "fraction":
+                return are_bounds_apart(both)
+            case _:
+                return False
+
+    def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
+        """Whether the values that schemas list leave none, or none of a type that all allow."""
+        found: frozenset[object] | None = None
+        for schema in schemas:
+            if "const" in schema:
+                listed = frozenset([freeze(schema["const"])])
+            elif isinstance(values := schema.get("enum"), list):
+                listed = self._listed.get(id(values)) or frozenset(map(freeze, values))
+                self._listed[id(values)] = listed
+            else:
+                continue
+            found = listed if found is None else found & listed
+        return found is not None and not any(type_of(each) in types for each in found)
+
+    def _are_properties_apart(self, name: str, one: Alternative, other: Alternative, depth: int) -> bool:
+        """Whether no value of a property, which an object of both must have, fits both."""
+        first, second = property_of(one, name), property_of(other, name)
+        return self.holds(first, second, depth + 1)
+
+
+def types_of(schema: Mapping[str, Json]) -> frozenset[str]:
+    """The types that a schema's own keyword allows."""
+    named = schema.get("type")
+    if named is None:
+        return ALL_TYPES
+    types = {str(each) for each in (named if isinstance(named, list) else [named])}
+    return frozenset(types - {"number"} | ({"integer", "fraction"} if "number" in types else set()))
+
+
+def required_of(schema: Mapping[str, Json]) -> list[str]:
+    """The names that a schema's own keyword requires."""
+    names = schema.get("required")
+    return names if isinstance(names, list) else []
+
+
+def property_of(schemas: Alternative, name: str) -> Schema:
+    """What schemas that all hold say of a property, of what is understood here."""
+    found: list[Json] = []
+    for schema in schemas:
+        properties = schema.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            found.append(properties[name])
+        elif "patternProperties" not in schema and schema.get("additionalProperties") is False:
+            return False
+        for keyword in ("const", "enum"):
+            values = schema.get(keyword)
+            values = [values] if keyword == "const" else values
+            if keyword in schema and isinstance(values, list):
+                inner = [each[name] for each in values if isinstance(each, dict) and name in each]
+                found.append({"enum": inner} if inner else False)
+    return {"allOf": found}
+
+
+def type_of(frozen: object) -> str:
+    """The type of a value that was made a key."""
+    match frozen:
+        case (str(kind), _):
+            return kind
+        case str():
+            return "string"
+        case None:
+            return "null"
+        case int() | float():
+            return "integer" if frozen == frozen // 1 else "fraction"
+        case _:
+            return "null"
+
+
+def is_empty(schemas: Alternative, least: str, most: str) -> bool:
+    """Whether a count would have to be above its most."""
+    lows = [each[least] for each in schemas if isinstance(each.get(least), int)]
+    highs = [each[most] for each in schemas if isinstance(each.get(most), int)]
+    return bool(lows and highs) and max(map(_number, lows)) > min(map(_number, highs))
+
+
+def are_bounds_apart(schemas: Alternative) -> bool:
+    """Whether a number would have to be above its maximum."""
+    lows = [
+        _number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
+    ]
+    highs = [
+        _number(each[name]) for each in schemas for name in ("maximum", "exclusiveMaximum") if name in each
+    ]
+    if not lows or not highs:
+        return False
+    low, high = max(lows), min(highs)
+    strict = any(
+        each.get("exclusiveMinimum") == low or each.get("exclusiveMaximum") == high for each in schemas
+    )
+    return low > high or (low == high and strict)
+
+
+def _number(value: Json) -> float:
+    return value if isinstance(value, int | float) else 0.0

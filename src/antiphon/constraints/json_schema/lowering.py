@@ -1,0 +1,288 @@
+"""A schema that was read, written in the keywords that the compiler keeps, with what cannot be written noted.
+
+Each keyword that the compiler lacks becomes schemas that have to hold besides (`allOf`). Those with
+alternatives multiply when the compiler brings them together, so there are bounds on how many are written.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from antiphon.constraints.json_schema.budget import Budget
+from antiphon.constraints.json_schema.disjointness import Disjointness
+from antiphon.constraints.json_schema.drafts import Json
+from antiphon.constraints.json_schema.negation import CannotNegateError, any_of, as_schema, negate
+from antiphon.constraints.json_schema.objects import (
+    bound_properties,
+    close_unevaluated,
+    depend,
+    name_properties,
+)
+from antiphon.constraints.json_schema.patterns import write_patterns
+from antiphon.constraints.json_schema.relaxing import Place
+from antiphon.constraints.json_schema.schemas import HIDDEN, PLACE, ReadSchema, Schema
+from antiphon.errors import InvalidValue
+
+ONE = frozenset({"items", "additionalProperties"})
+MANY = frozenset({"anyOf", "allOf", "prefixItems"})
+NAMED = frozenset({"properties", "patternProperties"})
+
+TOGETHER = (
+    ("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
+    ("prefixItems", "items", "minItems", "maxItems"),
+)
+"""Keywords that mean something together. The compiler reads those as one that follow one another."""
+
+COMPANIONS = frozenset({"then", "else", "minContains", "maxContains"})
+"""Keywords that mean something only beside one that is written in another way."""
+
+UNKEPT = "it cannot be kept while generating"
+
+MAX_OPTIONAL = 240
+"""Properties of one object that may be left out: each may follow each, and the compiler counts four for one,
+up to 1,000."""
+
+MAX_BRANCHES = 256
+"""Alternatives of a oneOf that are looked at."""
+
+MAX_EXCLUDED = 5
+"""Alternatives of a oneOf that are each written without the others."""
+
+MAX_POSITIONS = 8
+"""Items of an array among which one is looked for."""
+
+MAX_PRODUCT = 64
+"""Alternatives that may be made of all that is written for one schema and holds at once."""
+
+MAX_WRITTEN = 16_384
+"""Schemas that one schema may become."""
+
+
+@dataclass
+class _Room:
+    """How many alternatives were made of what has to hold at once."""
+
+    product: int = 1
+
+    def take(self, times: int) -> bool:
+        """Whether there is room for so many of each."""
+        if times > 1 and self.product * times > MAX_PRODUCT:
+            return False
+        self.product *= times
+        return True
+
+
+def lower(read: ReadSchema, field_name: str) -> Schema:
+    """The schema with its definitions. Raises InvalidValue for one that becomes too large."""
+    return _Lowering(read, field_name).lower()
+
+
+class _Lowering:
+    """One schema on its way to the compiler."""
+
+    def __init__(self, read: ReadSchema, field_name: str) -> None:
+        self._definitions = read.definitions
+        self._read = read
+        self._field = field_name
+        self._budget = Budget()
+        self._disjointness = Disjointness(read.definitions, self._budget)
+        self._count = 0
+        self._waiting: list[str] = []
+        self._known: set[str] = set()
+        self._writers: dict[str, Callable[[Mapping[str, Json]], list[Schema] | None]] = {
+            "not": self._write_not,
+            "if": self._write_if,
+            "contains": _write_contains,
+            "uniqueItems": lambda schema: [] if schema.get("maxItems") in (0, 1) else None,
+            "dependentRequired": lambda schema: depend(_object(schema, "dependentRequired"), {}),
+            "dependentSchemas": lambda schema: depend({}, _object(schema, "dependentSchemas")),
+            "propertyNames": lambda schema: name_properties(schema, as_schema(schema["propertyNames"])),
+            "unevaluatedProperties": lambda schema: close_unevaluated(
+                schema, self._definitions, self._budget
+            ),
+            "unevaluatedItems": _write_unevaluated_items,
+        }
+        """What is written for a keyword: schemas that hold besides, or nothing where it cannot be kept."""
+
+    def lower(self) -> Schema:
+        """Writes the root, and then the definitions that it needs."""
+        root = self._schema(self._read.root, _Room())
+        definitions: dict[str, Json] = {}
+        while self._waiting:
+            name = self._waiting.pop()
+            definitions[name] = self._schema(self._definitions[name], _Room())
+        if isinstance(root, dict) and definitions:
+            root["$defs"] = definitions
+        return root
+
+    def _schema(self, schema: Json, room: _Room) -> Schema:
+        self._count += 1
+        if self._count > MAX_WRITTEN:
+            raise InvalidValue(f"{self._field} becomes too large; split it", param=self._field)
+        if not isinstance(schema, dict):
+            return schema is not False
+        kept, besides = self._rewrite(schema, room)
+        made: dict[str, Json] = {name: self._value(name, kept[name], room) for name in _in_order(kept)}
+        if besides:
+            held = made.get("allOf")
+            more = [self._schema(each, room) for each in besides]
+            made["allOf"] = [*(held if isinstance(held, list) else []), *more]
+        return made
+
+    def _value(self, name: str, value: Json, room: _Room) -> Json:
+        if name in ONE:
+            return self._schema(value, _Room())
+        if name in MANY and isinstance(value, list):
+            return [self._schema(each, room if name == "allOf" else _Room()) for each in value]
+        if name in NAMED and isinstance(value, dict):
+            return {key: self._schema(each, _Room()) for key, each in value.items()}
+        if name == "$ref" and isinstance(value, str) and value != "#":
+            definition = value.removeprefix("#/$defs/")
+            if definition not in self._known:
+                self._known.add(definition)
+                self._waiting.append(definition)
+        return value
+
+    def _rewrite(self, schema: Mapping[str, Json], room: _Room) -> tuple[dict[str, Json], list[Schema]]:
+        """The keywords that stay, and the schemas that hold besides."""
+        gone = HIDDEN | COMPANIONS | self._writers.keys() | {"oneOf"}
+        kept = {name: value for name, value in schema.items() if name not in gone}
+        place = schema.get(PLACE)
+        besides = self._write_one_of(schema) if "oneOf" in schema else []
+        for name, writer in self._writers.items():
+            written = writer(schema) if name in schema else []
+            if written is None or not room.take(_count_alternatives(written)):
+                self._relax(name, place)
+            else:
+                besides += written
+        if not write_patterns(kept):
+            self._relax("patternProperties", place, "a name may match two of its patterns")
+        more, lost = bound_properties(kept)
+        for name in lost:
+            self._relax(name, place)
+        self._require_few_optional(kept)
+        return kept, besides + more
+
+    def _relax(self, keyword: str, place: Json, reason: str = UNKEPT) -> None:
+        self._read.relaxations.add(keyword, _as_place(place), reason)
+
+    def _require_few_optional(self, schema: Mapping[str, Json]) -> None:
+        properties, required = schema.get("properties"), schema.get("required")
+        if not isinstance(properties, dict) or len(properties) <= MAX_OPTIONAL:
+            return
+        names = {*(required if isinstance(required, list) else [])}
+        if sum(name not in names and each is not False for name, each in properties.items()) > MAX_OPTIONAL:
+            raise InvalidValue(
+                f"properties of {self._field} may hold {MAX_OPTIONAL} that are not required",
+                param=self._field,
+            )
+
+    # --- keywords
+
+    def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
+        """Any of them, where no two can hold at once; or each without the others."""
+        value = schema["oneOf"]
+        branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
+        context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
+        if len(branches) <= MAX_BRANCHES and all(
+            self._disjointness.holds({"allOf": [context, one]}, other)
+            for at, one in enumerate(branches)
+            for other in branches[at + 1 :]
+        ):
+            return [any_of(branches)]
+        if len(branches) <= MAX_EXCLUDED:
+            try:
+                return [any_of(self._each_alone(branches))]
+            except CannotNegateError:
+                pass
+        self._relax("oneOf", schema.get(PLACE), "two of its schemas may hold at once; write anyOf")
+        return [any_of(branches)]
+
+    def _each_alone(self, branches: list[Schema]) -> list[Schema]:
+        refused = [negate(each, self._definitions, self._budget) for each in branches]
+        if _count_alternatives(refused) > MAX_PRODUCT:
+            raise CannotNegateError
+        return [
+            {"allOf": [branch, *(no for other, no in enumerate(refused) if other != at)]}
+            for at, branch in enumerate(branches)
+        ]
+
+    def _write_not(self, schema: Mapping[str, Json]) -> list[Schema] | None:
+        try:
+            return [negate(as_schema(schema["not"]), self._definitions, self._budget)]
+        except CannotNegateError:
+            return None
+
+    def _write_if(self, schema: Mapping[str, Json]) -> list[Schema] | None:
+        """The condition and what then holds, or what it refuses and what holds else."""
+        condition = as_schema(schema["if"])
+        then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
+        if isinstance(condition, bool):
+            return [then if condition else other]
+        if then is True and other is True:
+            return []
+        try:
+            refused = negate(condition, self._definitions, self._budget)
+        except CannotNegateError:
+            return None
+        without: Schema = refused if other is True else {"allOf": [refused, other]}
+        return [any_of([without, {"allOf": [condition, then]}])]
+
+
+def _object(schema: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    value = schema[name]
+    return value if isinstance(value, dict) else {}
+
+
+def _as_place(value: Json) -> Place:
+    """A place that was noted while reading."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        return _as_place(value[0]), value[1]
+    return None
+
+
+def _in_order(schema: Mapping[str, Json]) -> Iterator[str]:
+    """The names of keywords, those that mean something together in a row where the first of them is."""
+    written: set[str] = set()
+    for name in schema:
+        group = next((each for each in TOGETHER if name in each), (name,))
+        if group[0] not in written:
+            written.add(group[0])
+            yield from (each for each in group if each in schema)
+
+
+def _count_alternatives(schemas: list[Schema]) -> int:
+    """How many alternatives the compiler makes of schemas that all hold."""
+    many = 1
+    for each in schemas:
+        if isinstance(each, dict):
+            both, any_one = each.get("allOf"), each.get("anyOf")
+            many *= _count_alternatives(both) if isinstance(both, list) else 1
+            if isinstance(any_one, list):
+                many *= sum(_count_alternatives([one]) for one in any_one)
+    return many
+
+
+def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
+    """One of so few items that each can be tried."""
+    least, most, longest = schema.get("minContains", 1), schema.get("maxContains"), schema.get("maxItems")
+    if least == 0 and most is None:
+        return []
+    if least != 1 or most is not None or not isinstance(longest, int) or longest > MAX_POSITIONS:
+        return None
+    at_each: list[Schema] = [
+        {"type": "array", "prefixItems": [*([True] * at), schema["contains"]], "minItems": at + 1}
+        for at in range(longest)
+    ]
+    return [any_of([*at_each, {"type": ["null", "boolean", "object", "number", "string"]}])]
+
+
+def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
+    """The items after those of prefixItems, where nothing beside it looks at items too."""
+    if schema["unevaluatedItems"] is True or "items" in schema:
+        return []
+    if schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if", "not", "contains", "dependentSchemas"}:
+        return None
+    prefix = schema.get("prefixItems")
+    ahead: list[Json] = [True] * len(prefix) if isinstance(prefix, list) else []
+    made: dict[str, Json] = {"prefixItems": ahead} if ahead else {}
+    return [made | {"items": schema["unevaluatedItems"]}]

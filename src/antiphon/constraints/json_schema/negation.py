@@ -1,0 +1,219 @@
+"""What a schema refuses, as a schema: exact, or not at all.
+
+Each keyword is turned around by itself, and what a schema refuses is what any of its keywords does. Regular
+expressions, items and additional properties cannot be turned around in the keywords that the compiler has.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from antiphon.constraints.json_schema.budget import Budget
+from antiphon.constraints.json_schema.drafts import Json
+from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Schema
+from antiphon.constraints.json_schema.values import is_number
+
+MAX_DEPTH = 12
+"""Schemas in schemas, references included."""
+
+MAX_PARTS = 200
+"""Schemas that one negation may be made of."""
+
+MAX_NUMBERS = 8
+"""Numbers that may be left out of all numbers."""
+
+MAX_TEXT = 1024
+"""Characters of all texts that may be left out of all texts."""
+
+SINGLE_TYPES = ("null", "boolean", "object", "array", "number", "string")
+
+
+class CannotNegateError(Exception):
+    """What this schema refuses has no schema."""
+
+
+def negate(schema: Schema, definitions: Mapping[str, Schema], budget: Budget) -> Schema:
+    """A schema that accepts exactly what this one refuses. Raises CannotNegateError."""
+    return _Negation(definitions, budget).negate(schema, 0)
+
+
+class _Negation:
+    """One negation and what it has cost so far."""
+
+    def __init__(self, definitions: Mapping[str, Schema], budget: Budget) -> None:
+        self._definitions = definitions
+        self._budget = budget
+        self._parts = 0
+        self._handlers: dict[str, Callable[[Json, int], list[Schema]]] = {
+            "type": self._type,
+            "const": lambda value, _: [refuse_values([value])],
+            "enum": lambda value, _: [refuse_values(value if isinstance(value, list) else [])],
+            "required": self._required,
+            "properties": self._properties,
+            "additionalProperties": self._only_true,
+            "items": self._only_true,
+            "anyOf": self._any_of,
+            "allOf": self._all_of,
+            "not": lambda value, _: [as_schema(value)],
+            "$ref": self._reference,
+            "minLength": lambda value, _: below("string", "maxLength", value),
+            "maxLength": lambda value, _: above("string", "minLength", value),
+            "minItems": lambda value, _: below("array", "maxItems", value),
+            "maxItems": lambda value, _: above("array", "minItems", value),
+            "minProperties": lambda value, _: below("object", "maxProperties", value),
+            "maxProperties": lambda value, _: above("object", "minProperties", value),
+            "minimum": lambda value, _: [{"type": "number", "exclusiveMaximum": value}],
+            "maximum": lambda value, _: [{"type": "number", "exclusiveMinimum": value}],
+            "exclusiveMinimum": lambda value, _: [{"type": "number", "maximum": value}],
+            "exclusiveMaximum": lambda value, _: [{"type": "number", "minimum": value}],
+        }
+
+    def negate(self, schema: Schema, depth: int) -> Schema:
+        self._parts += 1
+        if isinstance(schema, bool):
+            return not schema
+        size = sum(len(each) if isinstance(each, list | dict) else 1 for each in schema.values())
+        if INEXACT in schema or depth > MAX_DEPTH or self._parts > MAX_PARTS or not self._budget.spend(size):
+            raise CannotNegateError
+        parts: list[Schema] = []
+        for name, value in schema.items():
+            if name in HIDDEN:
+                continue
+            if name not in self._handlers:
+                raise CannotNegateError
+            parts += self._handlers[name](value, depth + 1)
+        kept = [part for part in parts if part is not False]
+        if True in kept:
+            return True
+        return any_of(kept)
+
+    def _type(self, value: Json, depth: int) -> list[Schema]:
+        types = set(value if isinstance(value, list) else [value])
+        if "integer" in types and "number" not in types:
+            raise CannotNegateError
+        others = [each for each in SINGLE_TYPES if each not in types]
+        return [{"type": others}] if others else []
+
+    def _required(self, value: Json, depth: int) -> list[Schema]:
+        names = value if isinstance(value, list) else []
+        return [{"type": "object", "properties": {name: False}} for name in names]
+
+    def _properties(self, value: Json, depth: int) -> list[Schema]:
+        if not isinstance(value, dict):
+            raise CannotNegateError
+        negated = {name: self.negate(as_schema(each), depth) for name, each in value.items()}
+        return [
+            {"type": "object", "properties": {name: each}, "required": [name]}
+            for name, each in negated.items()
+            if each is not False
+        ]
+
+    def _only_true(self, value: Json, depth: int) -> list[Schema]:
+        if value is True or (isinstance(value, dict) and value.keys() <= HIDDEN and INEXACT not in value):
+            return []
+        raise CannotNegateError
+
+    def _any_of(self, value: Json, depth: int) -> list[Schema]:
+        return [{"allOf": [self.negate(as_schema(each), depth) for each in _list(value)]}]
+
+    def _all_of(self, value: Json, depth: int) -> list[Schema]:
+        return [self.negate(as_schema(each), depth) for each in _list(value)]
+
+    def _reference(self, value: Json, depth: int) -> list[Schema]:
+        name = value.removeprefix("#/$defs/") if isinstance(value, str) else ""
+        if name not in self._definitions:
+            raise CannotNegateError
+        return [self.negate(self._definitions[name], depth)]
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def as_schema(value: Json) -> Schema:
+    """A value that was read as a schema."""
+    return value if isinstance(value, bool | dict) else True
+
+
+def any_of(parts: Sequence[Schema]) -> Schema:
+    """A schema that accepts what any part does."""
+    if not parts:
+        return False
+    return parts[0] if len(parts) == 1 else {"anyOf": list(parts)}
+
+
+def below(kind: str, name: str, value: Json) -> list[Schema]:
+    """Values of a type that have fewer than so many."""
+    return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
+
+
+def above(kind: str, name: str, value: Json) -> list[Schema]:
+    """Values of a type that have more than so many."""
+    return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
+
+
+# --- values
+
+
+def refuse_values(values: list[Json]) -> Schema:
+    """A schema of every value but these. Raises CannotNegateError for lists and objects."""
+    texts = [each for each in values if isinstance(each, str)]
+    numbers = sorted({float(each) for each in values if is_number(each) and isinstance(each, int | float)})
+    flags = [each for each in values if isinstance(each, bool)]
+    if any(isinstance(each, list | dict) for each in values) or len(numbers) > MAX_NUMBERS:
+        raise CannotNegateError
+    others = ["object", "array"]
+    parts: list[Schema] = []
+    if None not in values:
+        others.append("null")
+    if not flags:
+        others.append("boolean")
+    elif len(set(flags)) == 1:
+        parts.append({"const": not flags[0]})
+    if texts:
+        parts.append({"type": "string", "pattern": pattern_of_others(texts)})
+    else:
+        others.append("string")
+    parts += _between(numbers) if numbers else []
+    if not numbers:
+        others.append("number")
+    return any_of([{"type": others}, *parts])
+
+
+def _between(numbers: list[float]) -> list[Schema]:
+    """The numbers between these."""
+    exact = [int(each) if each == each // 1 else each for each in numbers]
+    made: list[Schema] = []
+    for low, high in zip([None, *exact], [*exact, None], strict=True):
+        bounds: dict[str, Json] = {"exclusiveMinimum": low, "exclusiveMaximum": high}
+        made.append({"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None})
+    return made
+
+
+def pattern_of_others(texts: list[str]) -> str:
+    """A regular expression of every text but these."""
+    if sum(map(len, texts)) > MAX_TEXT:
+        raise CannotNegateError
+    return f"^(?:{_others(sorted(set(texts)), 0)})$"
+
+
+def _others(texts: list[str], at: int) -> str:
+    """What may follow the characters before `at`, which all these texts begin with, and be none of them. The
+    texts are few and short, and each level takes one character of them."""
+    if at > MAX_TEXT // 8:
+        raise CannotNegateError
+    ends = texts[0][at:] == ""
+    following: dict[str, list[str]] = {}
+    for text in texts[1:] if ends else texts:
+        following.setdefault(text[at], []).append(text)
+    branches = [f"{_literal(char)}(?:{_others(group, at + 1)})" for char, group in following.items()]
+    branches.append(f"[^{''.join(map(_literal, following))}][\\s\\S]*" if following else "[\\s\\S]+")
+    return "|".join(branches) + ("" if ends else "|")
+
+
+def _literal(char: str) -> str:
+    """A character in a regular expression, in a class or not."""
+    if char.isalnum() or ord(char) > 127:
+        return char
+    if not char.isprintable():
+        return f"\\x{ord(char):02x}"
+    return char if char in "<> _" else re.sub(r"([^\w\s])", r"\\\1", char)

@@ -1,0 +1,172 @@
+"""Keywords about objects that the compiler lacks, or keeps in some schemas only, written in those that it
+keeps."""
+
+from collections.abc import Mapping
+
+from antiphon.constraints.json_schema.budget import Budget
+from antiphon.constraints.json_schema.drafts import Json
+from antiphon.constraints.json_schema.negation import as_schema
+from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Schema
+
+MAX_COUNTED = 16
+"""Properties that may be left out of an object that must have at least one."""
+
+MAX_NAMES = 64
+"""Names that properties may be held to."""
+
+MAX_DEPTH = 12
+"""References that are followed to find which properties are evaluated."""
+
+IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
+"""Keywords that may evaluate properties in one object and not in another."""
+
+# --- counts
+
+
+def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
+    """Schemas that hold besides in place of counts that the compiler does not keep, and the keywords for
+    which there are none. Changes the schema."""
+    required, properties = schema.get("required"), schema.get("properties")
+    names = {*(required if isinstance(required, list) else [])}
+    optional = [
+        name
+        for name, each in (properties.items() if isinstance(properties, dict) else ())
+        if name not in names and each is not False
+    ]
+    besides: list[Schema] = []
+    lost: list[str] = []
+    if not _keep_most(schema, len(names), len(optional)):
+        lost.append("maxProperties")
+        del schema["maxProperties"]
+    least = schema.get("minProperties", 0)
+    if isinstance(least, int) and least <= len(names):
+        schema.pop("minProperties", None)
+    elif least != 1:
+        lost.append("minProperties")
+        del schema["minProperties"]
+    elif optional and "maxProperties" not in schema and len(optional) <= MAX_COUNTED:
+        del schema["minProperties"]
+        besides.append(_at_least_one(optional, schema))
+    elif optional and not _is_closed(schema):
+        lost.append("minProperties")
+        del schema["minProperties"]
+    return besides, lost
+
+
+def _keep_most(schema: dict[str, Json], required: int, optional: int) -> bool:
+    """Whether the compiler keeps the most properties, or they are no bound. Changes the schema."""
+    most = schema.get("maxProperties")
+    if not isinstance(most, int) or (not optional and required <= most):
+        return True
+    if _is_closed(schema) and required + optional <= most:
+        del schema["maxProperties"]
+        return True
+    return _is_closed(schema) and most - required == 1
+
+
+def _is_closed(schema: Mapping[str, Json]) -> bool:
+    return schema.get("additionalProperties") is False and "patternProperties" not in schema
+
+
+def _at_least_one(optional: list[str], schema: Mapping[str, Json]) -> Schema:
+    """One of some properties, or else an additional one: each alternative lacks the names of those before
+    it."""
+    made: list[Schema] = []
+    for at, name in enumerate(optional):
+        absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
+        made.append({"properties": absent, "required": [name]} if absent else {"required": [name]})
+    if not _is_closed(schema):
+        made.append({"properties": dict.fromkeys(optional, False), "minProperties": 1})
+    return {"anyOf": made}
+
+
+# --- names
+
+
+def name_properties(schema: Mapping[str, Json], names: Schema) -> list[Schema] | None:
+    """Schemas in place of `propertyNames`; None where there are none."""
+    if isinstance(names, bool):
+        return [] if names else [{"maxProperties": 0}]
+    keywords = {name: value for name, value in names.items() if name not in HIDDEN}
+    if keywords.get("type") == "string":
+        del keywords["type"]
+    if INEXACT in names or len(keywords) > 1 or "patternProperties" in schema:
+        return None if keywords else []
+    if not keywords:
+        return []
+    ((name, value),) = keywords.items()
+    listed = [value] if name == "const" else value
+    if name in ("const", "enum") and isinstance(listed, list) and len(listed) <= MAX_NAMES:
+        known = {each: True for each in listed if isinstance(each, str)}
+        return [{"properties": known, "additionalProperties": False}]
+    pattern = value if name == "pattern" else _pattern_of_length(name, value)
+    return [{"patternProperties": {pattern: True}, "additionalProperties": False}] if pattern else None
+
+
+def _pattern_of_length(name: str, value: Json) -> str | None:
+    counts = {"minLength": f"{{{value},}}", "maxLength": f"{{0,{value}}}"}
+    return f"^[\\s\\S]{counts[name]}$" if name in counts else None
+
+
+def depend(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
+    """Schemas in place of `dependentRequired` and `dependentSchemas`: a property is absent, or what it needs
+    holds."""
+    made: list[Schema] = []
+    for name, names in required.items():
+        if names and isinstance(names, list):
+            made.append({"anyOf": [{"properties": {name: False}}, {"required": [name, *names]}]})
+    for name, each in schemas.items():
+        holds = {"allOf": [{"required": [name]}, each]}
+        made.append({"anyOf": [{"properties": {name: False}}, holds]})
+    return made
+
+
+# --- unevaluated
+
+
+def find_evaluated(
+    schema: Schema, definitions: Mapping[str, Schema], budget: Budget, depth: int = 0
+) -> tuple[dict[str, Json], dict[str, Json]] | None:
+    """The names and patterns of properties that a schema evaluates in every object; None where that differs
+    from object to object, or is all of them."""
+    if isinstance(schema, bool):
+        return {}, {}
+    if depth > MAX_DEPTH or schema.keys() & (IN_PLACE | {"additionalProperties", "unevaluatedProperties"}):
+        return None
+    names: dict[str, Json] = {}
+    patterns: dict[str, Json] = {}
+    for keyword, found in (("properties", names), ("patternProperties", patterns)):
+        value = schema.get(keyword)
+        found.update(dict.fromkeys(value if isinstance(value, dict) else (), True))
+    if not budget.spend(len(names) + len(patterns) + 1):
+        return None
+    both = schema.get("allOf")
+    inner = [as_schema(each) for each in both] if isinstance(both, list) else []
+    if isinstance(reference := schema.get("$ref"), str):
+        inner.append(definitions.get(reference.removeprefix("#/$defs/"), {"additionalProperties": True}))
+    for each in inner:
+        evaluated = find_evaluated(each, definitions, budget, depth + 1)
+        if evaluated is None:
+            return None
+        names |= evaluated[0]
+        patterns |= evaluated[1]
+    return names, patterns
+
+
+def close_unevaluated(
+    schema: Mapping[str, Json], definitions: Mapping[str, Schema], budget: Budget
+) -> list[Schema] | None:
+    """Schemas in place of `unevaluatedProperties`; None where which are evaluated differs from object to
+    object."""
+    value = schema["unevaluatedProperties"]
+    if value is True or "additionalProperties" in schema:
+        return []
+    own = {name: each for name, each in schema.items() if name != "unevaluatedProperties"}
+    evaluated = find_evaluated(own, definitions, budget)
+    if evaluated is None:
+        return None
+    names, patterns = evaluated
+    made: dict[str, Json] = {"properties": names, "additionalProperties": value}
+    if patterns:
+        made["patternProperties"] = patterns
+    return [made]

@@ -1,0 +1,164 @@
+"""What references in a schema mean: identifiers, anchors and pointers inside one document.
+
+References of the document to another one are nobody's to fetch, and are not found here.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urldefrag, urljoin
+
+from antiphon.constraints.json_schema.drafts import Draft, Json, ignores_siblings
+
+ONE = frozenset(
+    "items additionalItems additionalProperties contains not if then else propertyNames unevaluatedItems "
+    "unevaluatedProperties contentSchema extends".split()
+)
+MANY = frozenset("allOf anyOf oneOf prefixItems items extends type disallow".split())
+NAMED = frozenset("properties patternProperties $defs definitions dependentSchemas dependencies".split())
+"""Keywords that hold a schema, a list of them, and schemas by name, in any draft."""
+
+MAX_NESTING = 256
+"""Levels below which no identifier is looked for."""
+
+MAX_IDENTIFIER = 2048
+"""Characters of an identifier. A longer one is nobody's target."""
+
+INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resource:
+    """A schema with an identifier of its own, or the document."""
+
+    base: str
+    """Its identifier, without a fragment."""
+    schema: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a reference points to."""
+
+    schema: Json
+    resource: Resource
+
+
+class Document:
+    """A schema, and where its identifiers and anchors are. Schemas are told apart by identity, so nothing
+    here grows with the length of pointers."""
+
+    def __init__(self, root: Json, draft: Draft | None) -> None:
+        self._draft = draft
+        self._identifier = "id" if draft is not None and draft <= Draft.DRAFT_4 else "$id"
+        self.root = Resource(self._own_identifier(root, "", at_root=True) or "", root)
+        self._resources = {self.root.base: self.root}
+        self._inner: dict[int, Resource] = {}
+        """Resources in the document, by the identity of their schemas."""
+        self._anchors: dict[tuple[str, str], Target] = {}
+        """By resource and name."""
+        self._dynamic: Counter[str] = Counter()
+        """How many dynamic anchors have a name."""
+        self._find_identifiers()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the document is one resource."""
+        return not self._inner
+
+    def resource_of(self, schema: Json, around: Resource) -> Resource:
+        """The resource that a schema belongs to; `around` is that of the schema it is in."""
+        return self._inner.get(id(schema), around)
+
+    def find(self, reference: str, resource: Resource) -> Target | None:
+        """What a reference in a resource points to; None where the document does not hold it."""
+        if reference.startswith("#"):
+            uri, fragment = resource.base, reference[1:]
+        else:
+            try:
+                uri, fragment = urldefrag(urljoin(resource.base, reference))
+            except ValueError:
+                return None
+        found = resource if uri == resource.base else self._resources.get(uri)
+        if found is None:
+            return None
+        fragment = unquote(fragment)
+        if fragment and not fragment.startswith("/"):
+            return self._anchors.get((found.base, fragment))
+        return self._follow(found, fragment)
+
+    def find_dynamic(self, reference: str, resource: Resource) -> Target | None:
+        """What a dynamic reference points to, where no other anchor of its name could take its place."""
+        if self._dynamic[reference.partition("#")[2]] > 1:
+            return None
+        return self.find(reference, resource)
+
+    def _follow(self, resource: Resource, pointer: str) -> Target | None:
+        """The value at a pointer in a resource."""
+        value = resource.schema
+        for step in pointer.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and INDEX.fullmatch(name) and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                return None
+            resource = self._inner.get(id(value), resource)
+        return Target(value, resource)
+
+    # --- identifiers
+
+    def _find_identifiers(self) -> None:
+        waiting: list[tuple[Json, Resource, int]] = [(self.root.schema, self.root, 0)]
+        while waiting:
+            schema, around, depth = waiting.pop()
+            if not isinstance(schema, dict):
+                continue
+            resource = around
+            if depth and (identifier := self._own_identifier(schema, around.base)):
+                resource = self._inner[id(schema)] = Resource(identifier, schema)
+                self._resources.setdefault(identifier, resource)
+            self._add_anchors(schema, resource)
+            if depth < MAX_NESTING:
+                waiting += [(inner, resource, depth + 1) for inner in _inner_schemas(schema)]
+
+    def _own_identifier(self, schema: Json, base: str, at_root: bool = False) -> str | None:
+        """The identifier that a schema gives itself, without a fragment."""
+        if not isinstance(schema, dict):
+            return None
+        value = schema.get(self._identifier)
+        if value is None and at_root and self._draft is None:
+            value = schema.get("id")
+        if not isinstance(value, str) or value.startswith("#"):
+            return None
+        if "$ref" in schema and ignores_siblings(self._draft) and not at_root:
+            return None
+        try:
+            found = urldefrag(urljoin(base, value[: MAX_IDENTIFIER + 1])).url
+        except ValueError:
+            return None
+        return found if len(found) <= MAX_IDENTIFIER else f"long:{id(schema)}"
+
+    def _add_anchors(self, schema: Mapping[str, Json], resource: Resource) -> None:
+        here = Target(schema, resource)
+        identifier = schema.get(self._identifier)
+        if isinstance(identifier, str) and "#" in identifier and ignores_siblings(self._draft):
+            self._anchors.setdefault((resource.base, identifier.partition("#")[2]), here)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            name = schema.get(keyword)
+            if isinstance(name, str) and not ignores_siblings(self._draft):
+                self._anchors.setdefault((resource.base, name), here)
+                self._dynamic[name] += keyword == "$dynamicAnchor"
+
+
+def _inner_schemas(schema: Mapping[str, Json]) -> Iterator[Json]:
+    """The values right inside a schema that may be schemas."""
+    for name, value in schema.items():
+        if name in ONE and isinstance(value, dict):
+            yield value
+        elif name in MANY and isinstance(value, list):
+            yield from value
+        elif name in NAMED and isinstance(value, dict):
+            yield from value.values()

@@ -1,0 +1,204 @@
+"""A request that the renderer made ready: its prompts are token ids that fit, and its size is known.
+
+Streaming it runs one sequence for each choice, and gives what they make as one stream of events. How tokens
+become text is in `voice` and `scored`, how the prompt is echoed in `recital`, which candidates are the best
+in `candidates`, how several streams become one in `streams`.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from antiphon.domain.context import Clock, Context
+from antiphon.domain.events import Event, Started
+from antiphon.domain.request import GenerationRequest
+from antiphon.domain.usage import Usage
+from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
+from antiphon.errors import EngineDied, EngineUnavailable
+from antiphon.rendering import prompts
+from antiphon.rendering.candidates import best
+from antiphon.rendering.facts import Facts
+from antiphon.rendering.recital import repeated, silence
+from antiphon.rendering.scored import ScoredVoice, Scoring
+from antiphon.rendering.streams import merged, timely
+from antiphon.rendering.toolcalls.calling import Listener
+from antiphon.rendering.voice import Voice, manner_of
+
+RETRY_AFTER = 1.0
+"""Seconds that callers are told to wait when the engine restarted under a prepared request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyRequest:
+    """A request with all that was made of it."""
+
+    original: GenerationRequest
+    """As it was asked."""
+    request: GenerationRequest
+    """With the constraint that its tools make."""
+    facts: Facts
+    fitted: Sequence[prompts.Fitted]
+    one: TokenRequest
+    """What the sequences of all choices have in common."""
+
+
+class RenderedRequest:
+    """`PreparedRequest` of the renderer. It holds for one process of the engine."""
+
+    def __init__(self, engine: TokenEngine, ready: ReadyRequest, is_current: Callable[[], bool]) -> None:
+        """`is_current`: whether the engine is still the process that the request was prepared for."""
+        self._engine = engine
+        self._ready = ready
+        self._is_current = is_current
+        self.size = size_of(ready.request, ready.fitted)
+
+    def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """The events of all choices. Raises EngineUnavailable where the engine restarted since."""
+        return aclosing(self._events(context))
+
+    async def _events(self, context: Context) -> AsyncGenerator[Event, None]:
+        if not self._is_current():
+            raise EngineUnavailable(
+                "the engine restarted before this request began; try again", retry_after=RETRY_AFTER
+            )
+        request, fitted = self._ready.request, self._ready.fitted
+        listener = Listener(self._ready.original, request, self._ready.facts, context.clock)
+        cast = casting(request, listener.facts, fitted)
+        asked = asked_of(request, self._ready.one, fitted, context.clock)
+        spoken = [
+            told(listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0])
+            for voice, each in zip(cast.voices, asked, strict=True)
+        ]
+        ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
+        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
+        started = False
+        async with truthful(cast.voices), aclosing(cast.chosen(timely(merged(spoken), context))) as events:
+            async for event in events:
+                if not isinstance(event, Started):
+                    yield event
+                elif not started:
+                    started = True
+                    yield tally.started()
+        yield tally.usage()
+
+    def _speech(
+        self, voice: Voice, prompt: prompts.Fitted, asked: TokenRequest
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one choice."""
+        sheet = prompt.sheet if asked.prompt_logprobs is not None else None
+        works = sheet is not None or asked.max_tokens > 0
+        sequence = self._engine.generate(asked) if works else silence(len(prompt.tokens))
+        if sheet is not None:
+            sequence = sheet.overheard(sequence)
+        if prompt.recital is not None:
+            events = prompt.recital.speak(voice, sequence)
+        else:
+            events = voice.speak(sequence)
+        return events if sheet is None else sheet.told(events)
+
+
+def asked_of(
+    request: GenerationRequest, one: TokenRequest, fitted: Sequence[prompts.Fitted], clock: Clock
+) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
+    """The sequences of all choices; those of one prompt are siblings."""
+    candidates = request.output.best_of or request.output.choices
+    for prompt in fitted:
+        # The caller may have chosen the request's id, so it cannot name the group.
+        group = clock.unique() if candidates > 1 else None
+        segments = (TokenSegment(prompt.tokens),)
+        scored = prompt.sheet.width if prompt.sheet is not None else None
+        for choice in range(candidates):
+            yield (
+                prompt,
+                replace(
+                    one,
+                    segments=segments,
+                    max_tokens=prompt.max_tokens,
+                    constraint=prompt.constraint,
+                    group=group,
+                    choice=choice,
+                    prompt_logprobs=scored if choice == 0 else None,
+                ),
+            )
+
+
+def size_of(request: GenerationRequest, fitted: Sequence[prompts.Fitted]) -> RequestSize:
+    """Tokens of all prompts, each counted once, and the most that all candidates together may make."""
+    candidates = request.output.best_of or request.output.choices
+    most = sum(prompt.max_tokens for prompt in fitted) * candidates
+    return RequestSize(sum(len(prompt.tokens) for prompt in fitted), most)
+
+
+@asynccontextmanager
+async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
+    """Makes one of the engine's end: when any choice was in the batch, the request was, and is not tried
+    again."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        if any(voice.cached is not None for voice in voices):
+            raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
+        raise
+
+
+def told(
+    events: AsyncGenerator[Event, None], choice: int, prompt: prompts.Fitted
+) -> AsyncGenerator[Event, None]:
+    """The events of one choice, with what of a conversation is repeated before them: it was said already, so
+    it is not read for calls or reasoning."""
+    return repeated(choice, prompt.repeated, events) if prompt.repeated else events
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who speaks in one request, and which of them are heard."""
+
+    voices: Sequence[Voice]
+    """Of the candidates, those of the first prompt first."""
+    chosen: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
+    """From the events of all candidates to those of the choices."""
+
+
+def casting(request: GenerationRequest, facts: Facts, fitted: Sequence[prompts.Fitted]) -> Cast:
+    """A voice for each candidate; plain ones where nothing is told of tokens."""
+    output, manner = request.output, manner_of(request, facts)
+    if output.logprobs is None and output.best_of is None and not output.token_ids:
+        plain = [Voice(index, manner) for index in range(len(fitted) * output.choices)]
+        return Cast(plain, lambda events: events)
+    candidates = output.best_of or output.choices
+    scored: list[ScoredVoice] = []
+    for prompt in fitted:
+        offset = len(prompt.recital.layout.text) if prompt.recital is not None else 0
+        told, wanted = output.logprobs is not None, output.logprob_token_ids
+        scoring = Scoring(told, offset, output.token_ids, wanted)
+        scored += [ScoredVoice(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
+    if output.best_of is None:
+        return Cast(scored, lambda events: events)
+    return Cast(scored, lambda events: best(events, scored, len(fitted), output.choices))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The counts of one request."""
+
+    prompts: tuple[int, ...]
+    """Tokens of each prompt."""
+    voices: Sequence[Voice]
+    """Of the choices, those of the first prompt first."""
+    ids: tuple[tuple[int, ...], ...] = ()
+    """Of each prompt, when they are told."""
+
+    def started(self) -> Started:
+        waits = [voice.queued for voice in self.voices if voice.queued is not None]
+        return Started(sum(self.prompts), self._cached(), self.ids, min(waits, default=None))
+
+    def usage(self) -> Usage:
+        made = sum(voice.completion_tokens for voice in self.voices)
+        thought = sum(voice.thoughts.tokens for voice in self.voices if voice.thoughts is not None)
+        return Usage(sum(self.prompts), made, self._cached(), thought)
+
+    def _cached(self) -> int:
+        """A prompt counts once, so its tokens are cached if none of its choices had to compute them."""
+        each = len(self.voices) // len(self.prompts)
+        groups = (self.voices[begin : begin + each] for begin in range(0, len(self.voices), each))
+        return sum(min(voice.cached or 0 for voice in group) for group in groups)

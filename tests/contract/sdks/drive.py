@@ -1,0 +1,47 @@
+"""Runs scenarios with clients, unchanged, in an environment of theirs, and prints what they give back.
+
+Standard input: {"base_url", "model", "runs": [[client, scenario], ...], "code": {client: text}}. A client is
+a module here, a scenario a function of it; `print_code` runs the client's code and gives what it prints. The
+last line of standard output: a list with the `result` or the `error` of each run.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import sys
+import traceback
+from typing import Any
+
+from tests.contract.sdks.scenario import Endpoint
+
+
+def main() -> None:
+    """Reads what to run, and runs it. Clients are imported when their first run comes."""
+    told = json.load(sys.stdin)
+    endpoint = Endpoint(told["base_url"], told["model"])
+    results = [run(endpoint, client, scenario, told["code"]) for client, scenario in told["runs"]]
+    sys.stdout.write("\n" + json.dumps(results))
+
+
+def run(endpoint: Endpoint, client: str, scenario: str, code: dict[str, str]) -> dict[str, Any]:
+    """What one scenario gives, or the end of the traceback of an error that it did not expect."""
+    try:
+        if scenario == "print_code":
+            return {"result": print_code(code[client])}
+        module = importlib.import_module(f"tests.contract.sdks.{client}_client")
+        return {"result": getattr(module, scenario)(endpoint)}
+    except Exception:  # noqa: BLE001 - the test of this scenario shows it, and the others go on
+        return {"error": traceback.format_exc(limit=-8, chain=False)}
+
+
+def print_code(code: str) -> str:
+    """What a page's code prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "page", "exec"), {"__name__": "page"})
+    return printed.getvalue()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Keywords of schemas that are not kept are named in a header, by every dialect, streamed and buffered."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.contract.conftest import Target
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = {"model": "cantor", "messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 4}
+PROMPT = {"model": "cantor", "prompt": "Who are you?", "max_tokens": 4}
+SCHEMA = {
+    "$schema": "http://json-schema.org/draft-04/schema#",
+    "type": "object",
+    "properties": {"a": {"type": "array", "uniqueItems": True}, "b": {"type": "string", "nullable": True}},
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+FIELD = "response_format.json_schema.schema"
+FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {"x": {"format": "odd"}}}}
+
+
+def ask(cantor: Target, path: str, body: dict[str, Any]) -> httpx2.Response:
+    url = f"{cantor.url}{path}"
+    return httpx2.post(url, json=body, timeout=60)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, HELLO),
+        (TEXT, PROMPT),
+        ("/fireworks/inference/v1/chat/completions", HELLO),
+        ("/fireworks/inference/v1/completions", PROMPT),
+        ("/empower/api/v1/chat/completions", HELLO),
+    ],
+)
+def test_keywords_of_a_response_format_are_named(
+    cantor: Target, path: str, body: dict[str, Any], stream: bool
+):
+    reply = ask(cantor, path, body | {"response_format": FORMAT, "stream": stream})
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["x-antiphon-relaxed"] == f"{FIELD}: nullable, {FIELD}: uniqueItems"
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, "response_format.schema"),
+        ({"guided_json": SCHEMA}, "guided_json"),
+        ({"structured_outputs": {"json": SCHEMA}}, "structured_outputs.json"),
+    ],
+)
+def test_keywords_are_named_after_the_field_of_their_schema(
+    cantor: Target, asked: dict[str, Any], field: str
+):
+    reply = ask(cantor, CHAT, HELLO | asked)
+    assert reply.headers["x-antiphon-relaxed"] == f"{field}: nullable, {field}: uniqueItems"
+
+
+def test_formats_and_tools_are_named_together(cantor: Target):
+    tools = {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "none"}
+    reply = ask(cantor, CHAT, HELLO | tools | {"response_format": FORMAT})
+    names = (f"{FIELD}: nullable", f"{FIELD}: uniqueItems", "tools[0].function.parameters: format")
+    assert reply.headers["x-antiphon-relaxed"] == ", ".join(names)
+
+
+def test_a_reference_out_of_the_schema_is_refused_by_name(cantor: Target):
+    schema = {"type": "object", "properties": {"a": {"$ref": "https://example.com/other"}}}
+    reply = ask(cantor, CHAT, HELLO | {"guided_json": schema})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "guided_json")
+    assert "$ref at #/properties/a" in reply.json()["error"]["message"]

@@ -1,0 +1,46 @@
+"""Strict schemas, by their own word or by the setting: an engine refuses by name what it cannot keep."""
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.constraints.checking import checked
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.errors import UnsupportedParameter
+from tests.constraints.support import vocabulary
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+def body(**more: Any) -> bytes:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, **more}}
+    return json.dumps(HELLO | {"response_format": form}).encode()
+
+
+@pytest.mark.parametrize("dialect", [OpenAI, Fireworks, Empower])
+def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(dialect: Any):
+    def chat(made: Any) -> Any:
+        return next(each for each in made.operations if each.path.endswith("chat/completions"))
+
+    loose = chat(dialect()).decode(body())
+    assert loose.relaxed == ("response_format.json_schema.schema: uniqueItems",)
+    assert loose.request.output.constraint is not None
+    checked(loose.request.output.constraint, vocabulary())
+    for strict in (
+        chat(dialect()).decode(body(strict=True)),
+        chat(dialect(strict_schemas=True)).decode(body()),
+    ):
+        assert strict.relaxed == () and strict.request.output.constraint is not None
+        with pytest.raises(UnsupportedParameter, match="uniqueItems at #/properties/a of response_format"):
+            checked(strict.request.output.constraint, vocabulary())
+
+
+def test_the_setting_makes_tools_strict_too():
+    tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+    sent = json.dumps(HELLO | {"tools": [tool]}).encode()
+    (only,) = OpenAI(strict_schemas=True).operations[0].decode(sent).request.prompts[0].tools.tools  # type: ignore[union-attr]
+    assert only.strict and only.kept in (None, SCHEMA)

@@ -1,0 +1,164 @@
+"""Holds the decode thread where a test wants it: between two steps, or in the middle of one.
+
+With these a test makes certain that something overlaps, instead of hoping that the machine is slow.
+"""
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from antiphon.domain.load import Load
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama.libllama_context import NativeContext
+
+Event = TypeVar("Event")
+
+PATIENCE = 30.0
+"""Seconds that one thread waits for another."""
+
+DECODE_THREAD = "antiphon-decode"
+
+
+class StepClock:
+    """A clock that each look of the decode thread moves by `tick` seconds, however long the machine takes.
+    While the clock is held the thread waits in its look."""
+
+    def __init__(self, tick: float) -> None:
+        self._tick = tick
+        self._now = 0.0
+        self._looks: int | None = None
+        """How many more looks the thread may have; None is any number."""
+        self._waits = False
+        self._news = threading.Condition()
+
+    def __call__(self) -> float:
+        if threading.current_thread().name != DECODE_THREAD:
+            return self._now
+        with self._news:
+            self._waits = True
+            self._news.notify_all()
+            if not self._news.wait_for(lambda: self._looks != 0, PATIENCE):
+                raise TimeoutError("nobody lets the decode thread go on")
+            self._waits = False
+            self._now += self._tick
+            if self._looks is not None:
+                self._looks -= 1
+            return self._now
+
+    def hold(self) -> None:
+        """The thread goes no further than its next look."""
+        self._allow(0)
+
+    def release(self) -> None:
+        """The thread goes on."""
+        self._allow(None)
+
+    async def run_until(self, condition: Callable[[], bool]) -> None:
+        """Lets the thread go on look by look until the condition holds, and holds it there."""
+        await asyncio.to_thread(self._wait_for_look)
+        while not condition():
+            self._allow(1)
+            await asyncio.to_thread(self._wait_for_look)
+
+    def _allow(self, looks: int | None) -> None:
+        with self._news:
+            self._looks = looks
+            self._news.notify_all()
+
+    def _wait_for_look(self) -> None:
+        with self._news:
+            if not self._news.wait_for(lambda: self._waits and self._looks == 0, PATIENCE):
+                raise TimeoutError("the decode thread looks at no clock")
+
+
+@asynccontextmanager
+async def load_stepped(
+    path: Path, tick: float = 0.0, **spec: Any
+) -> AsyncIterator[tuple[LlamaTokenEngine, StepClock]]:
+    """An engine whose decode thread a test holds; it is free in the beginning and in the end."""
+    clock = StepClock(tick)
+    engine = LlamaTokenEngine(clock)
+    defaults: dict[str, Any] = {"sequences": 4, "context_length": 512, "threads": 2}
+    await engine.load(LoadSpec(str(path), **(defaults | spec)))
+    try:
+        yield engine, clock
+    finally:
+        clock.release()
+        await engine.aclose()
+
+
+def get_load(engine: LlamaTokenEngine) -> Load:
+    """Its counters, also while the decode thread is held."""
+    return engine._working().load()
+
+
+async def wait_until_submitted(engine: LlamaTokenEngine, count: int) -> None:
+    """Waits until the decode thread was told of so many requests, all since it began; held, it does nothing
+    about them."""
+    async with asyncio.timeout(PATIENCE):
+        while engine._working()._submitted != count:
+            await asyncio.sleep(0.002)
+
+
+def get_context(engine: LlamaTokenEngine) -> NativeContext:
+    """What its decode thread computes with."""
+    return engine._model().context
+
+
+async def take_event(events: AsyncGenerator[Event, None]) -> Event:
+    """The next event, as a task may wait for it."""
+    return await anext(events)
+
+
+class Halt:
+    """Stops a decode of the library in the middle, at one of the places where the library looks whether it is
+    to be aborted, until it is."""
+
+    def __init__(self, context: NativeContext) -> None:
+        self._context = context
+        self._at = 0
+        self._token: int | None = None
+        self.looks = 0
+        """How often the library looked."""
+        self.reached = threading.Event()
+        kind = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)
+        self._callback = kind(self._look)
+        """Kept for as long as the library may call it."""
+        address = ctypes.cast(self._callback, ctypes.c_void_p)
+        context._call.llama_set_abort_callback(context.pointer, address, None)
+
+    def set(self, look: int, token: int | None = None) -> None:
+        """Has a decode, one that computes this token if one is given, stop at this look from now on."""
+        self.reached.clear()
+        self.looks, self._at, self._token = 0, look, token
+
+    def abort_when_reached(self) -> threading.Thread:
+        """A thread that aborts the decode when it has stopped."""
+
+        def abort() -> None:
+            self.reached.wait(PATIENCE)
+            self._context.abort()
+
+        thread = threading.Thread(target=abort)
+        thread.start()
+        return thread
+
+    def _look(self, _: object) -> bool:
+        rows = self._context._batch.n_tokens
+        if self._token is None or self._token in self._context.tokens[:rows]:
+            self.looks += 1
+            if self.looks == self._at:
+                self.reached.set()
+                until = time.monotonic() + PATIENCE
+                while not self._is_aborted() and time.monotonic() < until:
+                    time.sleep(0.001)
+        return self._is_aborted()
+
+    def _is_aborted(self) -> bool:
+        return bool(self._context._flag.value)
