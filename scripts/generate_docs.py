@@ -12,11 +12,11 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from antiphon.dialects.needs import Need
-from antiphon.dialects.openai.fields import FIELDS, TABLES
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.pages import PAGES, UNSAID, Page, Row
-from antiphon.dialects.table import Field, Standing
+from antiphon.dialects.common.fields import FIELDS, TABLES
+from antiphon.dialects.common.needs import Need
+from antiphon.dialects.common.pages import PAGES, UNSAID, Page, Row
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.table import Field, Standing
 from antiphon.error_reports import classes_by_code
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.settings import SECTIONS, Settings, declared

@@ -7,7 +7,7 @@ from tests.architecture.source import Function, Module, expect_none, modules
 
 # The borders where anything may arrive and must become one of our errors, a log line or a restart.
 BROAD_EXCEPT = {
-    "antiphon.http.errors": "the edge: whatever a handler raises becomes an error envelope",
+    "antiphon.http.application": "the edge: whatever a handler raises becomes an error envelope",
     "antiphon.engines.host": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from antiphon.dialects.pages import EMPOWER, FIREWORKS, UNSAID, Page, Row
+from antiphon.dialects.common.pages import EMPOWER, FIREWORKS, UNSAID, Page, Row
 from tests.e2e.server import serving
 
 STORY = "Once upon a time there was a"

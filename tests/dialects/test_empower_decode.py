@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from antiphon.dialects.common.table import Standing
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.fields import FIELDS, TABLES, Place
-from antiphon.dialects.table import Standing
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.messages import Role
 from antiphon.domain.tools import ToolChoice

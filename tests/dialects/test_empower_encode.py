@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import Call, Head
-from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.empower.dialect import ChatCompletions, Empower
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Finished,
@@ -23,8 +23,8 @@ from antiphon.domain.tools import ToolCall
 from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, ModelNotFound
 
-HEAD = Head("abc", 7, "ada/pirate")
-(CHAT,) = Empower().operations
+HEAD = ResponseMeta("abc", 7, "ada/pirate")
+CHAT = ChatCompletions(report=False)
 
 
 def call(prompts=1, choices=1):
@@ -32,7 +32,7 @@ def call(prompts=1, choices=1):
 
 
 def frames(events, **shape):
-    chunks = CHAT.chunks(HEAD, call(**shape))
+    chunks = CHAT.encoder(HEAD, call(**shape))
     text = b"".join(chunks.encode(event) for event in events) + chunks.end()
     lines = text.decode().split("\n\n")
     assert lines.pop() == "" and lines.pop() == "data: [DONE]"
@@ -157,7 +157,7 @@ def test_errors_are_flat():
 
 
 def test_a_stream_that_breaks_ends_with_an_error_that_openais_clients_raise():
-    chunks = CHAT.chunks(HEAD, call())
+    chunks = CHAT.encoder(HEAD, call())
     said = chunks.error(EngineDied("the engine's process ended"))
     assert b"[DONE]" not in said
     frame = json.loads(said.removeprefix(b"data: "))

@@ -4,29 +4,30 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.fireworks.describe import EXAMPLES, NAME, REQUESTS, describe
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.openai.describe import describe as describe_own
-from antiphon.dialects.table import Standing
+from antiphon.dialects.common.describing import operation_of
+from antiphon.dialects.common.table import Standing
+from antiphon.dialects.fireworks.describe import EXAMPLES, NAME, REQUESTS
+from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
+from antiphon.dialects.openai.dialect import OpenAI
 
-DESCRIBED = describe()
+DIALECT = Fireworks()
+DESCRIBED = DIALECT.describe()
 
 
-def test_every_operation_is_described_below_the_prefix():
-    dialect = Fireworks()
-    paths = {operation.path for operation in dialect.operations}
-    paths |= {dialect.models.path, f"{dialect.models.path}/{{model}}"}
-    assert DESCRIBED.paths.keys() == paths
-    assert all(path.startswith(f"{dialect.prefix}/") for path in paths)
+def test_every_endpoint_is_described_and_below_the_prefix():
+    for endpoint in DIALECT.endpoints:
+        assert endpoint.path.startswith(f"{DIALECT.prefix}/") and endpoint.summary and endpoint.answers
 
 
 def test_every_reference_leads_somewhere_and_no_name_is_another_dialects():
     for schema in DESCRIBED.schemas.values():
         Draft202012Validator.check_schema(schema)
-    text = json.dumps([DESCRIBED.paths, DESCRIBED.schemas])
+    text = json.dumps(
+        [*(operation_of(endpoint, DESCRIBED.prefix) for endpoint in DIALECT.endpoints), DESCRIBED.schemas]
+    )
     named = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert named <= DESCRIBED.schemas.keys() and DESCRIBED.error_schema in DESCRIBED.schemas
-    assert DESCRIBED.schemas.keys().isdisjoint(describe_own().schemas)
+    assert DESCRIBED.schemas.keys().isdisjoint(OpenAI().describe().schemas)
 
 
 def test_every_field_of_the_tables_is_told():
@@ -43,7 +44,7 @@ def test_every_field_of_the_tables_is_told():
 
 
 def test_examples_are_taken():
-    text, chat = Fireworks().operations
+    text, chat = Completions(report=False), ChatCompletions(report=False)
     decoders = {"CompletionRequest": text.decode, "ChatCompletionRequest": chat.decode}
     for name, example in EXAMPLES.items():
         schema = {

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.base import Head, ModelEntry
+from antiphon.dialects.base import ModelEntry, ResponseMeta
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.describe import describe
-from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
+from antiphon.dialects.fireworks.models import FireworksModels
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.embedding import EmbeddingFacts, Pooling
@@ -42,8 +42,8 @@ from antiphon.errors import (
 )
 
 DIALECT = Fireworks()
-TEXT, CHAT = DIALECT.operations
-HEAD = Head("0123456789abcdef0123456789abcdef", 7, "accounts/fireworks/models/m")
+TEXT, CHAT, MODELS = Completions(report=False), ChatCompletions(report=False), FireworksModels()
+HEAD = ResponseMeta("0123456789abcdef0123456789abcdef", 7, "accounts/fireworks/models/m")
 NAMES = {"id": "01234567-89ab-cdef-0123-456789abcdef", "created": 7, "model": HEAD.model}
 USAGE = Usage(25, 40, 5)
 USAGE_JSON = {
@@ -54,7 +54,7 @@ USAGE_JSON = {
 }
 FIRST = TokenScore(3, b"p", None, (), 0)
 SECOND = TokenScore(4, b"a", -0.5, ((4, b"a", -0.5), (5, b"\xe2\x98", -1.5)), 1)
-SCHEMAS = describe().schemas
+SCHEMAS = DIALECT.describe().schemas
 
 
 def call(choices=1, prompts=1, logprobs=None, entries=False, token_ids=False):
@@ -69,7 +69,7 @@ def lines(data):
 
 
 def frames(operation, events, asked=None):
-    chunks = operation.chunks(HEAD, asked or call())
+    chunks = operation.encoder(HEAD, asked or call())
     found = lines(b"".join(chunks.encode(event) for event in events))
     assert chunks.end() == b"data: [DONE]\n\n"
     return found
@@ -158,7 +158,7 @@ def test_a_streamed_chat_gives_each_choice_its_role_and_its_calls():
 
 @pytest.mark.parametrize(("operation", "name"), [(TEXT, "Completion"), (CHAT, "ChatCompletionChunk")])
 def test_a_stream_that_breaks_ends_no_choice_well(operation, name):
-    chunks = operation.chunks(HEAD, call(2))
+    chunks = operation.encoder(HEAD, call(2))
     for event in (Started(25), TextDelta(0, "a"), TextDelta(1, "b"), Finished(1, FinishReason.STOP)):
         chunks.encode(event)
     *ends, last = lines(chunks.error(EngineDied("it died")))
@@ -306,7 +306,7 @@ def test_models_are_listed_with_what_they_can_do():
         ModelEntry("vectors", 9, "ready", VECTORS),
         ModelEntry("away", 9, "starting"),
     ]
-    listed = valid("FireworksModelList", json.loads(DIALECT.models.listed(entries)))
+    listed = valid("FireworksModelList", json.loads(MODELS.listed(entries)))
     assert listed["object"] == "list"
     base, lora, vectors, away = listed["data"]
     assert base == {
@@ -316,5 +316,5 @@ def test_models_are_listed_with_what_they_can_do():
     assert (lora["kind"], lora["context_length"]) == ("HF_PEFT_ADDON", 4096)
     assert (vectors["kind"], vectors["supports_chat"]) == ("EMBEDDING_MODEL", False)
     assert "context_length" not in away and away["kind"] == "HF_BASE_MODEL"
-    shown = json.loads(DIALECT.models.shown(ModelEntry("m", 1, "ready", PROFILE, alias="accounts/x/m")))
+    shown = json.loads(MODELS.shown(ModelEntry("m", 1, "ready", PROFILE, alias="accounts/x/m")))
     assert shown["id"] == "accounts/x/m"

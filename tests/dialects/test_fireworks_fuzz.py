@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from antiphon.dialects.base import Operation
-from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.common.endpoints import GenerationCodec
+from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
 from antiphon.dialects.fireworks.fields import TABLES, Place
 from antiphon.errors import RequestError
 
 DIALECT = Fireworks()
-OPERATIONS = DIALECT.operations
+OPERATIONS = (Completions(report=False), ChatCompletions(report=False))
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 WORDS = st.sampled_from(
     ["text", "json_object", "grammar", "json_schema", "any", "enabled", "truncate", "<image>"]
@@ -30,7 +30,7 @@ USUAL: dict[Place, dict[str, Any]] = {
 }
 
 
-def refusal(operation: Operation, body: bytes) -> RequestError | None:
+def refusal(operation: GenerationCodec, body: bytes) -> RequestError | None:
     try:
         operation.decode(body)
     except RequestError as error:
@@ -38,7 +38,7 @@ def refusal(operation: Operation, body: bytes) -> RequestError | None:
     return None
 
 
-def settle(operation: Operation, body: bytes) -> None:
+def settle(operation: GenerationCodec, body: bytes) -> None:
     if (error := refusal(operation, body)) is not None:
         assert DIALECT.status(error) == 400 and error.message
         told = json.loads(DIALECT.error(error))["error"]
@@ -49,8 +49,8 @@ def settle(operation: Operation, body: bytes) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=["text", "chat"])
 @settings(max_examples=200)
 @given(data=st.data())
-def test_any_object_is_decoded_or_refused(operation: Operation, data: st.DataObject) -> None:
-    place = Place(operation.path)
+def test_any_object_is_decoded_or_refused(operation: GenerationCodec, data: st.DataObject) -> None:
+    place = Place.TEXT if operation is OPERATIONS[0] else Place.CHAT
     known = st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4)
     body = USUAL[place] | data.draw(st.dictionaries(known, VALUES, max_size=3))
     settle(operation, json.dumps(body).encode())
@@ -65,5 +65,5 @@ def test_any_object_is_decoded_or_refused(operation: Operation, data: st.DataObj
 )
 @example(body=b'{"model":"m","prompt":"a","images":[[[]]]}')
 @example(body=b'{"model":"m","prompt":[[1],"a"],"images":[[]]}')
-def test_any_bytes_are_decoded_or_refused(operation: Operation, body: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(operation: GenerationCodec, body: bytes) -> None:
     settle(operation, body)

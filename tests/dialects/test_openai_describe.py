@@ -4,29 +4,30 @@ import json
 
 from jsonschema import Draft202012Validator
 
-from antiphon.dialects.openai.describe import REQUESTS, describe
-from antiphon.dialects.openai.dialect import OpenAI
-from antiphon.dialects.openai.fields import TABLES
-from antiphon.dialects.table import Standing
+from antiphon.dialects.common.describing import operation_of
+from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common.table import Standing
+from antiphon.dialects.openai.describe import REQUESTS
+from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
+from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
+from antiphon.dialects.openai.tokens import VLLMTokens
 
-DESCRIBED = describe()
+DIALECT = OpenAI()
+DESCRIBED = DIALECT.describe()
 
 
-def test_every_operation_is_described():
-    dialect = OpenAI()
-    paths = {operation.path for operation in dialect.operations}
-    paths |= {dialect.models.path, f"{dialect.models.path}/{{model}}"}
-    tokens = dialect.tokens
-    paths |= {*tokens.tokenize_paths, *tokens.detokenize_paths, *tokens.apply_paths, tokens.tokenizer_path}
-    paths |= {dialect.embeddings.path}
-    paths |= {dialect.adapters.load_path, dialect.adapters.unload_path}
-    assert DESCRIBED.paths.keys() == paths
+def test_every_endpoint_is_described():
+    for endpoint in DIALECT.endpoints:
+        assert endpoint.summary and endpoint.tag and endpoint.answers
+        assert (endpoint.method == "POST") == (endpoint.body is not None)
 
 
 def test_every_schema_is_one_and_every_reference_leads_somewhere():
     for schema in DESCRIBED.schemas.values():
         Draft202012Validator.check_schema(schema)
-    text = json.dumps([DESCRIBED.paths, DESCRIBED.schemas])
+    text = json.dumps(
+        [*(operation_of(endpoint, DESCRIBED.prefix) for endpoint in DIALECT.endpoints), DESCRIBED.schemas]
+    )
     named = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
     assert named <= DESCRIBED.schemas.keys() and DESCRIBED.error_schema in DESCRIBED.schemas
 
@@ -43,13 +44,12 @@ def test_every_field_of_the_table_is_told():
 
 
 def test_examples_are_taken_by_their_own_schemas_and_by_the_decoder():
-    dialect = OpenAI()
     decoders = {
-        "ChatCompletionRequest": dialect.operations[0].decode,
-        "CompletionRequest": dialect.operations[1].decode,
-        "TokenizeRequest": dialect.tokens.decode_tokenize,
-        "DetokenizeRequest": dialect.tokens.decode_detokenize,
-        "EmbeddingsRequest": dialect.embeddings.decode,
+        "ChatCompletionRequest": ChatCompletions(report=False).decode,
+        "CompletionRequest": Completions(report=False).decode,
+        "TokenizeRequest": VLLMTokens().decode_tokenize,
+        "DetokenizeRequest": VLLMTokens().decode_detokenize,
+        "EmbeddingsRequest": OpenAIEmbeddings().decode,
     }
     for name, decode in decoders.items():
         (example,) = DESCRIBED.schemas[name]["examples"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from antiphon.dialects.base import Call, Head
-from antiphon.dialects.openai import answers
-from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.common import answers
+from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Drafted,
@@ -30,8 +30,8 @@ from antiphon.domain.scores import PackedScores, TokenScore
 from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
-CHAT, TEXT = OpenAI().operations
-HEAD = Head("f00d", 1_700_000_000, "m")
+CHAT, TEXT = ChatCompletions(report=False), Completions(report=False)
+HEAD = ResponseMeta("f00d", 1_700_000_000, "m")
 USAGE = Usage(5, 7, 2)
 GENERATION = Generation((Choice(0, 'a"b', FinishReason.STOP), Choice(1, "", FinishReason.LENGTH)), USAGE)
 USAGE_JSON = {
@@ -96,7 +96,7 @@ def test_a_buffered_text_has_openais_shape():
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_a_streamed_chat_opens_each_choice_with_its_role_and_closes_it_once(include_usage):
-    chunks = CHAT.chunks(HEAD, call(2, include_usage=include_usage))
+    chunks = CHAT.encoder(HEAD, call(2, include_usage=include_usage))
     events: list[Event] = [
         Started(5),
         TextDelta(1, "é"),
@@ -132,7 +132,7 @@ def test_a_streamed_chat_opens_each_choice_with_its_role_and_closes_it_once(incl
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_a_streamed_text_holds_text_and_one_end_for_each_choice(include_usage):
-    chunks = TEXT.chunks(HEAD, call(prompts=2, include_usage=include_usage))
+    chunks = TEXT.encoder(HEAD, call(prompts=2, include_usage=include_usage))
     events: list[Event] = [
         Started(5),
         TextDelta(1, "a"),
@@ -161,14 +161,14 @@ def test_the_fast_bytes_of_a_chunk_are_those_of_its_wire_type(text, choice, incl
     )
     plain = answers.Completion(id="cmpl-f00d", choices=[answers.TextChoice(index=choice, text=text)], **names)
     for operation, expected in ((CHAT, chat), (TEXT, plain)):
-        chunks = operation.chunks(HEAD, call(256, include_usage=include_usage))
+        chunks = operation.encoder(HEAD, call(256, include_usage=include_usage))
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)
 
 
 @pytest.mark.parametrize("name", ["\x00", 'a"\x00"b', "\\u0000", "é"])
 def test_a_models_name_cannot_confuse_a_chunk(name):
-    chunks = CHAT.chunks(Head("f00d", 1, name), call())
+    chunks = CHAT.encoder(ResponseMeta("f00d", 1, name), call())
     (chunk,) = lines(chunks.encode(TextDelta(0, "text")))
     assert (chunk["model"], chunk["choices"][0]["delta"]) == (name, {"content": "text"})
 
@@ -250,11 +250,11 @@ def test_streamed_entries_are_the_buffered_ones():
     parts = [
         chunk["choices"][0]["logprobs"]
         for event in events
-        for chunk in lines(TEXT.chunks(HEAD, asked(2)).encode(event))
+        for chunk in lines(TEXT.encoder(HEAD, asked(2)).encode(event))
     ]
     assert parts[2] is None
     assert {name: parts[0][name] + parts[1][name] for name in TEXT_COLUMNS} == TEXT_COLUMNS
-    chunks = CHAT.chunks(HEAD, asked(2))
+    chunks = CHAT.encoder(HEAD, asked(2))
     (text,) = lines(chunks.encode(TextDelta(0, " a☃", 3, SCORES[1:])))
     (end,) = lines(chunks.encode(Finished(0, FinishReason.STOP, 1, SCORES[1:])))
     for chunk in (text, end):
@@ -289,7 +289,7 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
 def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, kind):
     envelope = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
     assert json.loads(OpenAI().error(error)) == envelope
-    data = CHAT.chunks(HEAD, call()).error(error)
+    data = CHAT.encoder(HEAD, call()).error(error)
     assert lines(data) == [envelope] and b"[DONE]" not in data
 
 
@@ -322,7 +322,7 @@ def test_token_ids_stand_beside_what_they_are_of():
 
 @pytest.mark.parametrize("operation", [CHAT, TEXT])
 def test_streamed_token_ids_come_with_their_chunks_and_the_prompts_first(operation):
-    chunks = operation.chunks(HEAD, telling())
+    chunks = operation.encoder(HEAD, telling())
     events: list[Event] = [
         Started(3, prompts=((1, 2, 3),)),
         TextDelta(0, "a", 1, ids=(5,)),
@@ -343,7 +343,7 @@ def test_streamed_token_ids_come_with_their_chunks_and_the_prompts_first(operati
 
 
 def test_the_usage_so_far_grows_to_the_last():
-    chunks = CHAT.chunks(
+    chunks = CHAT.encoder(
         HEAD,
         Call(
             GenerationRequest("m", (RawPrompt("p"),)), stream=True, include_usage=True, continuous_usage=True

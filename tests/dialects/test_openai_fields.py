@@ -8,10 +8,11 @@ from openai.types import completion_create_params as text_reference
 from openai.types import embedding_create_params as embedding_reference
 from openai.types.chat import completion_create_params as chat_reference
 
-from antiphon.dialects.openai import adapters, embeddings, tokens, wire
-from antiphon.dialects.openai.fields import FIELDS, TABLES, sift
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.table import Report, Standing
+from antiphon.dialects.common import wire
+from antiphon.dialects.common.fields import FIELDS, TABLES, sift
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.table import Report, Standing
+from antiphon.dialects.openai import adapters, embeddings, tokens
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 REFERENCE = {

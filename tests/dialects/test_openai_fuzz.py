@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from antiphon.dialects.common.errors import encode_error
+from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common.places import Place
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
-from antiphon.dialects.openai.errors import encode_error
-from antiphon.dialects.openai.fields import TABLES
-from antiphon.dialects.openai.places import Place
 from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.errors import RequestError
 

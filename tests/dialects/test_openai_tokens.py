@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, TokenizeCall
+from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, TokenizeCall, Tokens
+from antiphon.dialects.common.wire import MAX_IDS
 from antiphon.dialects.openai.decode import decode_text
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
-from antiphon.dialects.openai.wire import MAX_IDS
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue
@@ -123,8 +123,12 @@ def test_token_ids_are_whole_and_not_negative():
 
 
 def test_answers_have_vllms_shape():
-    assert json.loads(TOKENS.tokenized((5, 6), 2048)) == {"count": 2, "max_model_len": 2048, "tokens": [5, 6]}
-    assert json.loads(TOKENS.tokenized((5, 6), 8, (b" a", b"\xe2\x98")))["token_strs"] == [
+    assert json.loads(TOKENS.tokenized(Tokens((5, 6), 2048))) == {
+        "count": 2,
+        "max_model_len": 2048,
+        "tokens": [5, 6],
+    }
+    assert json.loads(TOKENS.tokenized(Tokens((5, 6), 8, (b" a", b"\xe2\x98"))))["token_strs"] == [
         " a",
         "bytes:\\xe2\\x98",
     ]

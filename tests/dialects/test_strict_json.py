@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from antiphon.dialects.strict_json import MAX_NODES, kind, read_object, shown_key
+from antiphon.dialects.common.strict_json import MAX_NODES, kind, read_object, shown_key
 from antiphon.errors import MalformedBody
 
 LONG = 1 << 17

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from antiphon.constraints.checking import checked
-from antiphon.dialects.empower.dialect import Empower
-from antiphon.dialects.fireworks.dialect import Fireworks
-from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.dialects.empower import dialect as empower
+from antiphon.dialects.fireworks import dialect as fireworks
+from antiphon.dialects.openai import dialect as openai
 from antiphon.errors import UnsupportedParameter
 from tests.constraints.support import vocabulary
 
@@ -21,18 +21,16 @@ def body(**more: Any) -> bytes:
     return json.dumps(HELLO | {"response_format": form}).encode()
 
 
-@pytest.mark.parametrize("dialect", [OpenAI, Fireworks, Empower])
+@pytest.mark.parametrize("dialect", [openai, fireworks, empower])
 def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(dialect: Any):
-    def chat(made: Any) -> Any:
-        return next(each for each in made.operations if each.path.endswith("chat/completions"))
-
-    loose = chat(dialect()).decode(body())
+    chat = dialect.ChatCompletions
+    loose = chat(report=False).decode(body())
     assert loose.relaxed == ("response_format.json_schema.schema: uniqueItems",)
     assert loose.request.output.constraint is not None
     checked(loose.request.output.constraint, vocabulary())
     for strict in (
-        chat(dialect()).decode(body(strict=True)),
-        chat(dialect(strict_schemas=True)).decode(body()),
+        chat(report=False).decode(body(strict=True)),
+        chat(report=False, strict=True).decode(body()),
     ):
         assert strict.relaxed == () and strict.request.output.constraint is not None
         with pytest.raises(UnsupportedParameter, match="uniqueItems at #/properties/a of response_format"):
@@ -42,5 +40,5 @@ def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(dialect: Any)
 def test_the_setting_makes_tools_strict_too():
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
     sent = json.dumps(HELLO | {"tools": [tool]}).encode()
-    (only,) = OpenAI(strict_schemas=True).operations[0].decode(sent).request.prompts[0].tools.tools  # type: ignore[union-attr]
+    (only,) = openai.ChatCompletions(report=False, strict=True).decode(sent).request.prompts[0].tools.tools  # type: ignore[union-attr]
     assert only.strict and only.kept in (None, SCHEMA)

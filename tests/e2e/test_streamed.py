@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from antiphon.dialects.table import Standing
+from antiphon.dialects.common.table import Standing
 from tests.e2e.server import Server
 from tests.parameters.registry import Answer, Asker
 

@@ -4,6 +4,7 @@ to talk to it.
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -24,7 +25,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.app import create_app
+from antiphon.http.app import all_endpoints, create_app
 from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
 from antiphon.pipeline.reserve import Accounting
@@ -41,6 +42,9 @@ TEXT = "/v1/completions"
 KEY = "canary-key-4f1d0c8e55"
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
+PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
+"""Paths that anybody may read: they hold no data."""
+
 TOO_LATE = 5.0
 """Seconds in which a refusal must have come; stated: milliseconds, some tens for the largest bodies."""
 
@@ -235,6 +239,15 @@ async def serving_edge(edge: Edge) -> AsyncIterator[tuple[int, set[Any]]]:
             for connection in tuple(server.server_state.connections):
                 connection.transport.abort()
             await gone(server.server_state.tasks)
+
+
+def targets_of(edge: Edge) -> list[tuple[str, str]]:
+    """Method and path of every endpoint, at each of its paths, with the names in braces as they are."""
+    return [
+        (endpoint.method, re.sub(r":path", "", path))
+        for endpoint in all_endpoints(edge)
+        for path in endpoint.paths
+    ]
 
 
 async def gone(things: Any, seconds: float = PATIENCE) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
-from starlette.routing import Route
 
 from antiphon.auth.base import Chosen
 from antiphon.auth.changes import Changes
@@ -23,8 +22,12 @@ from antiphon.auth.tenants import Tenants
 from antiphon.auth.tokens import ServiceKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
-from antiphon.http.app import route_table
-from antiphon.http.authenticate import PUBLIC
+from antiphon.http.admin.limits import LimitResource
+from antiphon.http.admin.naming import Naming
+from antiphon.http.admin.prices import PriceResource
+from antiphon.http.admin.recording import RecordingResource
+from antiphon.http.admin.tenancy import TenancyResource
+from antiphon.http.admin.usage import UsageResource
 from antiphon.http.work import Ongoing
 from antiphon.limits.local import LocalLimiter
 from antiphon.store.database import Database
@@ -33,7 +36,7 @@ from antiphon.store.records import SqlRecords
 from antiphon.store.rules import SqlRules
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.store.usage import SqlUsage
-from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
+from tests.http.harness import CHAT, HELLO, KEY, PUBLIC, Served, serving, serving_edge, targets_of
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
 ROOT = "/admin/v1"
@@ -45,16 +48,17 @@ class Keyed(Served):
     admin = ""
     """The operator's key."""
 
-    @property
-    def tenants(self) -> Tenants:
-        assert self.edge.tenants is not None
-        return self.edge.tenants
-
     entries: SqlEntries
     """The ledger of the server's database."""
+    tenants: Tenants
+    limiting: Limiting
+    pricing: Pricing
+    recordings: Recordings
+    reading: Reading
 
-    async def prepare(self, entries):
-        object.__setattr__(self, "entries", entries)
+    async def prepare(self, **parts):
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
         await self.tenants.load()
         made = await self.tenants.add_key(OPERATOR, WantedKey(KeyKind.ADMIN))
         object.__setattr__(self, "admin", made.secret)
@@ -90,18 +94,33 @@ async def keyed(folder, engine=None, **how):
 
         changes = Changes(tenancy, [ring.learn, look], clock)
         tenants = Tenants(changes, tenancy, pepper)
+        limiting = Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
+        pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
+        recordings = Recordings(changes, tenancy, SqlRecords(database))
+        naming = Naming(plain.edge.models, pricing)
+        resources = (
+            TenancyResource(tenants, naming),
+            LimitResource(limiting, plain.edge.models, naming),
+            PriceResource(pricing, naming),
+            RecordingResource(recordings),
+            UsageResource(reading, plain.edge.clock),
+        )
         edge = replace(
             plain.edge,
             ongoing=ongoing,
             verifiers=(ServiceKey(KEY, alone=False), ring),
-            tenants=tenants,
-            limiting=Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock)),
-            pricing=Pricing(changes, SqlRules(database)),
-            recordings=Recordings(changes, tenancy, SqlRecords(database)),
-            reading=(reading := Reading(changes, SqlUsage(database))),
+            keys_on=True,
+            admin=tuple(endpoint for each in resources for endpoint in each.endpoints()),
         )
         async with serving_edge(edge) as (port, connections):
-            yield await Keyed(port, plain.engine, edge, connections).prepare(SqlEntries(database))
+            yield await Keyed(port, plain.engine, edge, connections).prepare(
+                entries=SqlEntries(database),
+                tenants=tenants,
+                limiting=limiting,
+                pricing=pricing,
+                recordings=recordings,
+                reading=reading,
+            )
     reading.close()
     tenants.close()
 
@@ -461,27 +480,25 @@ async def test_every_route_and_every_kind_of_actor(server):
     }
     assert set(tokens) == set(EVERYBODY)
     asked = 0
-    for route in route_table(server.edge):
-        assert isinstance(route, Route)
-        for method in sorted((route.methods or set()) - {"HEAD"}):
-            for who, token in tokens.items():
-                path = route.path.replace("{", "").replace("}", "").replace(":path", "")
-                body: object = None if method in ("GET", "DELETE") else {}
-                carriers = [{}] if token is None else [carry(token) for carry in CARRIERS]
-                answers = [await server.ask(path, body, method=method, headers=each) for each in carriers]
-                assert len({each.status for each in answers[:2]}) == 1, (route.path, method, who)
-                answer = answers[-1]
-                asked += 1
-                if route.path in PUBLIC:
-                    assert answer.status in (200, 503), (route.path, who)
-                elif who in REFUSED:
-                    assert answer.status == 401, (route.path, method, who)
-                elif who in MAY[asked_of(method, route.path)]:
-                    named = answer.body.decode()
-                    assert answer.status != 401, (route.path, method, who)
-                    assert "this key may not" not in named, (route.path, method, who)
-                else:
-                    assert answer.status == 403, (route.path, method, who)
+    for method, declared in targets_of(server.edge):
+        for who, token in tokens.items():
+            path = declared.replace("{", "").replace("}", "")
+            body: object = None if method in ("GET", "DELETE") else {}
+            carriers = [{}] if token is None else [carry(token) for carry in CARRIERS]
+            answers = [await server.ask(path, body, method=method, headers=each) for each in carriers]
+            assert len({each.status for each in answers[:2]}) == 1, (declared, method, who)
+            answer = answers[-1]
+            asked += 1
+            if declared in PUBLIC:
+                assert answer.status in (200, 503), (declared, who)
+            elif who in REFUSED:
+                assert answer.status == 401, (declared, method, who)
+            elif who in MAY[asked_of(method, declared)]:
+                named = answer.body.decode()
+                assert answer.status != 401, (declared, method, who)
+                assert "this key may not" not in named, (declared, method, who)
+            else:
+                assert answer.status == 403, (declared, method, who)
     assert asked > 300
 
 
@@ -493,12 +510,7 @@ async def test_the_document_describes_every_admin_route_and_its_answers_truly(se
         if path.startswith(ROOT)
         for method in item
     }
-    served = {
-        (method, route.path)
-        for route in route_table(server.edge)
-        if isinstance(route, Route) and route.path.startswith(ROOT)
-        for method in (route.methods or set()) - {"HEAD"}
-    }
+    served = {target for target in targets_of(server.edge) if target[1].startswith(ROOT)}
     assert described == served
     await server.asked(server.admin, f"{ROOT}/users", {"name": "Ann"})
     limit = {"subject": "model", "target": "m", "measure": "cost", "window": "week", "amount": 2**53}

@@ -4,7 +4,7 @@ import json
 from enum import Enum
 
 import pytest
-from msgspec import inspect
+from msgspec import Struct, inspect
 
 from antiphon.errors import InvalidValue
 from antiphon.http.admin import shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording
@@ -28,7 +28,8 @@ PLACES = (shapes, shapes_keys, shapes_limits, shapes_prices, shapes_recording)
 FIELDS = [
     case
     for place in PLACES
-    for shape in place.REQUESTS.values()
+    for shape in vars(place).values()
+    if isinstance(shape, type) and issubclass(shape, Struct) and shape.__struct_config__.forbid_unknown_fields
     for case in found(shape, inspect.type_info(shape))
 ]
 

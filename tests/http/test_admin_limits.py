@@ -24,7 +24,7 @@ async def test_a_limit_is_set_shown_changed_and_removed(server):
         **LIMIT, "object": "limit", "id": card["id"], "models": None, "created_at": card["created_at"],
         "note": "all of it",
     }  # fmt: skip
-    limiting = server.edge.limiting
+    limiting = server.limiting
     (limit,) = limiting._changes.directory.limits
     await limiting._limiter.reserve("a", [limit], Amounts(output_tokens=400))
     shown = (await server.asked(server.admin, f"{LIMITS}/{card['id']}")).json()

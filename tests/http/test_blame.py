@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.common.fields import TABLES as OPENAI
+from antiphon.dialects.common.table import Standing
 from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
-from antiphon.dialects.openai.fields import TABLES as OPENAI
-from antiphon.dialects.table import Standing
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, serving_tokens
 from tests.rendering.test_thinking import NOT_AT_ALL, OPENING, QWEN

@@ -6,13 +6,14 @@ import pytest
 
 from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.base import Description
+from antiphon.dialects.common.endpoints import generation
 from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied
-from antiphon.http.app import route_table
-from antiphon.http.application import RouteLabels
+from antiphon.http.app import all_endpoints
 from antiphon.http.edge import Edge, lies_under
 from antiphon.http.openapi import document
+from antiphon.http.routing import Routes
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -23,19 +24,13 @@ PREFIX = "/flat"
 FLAT_CHAT = f"{PREFIX}/chat"
 
 
-class FlatChat(ChatCompletions):
-    """OpenAI's chat, somewhere else."""
-
-    path = FLAT_CHAT
-
-
 class Flat:
     """A dialect whose errors are flat and know two statuses."""
 
     name = "flat"
     prefix = PREFIX
-    operations = (FlatChat(report=False),)
-    models = None
+    endpoints = (generation("flat", FLAT_CHAT, "Chat", ChatCompletions(report=False)),)
+    """OpenAI's chat, somewhere else."""
 
     def status(self, error):
         return 400 if error.status < 500 else 500
@@ -47,9 +42,7 @@ class Flat:
         return frozenset()
 
     def describe(self):
-        shape = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/FlatError"}}}}
-        answers = {"responses": {"200": shape}, "summary": "Chat"}
-        return Description({FLAT_CHAT: {"post": answers}}, {"FlatError": {"type": "object"}}, "FlatError")
+        return Description({"FlatError": {"type": "object"}}, error_schema="FlatError")
 
 
 def edge_with(engine=None, key=None, **settings):
@@ -116,7 +109,7 @@ async def test_both_answer():
 
 
 async def test_the_document_has_each_dialects_paths_with_its_own_errors():
-    paths = json.loads(document(edge_with().dialects, keyed=False))["paths"]
+    paths = json.loads(document(edge_with().dialects, (), (), keyed=False))["paths"]
 
     def errors(path):
         return {
@@ -131,8 +124,8 @@ async def test_the_document_has_each_dialects_paths_with_its_own_errors():
 
 def test_metrics_know_the_routes_of_all():
     edge = edge_with()
-    labels = RouteLabels(route.path for route in route_table(edge))
-    assert [labels.find(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
+    routes = Routes(all_endpoints(edge))
+    assert [routes.label(path) for path in (FLAT_CHAT, f"{PREFIX}/made-up")] == [FLAT_CHAT, "other"]
 
 
 def test_a_prefix_ends_where_a_segment_does():

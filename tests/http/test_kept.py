@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.base import Request
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import EngineBusy, EngineError, EngineLost
-from antiphon.http.edge import Exchange
 from antiphon.testing import Answer, ScriptedEngine
 from tests.http.harness import (
     CHAT,
@@ -120,7 +120,7 @@ def earlier() -> Iterator[set[int]]:
 
 def requests() -> set[int]:
     """All that are held, by their ids: whoever has one of them holds it."""
-    return {id(found) for found in gc.get_objects() if isinstance(found, Exchange)}
+    return {id(found) for found in gc.get_objects() if isinstance(found, Request)}
 
 
 async def require_freed(earlier: set[int]) -> None:

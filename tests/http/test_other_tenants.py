@@ -85,7 +85,7 @@ async def fill(server, made):
         f"gen_{MARK}", MARK, now - 5000, project, keys[0], user, "openai", CHAT, MARK, MARK, status="ok"
     )
     server.entries.add([entry])
-    server.edge.recordings._records.add([Record(entry.id, project, now, 2**40, MARK, MARK)])
+    server.recordings._records.add([Record(entry.id, project, now, 2**40, MARK, MARK)])
     put = {"days": 7, "redact": ["email"]}
     assert (
         await server.asked(server.admin, f"{ROOT}/projects/{project}/recording", put, method="PUT")

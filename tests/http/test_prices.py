@@ -31,7 +31,7 @@ async def add(server, **said):
 
 def holding(server, model, at):
     """The price by which a request is reckoned."""
-    found = Rules((), server.edge.pricing._changes.directory.prices).price_of(model, at)
+    found = Rules((), server.pricing._changes.directory.prices).price_of(model, at)
     return found and found.id
 
 
@@ -49,7 +49,7 @@ def holding(server, model, at):
 async def test_amounts_are_exact_both_ways(server, said, shown, nano):
     price = await add(server, input=said, cached=said, output=said, request=said)
     assert [price[name] for name in ("input", "cached", "output", "request")] == [shown] * 4
-    kept = server.edge.pricing._changes.directory.prices[0]
+    kept = server.pricing._changes.directory.prices[0]
     assert {kept.input, kept.cached, kept.output, kept.request} == {nano}
     assert nanos(decimal(nano)) == nano
 
@@ -109,7 +109,7 @@ def held(server, seconds_ago, currency="USD"):
     """A price that held for a minute until some time ago."""
     until = int(server.edge.clock.wall()) - seconds_ago
     price = Price("price_0", "m*", currency, until - 60, 1, 1, until=until, created=until - 60)
-    server.edge.pricing._rules.add_price(price, By("operator", until - 60))
+    server.pricing._rules.add_price(price, By("operator", until - 60))
 
 
 @pytest.mark.parametrize("currency", ["XXX", "XTS", "XAU", "EUX", "ZZZ"])

@@ -22,7 +22,7 @@ def kept(number, project="default"):
 
 
 def keep(server, *records):
-    server.edge.recordings._records.add(list(records))
+    server.recordings._records.add(list(records))
 
 
 async def test_owners_and_the_operator_turn_it_on_and_off(server):

@@ -7,21 +7,29 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from starlette.routing import Route
 
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
-from antiphon.http.app import route_table
 from antiphon.http.edge import Edge
 from antiphon.ledger.base import LedgerState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Served, request_bytes, serving, serving_edge
+from tests.http.harness import (
+    CHAT,
+    HELLO,
+    PROMPT,
+    TEXT,
+    Served,
+    request_bytes,
+    serving,
+    serving_edge,
+    targets_of,
+)
 
 
 @pytest.fixture
@@ -186,9 +194,7 @@ async def test_engine_errors_of_a_tokenizer_keep_their_status():
 
 async def test_the_document_lists_every_route_but_the_page(served):
     document = (await served.ask("/openapi.json")).json()
-    routes = {
-        re.sub(r":path", "", route.path) for route in route_table(served.edge) if isinstance(route, Route)
-    }
+    routes = {path for _, path in targets_of(served.edge)}
     assert document["paths"].keys() == {path for path in routes if not path.startswith(("/docs", "/openapi"))}
     for item in document["paths"].values():
         for operation in item.values():

@@ -320,7 +320,7 @@ async def test_hostile_values_choose_nothing(server, value):
 async def test_a_store_that_fails_midway_breaks_the_file_off(server, monkeypatch):
     monkeypatch.setattr("antiphon.http.admin.usage.CHUNK", 2)
     keep(server, *[PLAIN] * 5)
-    usage = server.edge.reading._usage
+    usage = server.reading._usage
     plain, calls = usage.entries, []
 
     def failing(chosen, most, after=None):
@@ -344,7 +344,7 @@ async def test_a_store_that_fails_midway_breaks_the_file_off(server, monkeypatch
 async def test_a_long_read_holds_nobody_up(server, monkeypatch):
     """While every thread that reads is busy, all else is answered."""
     entered, go = threading.Semaphore(0), threading.Event()
-    usage = server.edge.reading._usage
+    usage = server.reading._usage
     plain = usage.report
 
     def slow(*asked):

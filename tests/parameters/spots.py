@@ -8,8 +8,8 @@ from pkgutil import iter_modules
 from typing import Any
 
 from antiphon import dialects
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.table import Book, Standing
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.table import Book, Standing
 
 USER = {"role": "user", "content": "What is the weather in Berlin?"}
 STORY = "Once upon a time there was a"

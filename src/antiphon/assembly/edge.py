@@ -7,11 +7,18 @@ from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.tokens import ServiceKey
+from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
 from antiphon.engines.registry import Models
+from antiphon.http.admin.limits import LimitResource
+from antiphon.http.admin.naming import Naming
+from antiphon.http.admin.prices import PriceResource
+from antiphon.http.admin.recording import RecordingResource
+from antiphon.http.admin.tenancy import TenancyResource
+from antiphon.http.admin.usage import UsageResource
 from antiphon.http.edge import Edge
 from antiphon.http.work import Ongoing
 from antiphon.ledger.base import WatchedLedger
@@ -45,11 +52,8 @@ def edge_of(
         others=(Fireworks(report, strict), Empower(report, strict)),
         settings=settings.server,
         verifiers=tuple(verifiers),
-        tenants=None if managed is None else managed.tenants,
-        limiting=_limiting(managed, accounting),
-        pricing=None if managed is None else managed.pricing,
-        recordings=None if managed is None else managed.recordings,
-        reading=None if managed is None else managed.reading,
+        keys_on=managed is not None,
+        admin=() if managed is None else admin_endpoints(managed, accounting, models, clock),
         limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
         limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
@@ -66,10 +70,20 @@ def _watched(managed: Managed) -> Ongoing:
     return ongoing
 
 
-def _limiting(managed: Managed | None, accounting: Accounting | None) -> Limiting | None:
-    """Who may change limits, and how they stand."""
+def admin_endpoints(
+    managed: Managed, accounting: Accounting | None, models: Models, clock: Clock
+) -> tuple[Endpoint, ...]:
+    """The admin API: each resource has its endpoints in a file of its own."""
     from antiphon.store.rules import SqlRules
 
-    if managed is None or accounting is None:
-        return None
-    return Limiting(managed.changes, SqlRules(managed.database), accounting.limiter)
+    naming = Naming(models, managed.pricing)
+    endpoints = [
+        *TenancyResource(managed.tenants, naming).endpoints(),
+        *PriceResource(managed.pricing, naming).endpoints(),
+        *RecordingResource(managed.recordings).endpoints(),
+        *UsageResource(managed.reading, clock).endpoints(),
+    ]
+    if accounting is not None:
+        limiting = Limiting(managed.changes, SqlRules(managed.database), accounting.limiter)
+        endpoints += LimitResource(limiting, models, naming).endpoints()
+    return tuple(endpoints)

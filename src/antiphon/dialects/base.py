@@ -1,24 +1,157 @@
 """The seam of dialects: bytes of one product's wire format on one side, domain values on the other.
 
-A dialect knows paths, field names, defaults, ranges and the shapes of answers, streams and errors. It knows
-no engine, no HTTP framework and no caller. Everything here is free of input and output, so the edge may run
-it where it likes.
+A dialect declares endpoints. Each names its method, path, right, body and answers, and has a handler. The
+edge serves what dialects declare: it knows no product. A dialect knows no engine and no HTTP framework, and
+does no input or output: a handler reaches the server through `Services` alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qsl
 
 from antiphon.domain.adapter import Adapter
-from antiphon.domain.collect import Generation
+from antiphon.domain.context import Context, Origin, Progress
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
+from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.domain.ledger import NOTHING
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.errors import AntiphonError
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+PLAIN = "text/plain"
+MULTIPART = "multipart/form-data"
+
+T = TypeVar("T")
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+# --- what a handler takes and gives -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Request:
+    """One request while it is answered, in plain types."""
+
+    id: str
+    method: str
+    path: str
+    """As it was sent, decoded."""
+    headers: Mapping[bytes, list[bytes]]
+    """Every value of each header, in order, by lower-case name."""
+    query_string: bytes = b""
+    client: str | None = None
+    """Address of the caller, where it is known."""
+    actor: Actor = LOCAL_ANONYMOUS
+    path_params: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    """What the braces of the endpoint's path stand for."""
+    body: bytes = b""
+    progress: Progress = field(default_factory=Progress)
+
+    def query(self) -> list[tuple[str, str]]:
+        """Names and values of the query, in order; an empty value counts."""
+        return parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer."""
+
+    body: bytes = b""
+    status: int = 200
+    media_type: str = JSON
+    headers: Headers = ()
+
+
+class StreamEncoder(Protocol):
+    """Encodes one stream, event by event, into the bytes of server-sent events."""
+
+    def encode(self, event: Event) -> bytes:
+        """The events on the wire that this one becomes; empty when it shows nothing."""
+
+    def end(self) -> bytes:
+        """What closes a stream that is whole."""
+
+    def error(self, error: AntiphonError) -> bytes:
+        """What closes a stream that is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """An answer of server-sent events. Its status and headers are sent with the first event."""
+
+    events: AbstractAsyncContextManager[AsyncIterator[Event]]
+    encoder: StreamEncoder
+    headers: Callable[[], Headers]
+    """More headers of the answer, asked for as it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStream:
+    """An answer of any length, sent part by part. One that fails on the way breaks off."""
+
+    parts: AsyncIterator[bytes]
+    media_type: str
+    headers: Headers = ()
+
+
+Answer = Response | EventStream | FileStream
+Handler = Callable[[Request, "Services"], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """The body that an endpoint takes."""
+
+    media_type: str = JSON
+    """JSON or MULTIPART."""
+    limit: int | None = None
+    """Bytes; None is the server's own limit."""
+    shape: object = None
+    """Its wire type, for the OpenAPI document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Endpoint:
+    """One operation of the API: where it is, what it asks of its caller, and who answers it.
+
+    The application, the authenticator, the OpenAPI document and the labels of metrics read these.
+    """
+
+    method: str
+    path: str
+    """From the root. Braces hold a segment; `{name:path}` holds several."""
+    handler: Handler
+    right: Right | None
+    """What the caller needs; None makes it public."""
+    aliases: tuple[str, ...] = ()
+    """Other paths of the same."""
+    body: RequestBody | None = None
+    summary: str = ""
+    """In the OpenAPI document, which leaves out an endpoint that has none."""
+    tag: str = ""
+    description: str = ""
+    answers: Mapping[str, object] = field(default_factory=lambda: NOTHING)
+    """Wire types, or JSON schemas, of the answer by media type."""
+    statuses: tuple[int, ...] = (200,)
+    parameters: tuple[Mapping[str, Any], ...] = ()
+    """Those of the query, as OpenAPI has them."""
+    ends_with_caller: bool = True
+    """Whether the work ends when the caller leaves. False for changes that are made whole or not at all."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.path, *self.aliases)
+
+
+# --- what a request asks for --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +187,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseMeta:
     """What every part of one answer repeats."""
 
     id: str
@@ -63,36 +196,6 @@ class Head:
     """Unix time in seconds."""
     model: str
     """As the caller spelt it."""
-
-
-class Chunks(Protocol):
-    """Encodes one stream, event by event, into the bytes of server-sent events."""
-
-    def encode(self, event: Event) -> bytes:
-        """The events on the wire that this one becomes; empty when it shows nothing."""
-
-    def end(self) -> bytes:
-        """What closes a stream that is whole."""
-
-    def error(self, error: AntiphonError) -> bytes:
-        """What closes a stream that is not."""
-
-
-class Operation(Protocol):
-    """One generating endpoint."""
-
-    @property
-    def path(self) -> str:
-        """Where it lies, from the root."""
-
-    def decode(self, body: bytes) -> Call:
-        """Raises a RequestError that names the field at fault."""
-
-    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        """The buffered answer."""
-
-    def chunks(self, head: Head, call: Call) -> Chunks:
-        """The encoder of one streamed answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +226,6 @@ class DetokenizeCall:
     tokens: tuple[int, ...]
 
 
-class TokenOperations(Protocol):
-    """The endpoints that show what a prompt becomes, token ids and the template's text, each at several
-    paths; and what the tokenizer is."""
-
-    tokenize_paths: tuple[str, ...]
-    detokenize_paths: tuple[str, ...]
-    apply_paths: tuple[str, ...]
-    tokenizer_path: str
-
-    def decode_tokenize(self, body: bytes) -> TokenizeCall:
-        """Raises a RequestError that names the field at fault."""
-
-    def decode_detokenize(self, body: bytes) -> DetokenizeCall:
-        """Raises a RequestError that names the field at fault."""
-
-    def decode_apply(self, body: bytes) -> ApplyCall:
-        """Raises a RequestError that names the field at fault."""
-
-    def tokenized(
-        self, tokens: tuple[int, ...], context_length: int, pieces: tuple[bytes, ...] | None = None
-    ) -> bytes:
-        """The answer to tokenize; `pieces`: each token's bytes or name, when its text was asked for."""
-
-    def detokenized(self, text: str) -> bytes:
-        """The answer to detokenize."""
-
-    def applied(self, text: str) -> bytes:
-        """The answer to apply-template."""
-
-    def tokenizer(self, info: TokenizerInfo) -> bytes:
-        """What a model's tokenizer is."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadCall:
     """An adapter that shall become a model."""
@@ -169,52 +239,6 @@ class LoadCall:
     """Whether it may take the place of one of the same name."""
 
 
-class AdapterOperations(Protocol):
-    """The two endpoints that load and unload adapters."""
-
-    load_path: str
-    unload_path: str
-
-    def decode_load(self, body: bytes) -> LoadCall:
-        """Raises a RequestError that names the field at fault."""
-
-    def decode_unload(self, body: bytes) -> str:
-        """The adapter's name. Raises a RequestError that names the field at fault."""
-
-    def loaded(self, name: str) -> str:
-        """The answer to load, plain text."""
-
-    def unloaded(self, name: str) -> str:
-        """The answer to unload, plain text."""
-
-
-class LoraOperations(Protocol):
-    """The endpoints that deploy adapters from elsewhere, and show what is deployed."""
-
-    loras_path: str
-    """The list of adapters, and where one is deployed; each lies below it, under its name."""
-    bases_path: str
-    """The list of base models; each lies below it, under its name."""
-
-    def decode_deploy(self, body: bytes) -> Deployment:
-        """Raises a RequestError that names the field at fault."""
-
-    def deployed(self, lora: Deployed) -> bytes:
-        """One adapter."""
-
-    def removed(self, name: str) -> bytes:
-        """The answer to a removal."""
-
-    def listed(self, loras: Iterable[Deployed]) -> bytes:
-        """All adapters."""
-
-    def base(self, base: DeployedBase) -> bytes:
-        """One base model."""
-
-    def bases(self, bases: Iterable[DeployedBase]) -> bytes:
-        """All base models."""
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
     """Texts whose vectors are asked for, and how they shall be written."""
@@ -225,18 +249,6 @@ class EmbeddingCall:
     ignored: tuple[str, ...] = ()
     """As of a Call."""
     attribution: Attribution = UNASCRIBED
-
-
-class EmbeddingOperation(Protocol):
-    """The endpoint that makes vectors."""
-
-    path: str
-
-    def decode(self, body: bytes) -> EmbeddingCall:
-        """Raises a RequestError that names the field at fault."""
-
-    def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:
-        """All vectors, in the order of the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,34 +269,118 @@ class ModelEntry:
     """What the caller called it, where that is not its name."""
 
 
-class ModelOperations(Protocol):
-    """The endpoints that show which models there are."""
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids of a prompt."""
 
-    path: str
-    """The list; one model lies below it, under its name."""
-    profiled: bool
-    """Whether the list wants profiles."""
+    ids: tuple[int, ...]
+    context_length: int
+    """Tokens that a prompt and its answer must fit."""
+    pieces: tuple[bytes, ...] | None = None
+    """Each token's bytes or name, where its text was asked for."""
 
-    def listed(self, models: Iterable[ModelEntry]) -> bytes:
-        """The list of models."""
 
-    def shown(self, model: ModelEntry) -> bytes:
-        """One model with its profile."""
+# --- what the server does for handlers ----------------------------------------------------------------------
+
+
+class DeploymentService(Protocol):
+    """Adapters that callers deploy by the names of repositories."""
+
+    async def deploy(self, deployment: Deployment, actor: Actor) -> Deployed:
+        """Makes an adapter of the hub, or of the operator's directories, a model."""
+
+    async def remove(self, name: str, actor: Actor) -> None:
+        """Takes an adapter's name away; what runs with it ends."""
+
+    def find(self, name: str, actor: Actor) -> Deployed:
+        """One adapter. Raises ModelNotFound."""
+
+    def listed(self, actor: Actor) -> Iterable[Deployed]:
+        """All adapters that the actor may use."""
+
+    def base(self, name: str, actor: Actor) -> DeployedBase:
+        """One base model. Raises ModelNotFound."""
+
+    def bases(self, actor: Actor) -> Iterable[DeployedBase]:
+        """All base models that the actor may use."""
+
+
+class Services(Protocol):
+    """What handlers use of the server."""
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether each request's usage is written down."""
+
+    @property
+    def deployments(self) -> DeploymentService:
+        """Adapters from elsewhere."""
+
+    def start(self, model: str) -> "ResponseMeta":
+        """What all parts of an answer of a model repeat."""
+
+    def context(self, request: Request, origin: Origin) -> Context:
+        """The request's circumstances, for the pipeline."""
+
+    def generate(
+        self, request: GenerationRequest, context: Context
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        """Events of one generation. Raises ModelNotFound or PermissionDenied at once; the rest while they are
+        read."""
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        """Vectors of texts."""
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        """The result of work that takes milliseconds, done in a thread."""
+
+    def models(self, actor: Actor) -> list[ModelEntry]:
+        """The models that an actor may use: those of the settings in their order, then adapters."""
+
+    async def profiled_models(self, actor: Actor) -> list[ModelEntry]:
+        """The same with their profiles."""
+
+    async def model(self, name: str, request: Request) -> ModelEntry:
+        """One model with its profile. Raises ModelNotFound or PermissionDenied."""
+
+    async def tokenize(self, call: TokenizeCall, request: Request) -> Tokens:
+        """The token ids of a prompt."""
+
+    async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
+        """The text of token ids."""
+
+    async def apply_template(self, call: ApplyCall, request: Request) -> str:
+        """What the chat template writes of a conversation."""
+
+    async def tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
+        """What a model's tokenizer is."""
+
+    async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
+        """Makes an adapter on the server's disk a model."""
+
+    async def unload_adapter(self, name: str, actor: Actor) -> None:
+        """Takes an adapter's name away; what runs with it ends."""
+
+    def require_owner(self, request: Request) -> None:
+        """Raises PermissionDenied unless the caller has a key, or is a program of this machine."""
+
+
+# --- a product ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A dialect's part of the OpenAPI document."""
+    """A dialect's part of the OpenAPI document, besides its endpoints."""
 
-    paths: Mapping[str, Any] = field(default_factory=dict)
     schemas: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    """Beginning of the names of its schemas."""
     error_schema: str = ""
     """Name of the schema that all errors have."""
 
 
 class Dialect(Protocol):
-    """One product's wire format, whole. What only some products have is in protocols that extend this one,
-    with a handler of its own in `http` for each."""
+    """One product's wire format, whole."""
 
     @property
     def name(self) -> str:
@@ -296,12 +392,8 @@ class Dialect(Protocol):
         with its errors. Empty: the server's own, which speaks wherever no other does."""
 
     @property
-    def operations(self) -> tuple[Operation, ...]:
-        """Its generating endpoints."""
-
-    @property
-    def models(self) -> ModelOperations | None:
-        """Its list of models; None where the product has none."""
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All that it serves."""
 
     def status(self, error: AntiphonError) -> int:
         """The status of an error response: the error's own, where the product has no other for it."""
@@ -310,36 +402,7 @@ class Dialect(Protocol):
         """The body of an error response."""
 
     def describe(self) -> Description:
-        """Paths and schemas for the OpenAPI document, made from the wire types."""
+        """Schemas for the OpenAPI document, made from the wire types."""
 
     def fields(self) -> frozenset[str]:
         """Names of all fields that its requests have. A log holds no other names of a request's."""
-
-
-class OwnDialect(Dialect, Protocol):
-    """The dialect that the server speaks of itself: the one with all that it has."""
-
-    @property
-    def models(self) -> ModelOperations:
-        """Its list of models."""
-
-    @property
-    def tokens(self) -> TokenOperations:
-        """Its endpoints of token ids."""
-
-    @property
-    def adapters(self) -> AdapterOperations:
-        """Its endpoints that load and unload adapters."""
-
-    @property
-    def embeddings(self) -> EmbeddingOperation:
-        """Its endpoint that makes vectors."""
-
-
-@runtime_checkable
-class LoraDialect(Dialect, Protocol):
-    """A dialect in which callers deploy adapters."""
-
-    @property
-    def loras(self) -> LoraOperations:
-        """Its endpoints of adapters and base models."""

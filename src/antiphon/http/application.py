@@ -2,28 +2,31 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
-from starlette.applications import Starlette
 from starlette.datastructures import Headers as StarletteHeaders
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Match, Route, compile_path
 from starlette.types import Message, Receive, Scope, Send
 
+from antiphon.dialects.base import Endpoint, EventStream, Request, Response
 from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.body import BodyReader
-from antiphon.http.connection import connection_of
-from antiphon.http.edge import EXCHANGE, Edge, Exchange, gathered
-from antiphon.http.errors import send_error, translated
+from antiphon.http.connection import Connection, connection_of
+from antiphon.http.edge import Edge, gathered
+from antiphon.http.errors import answerable, send_error
 from antiphon.http.nearest import nearest_path
 from antiphon.http.origins import Headers, OriginCheck
-from antiphon.http.records import record_refusal
+from antiphon.http.records import record_failure, record_refusal
+from antiphon.http.responses import send_file, send_response
+from antiphon.http.routing import Routes
+from antiphon.http.services import ServerServices
+from antiphon.http.sse import EventWriter, Pace
 from antiphon.http.standings import NAMES as STANDINGS
 from antiphon.http.standings import limit_headers
-from antiphon.http.work import ClientLeft
+from antiphon.http.work import ClientLeft, attended
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 """What a caller may name a request: enough for every tracing format, and nothing that a log or header could
@@ -41,17 +44,11 @@ EXPOSED = (
 
 NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
-OTHER = "other"
-"""Route of a path that is none: what callers make up is no label."""
-
 LEFT = "left"
 """Status of a request whose caller did not wait for an answer."""
 
-Endpoint = Callable[[Exchange, Scope, Send], Awaitable[None]]
-"""Answers a request whose body was read."""
 
-
-class Response:
+class ResponseState:
     """What is sent for one request: adds the headers of every answer, and knows how far it is."""
 
     __slots__ = ("_headers", "_send", "status")
@@ -77,84 +74,131 @@ class Response:
 class Application:
     """The ASGI application."""
 
-    def __init__(
-        self, edge: Edge, endpoints: Mapping[str, Endpoint], others: Starlette, table: Sequence[Route]
-    ) -> None:
-        """`endpoints`: what generates, by path; each takes a JSON body by POST. `others`: all other routes.
-        `table`: every route there is."""
+    def __init__(self, edge: Edge, endpoints: Sequence[Endpoint]) -> None:
+        """`endpoints`: every one there is."""
         self._edge = edge
-        self._endpoints = endpoints
-        self._others = others
+        self.routes = Routes(endpoints)
+        self._services = ServerServices(edge)
         self._origins = OriginCheck(edge)
         self._authenticator = Authenticator(edge)
         self._bodies = BodyReader(edge)
-        self._table = table
         self._prefixes = [dialect.prefix for dialect in edge.dialects]
-        self._labels = RouteLabels(route.path for route in table)
-        self._cors = _cors(edge, others, table) if edge.settings.cors_origins else None
+        self._pace = Pace(edge.settings.keep_alive_interval, edge.settings.send_timeout)
+        self._cors = _cors(edge, self.routes) if edge.settings.cors_origins else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        loop, path, headers = asyncio.get_running_loop(), scope["path"], gathered(scope)
-        began = loop.time()
+        method, path, headers = scope["method"], scope["path"], gathered(scope)
+        began = asyncio.get_running_loop().time()
         if self._edge.sheets is not None:
             self._edge.sheets.touch()
-        exchange = scope[EXCHANGE] = Exchange(self._request_id(headers), headers)
-        response = Response(send, exchange.request_id)
-        answer = response.send if self._cors is None else self._with_cors(scope, headers, response.send)
+        request = _request(scope, self._request_id(headers), headers)
+        state = ResponseState(send, request.id)
+        answer = state.send if self._cors is None else self._with_cors(scope, headers, state.send)
         try:
-            with translated(exchange.request_id):
-                if self._cors is not None and is_preflight(scope["method"], headers):
-                    await self._cors(scope, receive, response.send)
-                    return
-                self._origins.require(scope, headers)
-                exchange.actor = await self._authenticator.authenticate(scope["method"], path, headers)
-                endpoint = self._endpoints.get(path) if scope["method"] == "POST" else None
-                if endpoint is None:
-                    await self._route(scope, receive, answer)
-                    return
-                account = await self._bodies.read(exchange, receive, connection_of(scope))
-                try:
-                    await endpoint(exchange, scope, answer)
-                finally:
-                    account.release()
+            if self._cors is not None and is_preflight(method, headers):
+                await self._cors(scope, receive, state.send)
+                return
+            self._origins.require(scope, headers)
+            found = self.routes.find(method, path)
+            right = self.routes.right_beside(path) if found is None else found.endpoint.right
+            request.actor = await self._authenticator.authenticate(request, right)
+            if found is None:
+                raise self._unknown(method, path)
+            request.path_params = found.params
+            await self._answer(found.endpoint, request, connection_of(scope), receive, answer)
         except ClientLeft:
             return
-        except AntiphonError as error:
-            await self._refuse(error, exchange, scope, response, answer)
+        except Exception as problem:  # noqa: BLE001 - the edge's border: what it is becomes an answer
+            await self._refuse(answerable(problem, request.id), request, scope["raw_path"], state, answer)
         finally:
-            self._edge.metrics.answered(self._labels.find(path), response.status, loop.time() - began)
+            seconds = asyncio.get_running_loop().time() - began
+            self._edge.metrics.answered(self.routes.label(path), state.status, seconds)
             if self._edge.sheets is not None:
                 self._edge.sheets.touch()
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What does not generate. Raises RouteNotFound or MethodNotAllowed."""
-        scope["app"] = self._others
+    async def _answer(
+        self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send
+    ) -> None:
+        """Reads the body, and has the endpoint answer. Raises what it is refused with, or ClientLeft."""
+        if endpoint.body is None:
+            await self._handle(endpoint, request, connection, send)
+            return
+        account = await self._bodies.read(endpoint.body, request, receive, connection)
         try:
-            await self._others.router(scope, receive, send)
-        except HTTPException as problem:
-            if problem.status_code == MethodNotAllowed.status or scope["path"] in self._endpoints:
-                raise self._wrong_method(scope) from None
-            nearest = nearest_path(scope["path"], scope["method"], self._table, self._prefixes)
-            hint = "" if nearest is None else f"did you mean {nearest}? "
-            raise RouteNotFound(f"no such path; {hint}GET /openapi.json lists all") from None
+            await self._handle(endpoint, request, connection, send)
+        finally:
+            account.release()
+
+    async def _handle(self, endpoint: Endpoint, request: Request, connection: Connection, send: Send) -> None:
+        if endpoint.ends_with_caller:
+            with self._attended(request, connection):
+                answer = await endpoint.handler(request, self._services)
+        else:
+            answer = await endpoint.handler(request, self._services)
+        if isinstance(answer, Response):
+            await send_response(send, answer, limit_headers(request.progress.standings))
+        elif isinstance(answer, EventStream):
+            await self._stream(answer, request, connection, send)
+        else:
+            await send_file(send, answer)
+
+    async def _stream(
+        self, stream: EventStream, request: Request, connection: Connection, send: Send
+    ) -> None:
+        """Writes events as they come, and how the stream ended. Raises what fails before the first."""
+
+        def headers() -> list[tuple[bytes, bytes]]:
+            return [*stream.headers(), *limit_headers(request.progress.standings)]
+
+        writer = EventWriter(send, connection, self._pace, headers)
+        last = None
+        try:
+            with self._attended(request, connection):
+                await _write_events(stream, writer)
+            last = stream.encoder.end()
+        except ClientLeft:
+            raise
+        except Exception as problem:
+            if not writer.begun:
+                raise
+            last = self._break_off(stream, answerable(problem, request.id), request)
+        finally:
+            if last is None:
+                writer.abandon()
+        await writer.close(last)
+
+    def _break_off(self, stream: EventStream, error: AntiphonError, request: Request) -> bytes:
+        """Records what a stream failed with, and gives its last event."""
+        record_failure("stream_failed", error, request, self._edge)
+        return stream.encoder.error(error)
 
     async def _refuse(
-        self, error: AntiphonError, exchange: Exchange, scope: Scope, response: Response, send: Send
+        self, error: AntiphonError, request: Request, raw_path: bytes, state: ResponseState, send: Send
     ) -> None:
-        """Records an error, and sends it unless an answer has begun, which can only break off."""
-        dialect = self._edge.dialect_of(scope["path"])
-        record_refusal(error, dialect.status(error), scope, self._edge)
-        if not response.begun:
-            await send_error(send, dialect, error, limit_headers(exchange.progress.standings))
+        """Records an error, and sends it unless an answer has begun, which can only break off. The error is
+        held by no frame that its traceback leads to: such a circle would keep the whole request."""
+        dialect = self._edge.dialect_of(request.path)
+        record_refusal(error, dialect.status(error), request, raw_path, self._edge)
+        if not state.begun:
+            await send_error(send, dialect, error, limit_headers(request.progress.standings))
 
-    def _wrong_method(self, scope: Scope) -> MethodNotAllowed:
-        """Names every method that is taken at a path; the router tells those of the first route."""
-        at = (route for route in self._table if route.matches(scope)[0] is not Match.NONE)
-        error = MethodNotAllowed(f"{scope['method']} is not taken here")
-        error.allowed = tuple(sorted({method for route in at for method in route.methods or ()}))
-        return error
+    def _attended(self, request: Request, connection: Connection) -> AbstractContextManager[object]:
+        """Work that ends when the caller leaves, when time is up, or when its key is ended."""
+        edge = self._edge
+        seconds = edge.settings.request_timeout
+        return attended(connection, edge.ongoing, seconds, request.actor, request.progress)
+
+    def _unknown(self, method: str, path: str) -> AntiphonError:
+        """What refuses a path at which nothing is, or a method that is not taken there."""
+        if taken := self.routes.methods_at(path):
+            error = MethodNotAllowed(f"{method} is not taken here")
+            error.allowed = tuple(sorted(taken))
+            return error
+        nearest = nearest_path(path, method, self.routes, self._prefixes)
+        hint = "" if nearest is None else f"did you mean {nearest}? "
+        return RouteNotFound(f"no such path; {hint}GET /openapi.json lists all")
 
     def _request_id(self, headers: Headers) -> str:
         values = headers.get(b"x-request-id")
@@ -169,18 +213,11 @@ class Application:
         return partial(self._cors.send, send=send, request_headers=StarletteHeaders(scope=scope))
 
 
-class RouteLabels:
-    """The path of the route that answers, as it is declared: a label of metrics."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        known = tuple(paths)
-        self._whole = frozenset(path for path in known if "{" not in path)
-        self._open = {path: compile_path(path)[0] for path in known if "{" in path}
-
-    def find(self, path: str) -> str:
-        if path in self._whole:
-            return path
-        return next((declared for declared, known in self._open.items() if known.match(path)), OTHER)
+async def _write_events(stream: EventStream, writer: EventWriter) -> None:
+    encode = stream.encoder.encode
+    async with stream.events as events:
+        async for event in events:
+            await writer.put(encode(event))
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
@@ -188,13 +225,28 @@ def is_preflight(method: str, headers: Headers) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-def _cors(edge: Edge, others: Starlette, table: Sequence[Route]) -> CORSMiddleware:
+def _cors(edge: Edge, routes: Routes) -> CORSMiddleware:
     """Starlette's answers to web pages of other origins. It wraps nothing."""
-    methods = {method for route in table for method in route.methods or ()} - {"HEAD"}
     return CORSMiddleware(
-        others,
+        _answer_nothing,
         allow_origins=edge.settings.cors_origins,
-        allow_methods=sorted(methods),
+        allow_methods=sorted(routes.methods),
         allow_headers=("*",),
         expose_headers=EXPOSED,
+    )
+
+
+async def _answer_nothing(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    """Never reached: only preflights are given to the middleware, and it answers them."""
+
+
+def _request(scope: Scope, request_id: str, headers: Headers) -> Request:
+    client = scope.get("client")
+    return Request(
+        request_id,
+        scope["method"],
+        scope["path"],
+        headers,
+        scope.get("query_string", b""),
+        client[0] if client else None,
     )

@@ -1,19 +1,18 @@
-"""Turns whatever carries a credential into an actor, or refuses. Every path is protected but a constant list.
+"""Turns whatever carries a credential into an actor, or refuses. Every path is protected but those of public
+endpoints.
 
-It reads the scope's path, which comes from the request line alone, and never a URL built from the Host
-header.
+The path comes from the request line alone, and never from a URL built from the Host header.
 """
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.auth.base import REFUSAL, UNCHOSEN, Chosen, TokenVerifier
+from antiphon.dialects.base import Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
-from antiphon.http.edge import Edge, lies_under
-
-PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
-"""Paths that anybody may read: they hold no data."""
+from antiphon.http.edge import Edge
 
 MAX_CREDENTIAL = 8192
 """Bytes of a credential, as an issuer's tokens may have; a longer one is refused before it is hashed."""
@@ -24,15 +23,6 @@ USER_HEADERS = (b"x-user-id",)
 CHOICES = (*PROJECT_HEADERS, *USER_HEADERS)
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-
-ADMIN_PATH = "/admin/"
-USAGE_PATH = "/admin/v1/usage"
-METRICS_PATH = "/metrics"
-DEPLOYING = "/empower/api/v1/lora"
-READING = frozenset(
-    {"/tokenize", "/detokenize", "/v1/tokenize", "/v1/detokenize", "/apply-template", "/v1/apply-template"}
-)
-"""Paths that take a body and make nothing."""
 
 MEANS = MappingProxyType(
     {
@@ -52,19 +42,20 @@ class Authenticator:
 
     def __init__(self, edge: Edge) -> None:
         self._verifiers = edge.verifiers
-        self._managed = edge.tenants is not None
+        self._managed = edge.keys_on
         """Whether there are keys that may less than others; without them there is nothing to ask."""
 
-    async def authenticate(self, method: str, path: str, headers: dict[bytes, list[bytes]]) -> Actor:
-        """Who calls. Raises AuthenticationFailed, PermissionDenied or a RequestError."""
-        if path in PUBLIC:
+    async def authenticate(self, request: Request, right: Right | None) -> Actor:
+        """Who calls. `right`: what the caller needs; None lets everybody pass. Raises AuthenticationFailed,
+        PermissionDenied or a RequestError."""
+        if right is None:
             return LOCAL_ANONYMOUS
-        actor = await self._actor(headers)
+        actor = await self._actor(request.headers)
         if self._managed:
-            require_right(actor, method, path)
+            require_right(actor, right, request.path)
         return actor
 
-    async def _actor(self, headers: dict[bytes, list[bytes]]) -> Actor:
+    async def _actor(self, headers: Mapping[bytes, list[bytes]]) -> Actor:
         if not self._verifiers:
             return LOCAL_ANONYMOUS
         token = credential(headers)
@@ -82,14 +73,14 @@ async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: Ch
     return None
 
 
-def chosen(headers: dict[bytes, list[bytes]]) -> Chosen:
+def chosen(headers: Mapping[bytes, list[bytes]]) -> Chosen:
     """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
     if headers.keys().isdisjoint(CHOICES):
         return UNCHOSEN
     return Chosen(_one_of(headers, PROJECT_HEADERS), _one_of(headers, USER_HEADERS))
 
 
-def _one_of(headers: dict[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:
+def _one_of(headers: Mapping[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:
     """The one value of headers that mean the same; an empty one is none."""
     said = {value.strip() for name in names for value in headers.get(name, ()) if value.strip()}
     param = names[0].decode()
@@ -105,28 +96,15 @@ def _one_of(headers: dict[bytes, list[bytes]], names: tuple[bytes, ...]) -> str 
     return value.decode("ascii")
 
 
-def require_right(actor: Actor, method: str, path: str) -> None:
+def require_right(actor: Actor, right: Right, path: str) -> None:
     """Raises PermissionDenied, which names what is missing."""
-    right = right_of(method, path)
     if right not in actor.rights:
         raise PermissionDenied(f"this key may not {MEANS[right]}")
     if not actor.may_call(path):
         raise PermissionDenied("this key is not for this path")
 
 
-def right_of(method: str, path: str) -> Right:
-    """What a route asks of its caller; an unknown path the least of it, so that it is told that there is
-    none."""
-    if path.startswith(ADMIN_PATH) and not lies_under(path, USAGE_PATH):
-        return Right.MANAGE
-    if path == METRICS_PATH:
-        return Right.OBSERVE
-    if method in ("GET", "HEAD", "OPTIONS") or path in READING:
-        return Right.READ
-    return Right.ADAPT if path.endswith("_lora_adapter") or path.startswith(DEPLOYING) else Right.GENERATE
-
-
-def credential(headers: dict[bytes, list[bytes]]) -> str | None:
+def credential(headers: Mapping[bytes, list[bytes]]) -> str | None:
     """The one credential that the headers carry; an empty header carries none. Raises RequestError when they
     carry different ones."""
     carried = {_bearer(value) for value in headers.get(b"authorization", ()) if value.strip()}

@@ -1,5 +1,4 @@
-"""What the edge stands on, handed to it by assembly; and what it keeps of one request while it is
-answered."""
+"""What the edge uses, handed to it by assembly."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -9,16 +8,10 @@ from typing import Protocol
 from starlette.types import Scope
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.pricing import Pricing
-from antiphon.auth.reading import Reading
-from antiphon.auth.recording import Recordings
-from antiphon.auth.tenants import Tenants
-from antiphon.dialects.base import Dialect, OwnDialect
-from antiphon.domain.context import Clock, Context, Progress, SystemClock
+from antiphon.dialects.base import Dialect, Endpoint
+from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
-from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.http.bodies import Bodies
@@ -30,9 +23,6 @@ from antiphon.pipeline.deployments import Deployments
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.sheets import Sheets
-
-EXCHANGE = "antiphon.exchange"
-"""Key of the Exchange in the scope."""
 
 
 class Runner(Protocol):
@@ -57,7 +47,7 @@ class Edge:
 
     pipeline: Runner
     models: Models
-    dialect: OwnDialect
+    dialect: Dialect
     """The server's own."""
     settings: ServerSettings
     verifiers: tuple[TokenVerifier, ...] = ()
@@ -81,16 +71,10 @@ class Edge:
     """What loads and unloads them; None, where the operator does not let callers do so."""
     deployments: Deployments | None = None
     """What deploys adapters by the names of repositories; None, where callers may not."""
-    tenants: Tenants | None = None
-    """Projects, users and keys; None, where keys are off."""
-    pricing: Pricing | None = None
-    """The price list; None, where keys are off."""
-    reading: Reading | None = None
-    """What the ledger says; None, where keys are off."""
-    limiting: Limiting | None = None
-    """Limits and budgets; None, where keys are off."""
-    recordings: Recordings | None = None
-    """Requests that projects keep word by word; None, where keys are off."""
+    keys_on: bool = False
+    """Whether there are projects, users and keys."""
+    admin: tuple[Endpoint, ...] = ()
+    """The endpoints of projects, users, keys, limits, prices and usage, where keys are on."""
     others: tuple[Dialect, ...] = ()
     """The dialects that lie under a prefix."""
 
@@ -104,18 +88,6 @@ class Edge:
         return next((other for other in self.others if lies_under(path, other.prefix)), self.dialect)
 
 
-@dataclass(slots=True)
-class Exchange:
-    """One request while it is answered."""
-
-    request_id: str
-    headers: dict[bytes, list[bytes]]
-    """Every value of each header, in order, by lower-case name."""
-    actor: Actor = LOCAL_ANONYMOUS
-    body: bytes = b""
-    progress: Progress = field(default_factory=Progress)
-
-
 def lies_under(path: str, prefix: str) -> bool:
     """Whether a path is the prefix or goes on below it."""
     return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
@@ -127,11 +99,3 @@ def gathered(scope: Scope) -> dict[bytes, list[bytes]]:
     for name, value in scope["headers"]:
         headers.setdefault(name, []).append(value)
     return headers
-
-
-def exchange_of(scope: Scope) -> Exchange:
-    """The exchange that the application put into the scope."""
-    exchange = scope[EXCHANGE]
-    if not isinstance(exchange, Exchange):
-        raise TypeError("the scope holds no exchange")
-    return exchange

@@ -2,14 +2,11 @@
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, BudgetExceeded, InternalError, MethodNotAllowed, RequestError
-from antiphon.http.work import ClientLeft
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.places import frames
 
@@ -64,12 +61,6 @@ def json_start(status: int, length: int, headers: list[tuple[bytes, bytes]] | No
     return {"type": "http.response.start", "status": status, "headers": fixed + (headers or [])}
 
 
-async def send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
-    """A whole answer with status 200."""
-    await send(json_start(200, len(body), headers))
-    await send({"type": "http.response.body", "body": body})
-
-
 async def send_error(
     send: Send, dialect: Dialect, error: AntiphonError, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
@@ -79,19 +70,15 @@ async def send_error(
     await send({"type": "http.response.body", "body": body})
 
 
-@contextmanager
-def translated(request_id: str) -> Iterator[None]:
-    """Turns a defect into an InternalError and a log record with its place, but not its message. An engine
-    that contained a defect of its own says the place."""
-    try:
-        yield
-    except InternalError as problem:
+def answerable(problem: Exception, request_id: str) -> AntiphonError:
+    """What a caller is told of a problem. A defect becomes an InternalError, and a log record with its place
+    but not its message; an engine that contained a defect of its own says the place."""
+    if isinstance(problem, InternalError):
         if problem.message == internal(request_id).message:
-            raise
+            return problem
         record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
-        raise internal(request_id) from problem
-    except (AntiphonError, ClientLeft):
-        raise
-    except Exception as problem:
-        record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
-        raise internal(request_id) from problem
+        return internal(request_id)
+    if isinstance(problem, AntiphonError):
+        return problem
+    record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
+    return internal(request_id)

@@ -4,9 +4,7 @@ so they say no more than that."""
 
 import json
 
-from starlette.requests import Request
-from starlette.responses import Response
-
+from antiphon.dialects.base import JSON, Endpoint, Handler, Headers, Request, Response, Services
 from antiphon.engines.base import EngineState
 from antiphon.http.edge import Edge
 from antiphon.http.errors import DEFAULT_RETRY
@@ -15,6 +13,9 @@ from antiphon.ledger.base import LedgerState
 AWAY = "unavailable"
 """What is said of limits that nobody can count now: requests that have some are refused, unless the settings
 say otherwise."""
+
+HEALTH = "Health"
+"""Name of the schema of both answers."""
 
 HEALTH_SCHEMA = {
     "type": "object",
@@ -32,28 +33,49 @@ HEALTH_SCHEMA = {
 """What both answer with."""
 
 
-async def health(_: Request) -> Response:
-    """200 while the process lives."""
-    return _answer(200, {"status": "ok"})
+def health_endpoints(edge: Edge) -> tuple[Endpoint, Endpoint]:
+    """Whether the process lives, and whether it can serve."""
+
+    async def health(_request: Request, _services: Services) -> Response:
+        """200 while the process lives."""
+        return _answer(200, {"status": "ok"})
+
+    async def ready(_request: Request, _services: Services) -> Response:
+        """200 when every engine is ready, limits are counted and the ledger has room; else 503 with the names
+        of the engines that are not, where they stand, and what else is missing."""
+        states = {model.name: model.engine.state() for model in edge.models.bases()}
+        missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
+        away = edge.limiter is not None and not edge.limiter.available
+        ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
+        said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
+        said |= {"limits": AWAY} if away else {}
+        if not missing and (edge.limits_open or not away) and ledger is not LedgerState.FULL:
+            return _answer(200, {"status": "ok"} | said)
+        content: dict[str, object] = {"status": "unavailable"}
+        content |= {"unavailable": missing} if missing else {}
+        content |= said
+        return _answer(503, content, ((b"retry-after", b"%d" % DEFAULT_RETRY),))
+
+    return (
+        _public("/health", health, "Whether the process lives", 200),
+        _public("/health/ready", ready, "Whether every engine is ready", 200, 503),
+    )
 
 
-async def ready(request: Request) -> Response:
-    """200 when every engine is ready, limits are counted and the ledger has room; else 503 with the names of
-    the engines that are not, where they stand, and what else is missing."""
-    edge: Edge = request.app.state.edge
-    states = {model.name: model.engine.state() for model in edge.models.bases()}
-    missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
-    away = edge.limiter is not None and not edge.limiter.available
-    ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
-    said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
-    said |= {"limits": AWAY} if away else {}
-    if not missing and (edge.limits_open or not away) and ledger is not LedgerState.FULL:
-        return _answer(200, {"status": "ok"} | said)
-    content: dict[str, object] = {"status": "unavailable"}
-    content |= {"unavailable": missing} if missing else {}
-    content |= said
-    return _answer(503, content, {"retry-after": f"{DEFAULT_RETRY:.0f}"})
+def _public(path: str, handler: Handler, summary: str, *statuses: int) -> Endpoint:
+    schema = {"$ref": f"#/components/schemas/{HEALTH}"}
+    return Endpoint(
+        method="GET",
+        path=path,
+        handler=handler,
+        right=None,
+        summary=summary,
+        tag="health",
+        answers={JSON: schema},
+        statuses=statuses,
+        ends_with_caller=False,
+    )
 
 
-def _answer(status: int, content: dict[str, object], headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(content), status, headers, media_type="application/json")
+def _answer(status: int, content: dict[str, object], headers: Headers = ()) -> Response:
+    return Response(json.dumps(content).encode(), status, headers=headers)

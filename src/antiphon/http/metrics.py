@@ -9,16 +9,14 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from antiphon import __version__
+from antiphon.dialects.base import PLAIN, Endpoint, Request, Response, Services
+from antiphon.domain.identity import Right
 from antiphon.domain.load import Load
 from antiphon.engines.base import EngineState, Observable
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import AntiphonError
 from antiphon.http.edge import Edge
-from antiphon.http.routes import edge_of
 from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import engines
 from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
@@ -36,11 +34,22 @@ class Seen:
     load: Load | None = None
 
 
-async def show(request: Request) -> Response:
+def metrics_endpoint(edge: Edge) -> Endpoint:
     """Every number there is, as text."""
-    edge = edge_of(request)
-    seen = await observed(edge.models)
-    return Response(exposition(_series(edge, seen)), headers={"content-type": CONTENT_TYPE})
+
+    async def show(_request: Request, _services: Services) -> Response:
+        seen = await observed(edge.models)
+        return Response(exposition(_series(edge, seen)).encode(), media_type=CONTENT_TYPE)
+
+    return Endpoint(
+        method="GET",
+        path="/metrics",
+        handler=show,
+        right=Right.OBSERVE,
+        summary="Numbers of this server and its engines, for Prometheus",
+        tag="metrics",
+        answers={PLAIN: {"type": "string"}},
+    )
 
 
 def _series(edge: Edge, seen: dict[str, Seen]) -> Iterator[Series]:

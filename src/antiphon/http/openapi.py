@@ -1,5 +1,5 @@
-"""The OpenAPI document: every dialect's paths and schemas, and what the edge adds to all of them: its errors
-in the dialect's shape, its headers, the framing of streams, and its own paths.
+"""The OpenAPI document: every endpoint, the schemas of its dialect, and what the edge adds to all of them:
+its errors in the dialect's shape, its headers, and the framing of streams.
 
 It is written in version 3.2, the first that can say what one event of a stream holds.
 """
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from antiphon import __version__
-from antiphon.dialects.base import Description, Dialect
+from antiphon.dialects.base import EVENT_STREAM, Dialect, Endpoint
+from antiphon.dialects.common.describing import BRACES, operation_of, schemas_of, shapes_of
 from antiphon.errors import (
     AntiphonError,
     AuthenticationFailed,
@@ -30,9 +31,8 @@ from antiphon.errors import (
     StoreUnavailable,
     UnsupportedMediaType,
 )
-from antiphon.http.admin import describe as admin
 from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
-from antiphon.http.health import HEALTH_SCHEMA
+from antiphon.http.health import HEALTH, HEALTH_SCHEMA
 from antiphon.http.standings import NAMES as LIMITED
 
 VERSION = "3.2.0"
@@ -68,8 +68,8 @@ METERED = {"completions", "embeddings"}
 CHANGING = {"adapters", "loras", "admin"}
 """Tags of what changes which models there are."""
 
-HEALTH = "Health"
-STREAM = "text/event-stream"
+ADMIN_PREFIX = "Admin"
+"""Beginning of the names of the admin API's schemas."""
 
 TEXT = {"type": "string"}
 HEADERS: Mapping[str, Mapping[str, Any]] = {
@@ -125,51 +125,24 @@ KEYS: Mapping[str, Any] = {
 """The two ways to send a key; either is enough."""
 
 
-SERVER_INFO: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-    "/version": ("The release of this server", "version", TEXT),
-    "/load": (
-        "How many generations run or wait now",
-        "server_load",
-        {"type": "integer", "minimum": 0},
-    ),
-}
-"""Paths that answer with one value: what it is, its name and its schema."""
-
-METRICS: Mapping[str, Any] = {
-    "get": {
-        "summary": "Numbers of this server and its engines, for Prometheus",
-        "tags": ["metrics"],
-        "responses": {
-            "200": {
-                "description": "The text format, version 0.0.4; docs/metrics.md lists every name",
-                "content": {"text/plain": {"schema": TEXT}},
-            }
-        },
-    }
-}
-
-
-def document(dialects: Sequence[Dialect], keyed: bool, managed: bool = False) -> bytes:
-    """The document of a server that does or does not ask for a key; its own dialect comes first. `managed`:
-    whether it has projects, users and keys."""
+def document(
+    dialects: Sequence[Dialect], own: Sequence[Endpoint], admin: Sequence[Endpoint], keyed: bool
+) -> bytes:
+    """The document of a server that does or does not ask for a key; its own dialect comes first. `own`: the
+    server's endpoints of no product; `admin`: those of projects, users and keys."""
     described = [(dialect, dialect.describe()) for dialect in dialects]
-    paths = {
-        path: _completed(item, dialect, description, keyed)
-        for dialect, description in described
-        for path, item in description.paths.items()
-    }
-    schemas = {name: schema for _, description in described for name, schema in description.schemas.items()}
-    own = {
-        "/metrics": _completed(METRICS, *described[0], keyed),
-        **{path: _completed(_one(*said), *described[0], keyed) for path, said in SERVER_INFO.items()},
-        "/health": _completed(_health("Whether the process lives"), *described[0], keyed=False),
-        "/health/ready": _completed(
-            _health("Whether every engine is ready", 503), *described[0], keyed=False
-        ),
-    }
-    if managed:
-        own |= {path: _completed(item, *described[0], keyed) for path, item in admin.paths().items()}
-        schemas |= admin.schemas()
+    first, at_first = described[0]
+    groups = [(dialect.endpoints, dialect, at, at.prefix) for dialect, at in described]
+    groups += [(tuple(own), first, at_first, ""), (tuple(admin), first, at_first, ADMIN_PREFIX)]
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoints, dialect, at, prefix in groups:
+        error = {"$ref": f"#/components/schemas/{at.error_schema}"}
+        for endpoint in filter(lambda each: each.summary, endpoints):
+            operation = _operation(operation_of(endpoint, prefix), dialect, error, keyed)
+            for path in endpoint.paths:
+                paths.setdefault(BRACES.sub(r"{\1}", path), {})[endpoint.method.lower()] = operation
+    schemas = {name: schema for _, at in described for name, schema in at.schemas.items()}
+    schemas |= schemas_of(shapes_of(admin), {}, {}, ADMIN_PREFIX) if admin else {}
     whole: dict[str, Any] = {
         "openapi": VERSION,
         "info": {
@@ -177,7 +150,7 @@ def document(dialects: Sequence[Dialect], keyed: bool, managed: bool = False) ->
             "version": __version__,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": paths | own,
+        "paths": paths,
         "components": {
             "schemas": schemas | {HEALTH: HEALTH_SCHEMA},
             "headers": HEADERS,
@@ -190,22 +163,15 @@ def document(dialects: Sequence[Dialect], keyed: bool, managed: bool = False) ->
     return json.dumps(whole).encode()
 
 
-def _completed(
-    item: Mapping[str, Any], dialect: Dialect, described: Description, keyed: bool
-) -> dict[str, Any]:
-    """The same path with what the edge adds to each of its operations."""
-    error = {"$ref": f"#/components/schemas/{described.error_schema}"}
-    return {method: _operation(operation, dialect, error, keyed) for method, operation in item.items()}
-
-
 def _operation(
     operation: Mapping[str, Any], dialect: Dialect, error: Mapping[str, str], keyed: bool
 ) -> dict[str, Any]:
+    asks = keyed and "security" not in operation
     responses = {
-        status: _response(int(status), response, error, _told(operation, keyed))
+        status: _response(int(status), response, error, _told(operation, asks))
         for status, response in operation["responses"].items()
     }
-    for status in sorted({dialect.status(kind("")) for kind in _failures(operation, keyed)}):
+    for status in sorted({dialect.status(kind("")) for kind in _failures(operation, asks)}):
         failed = {"description": ERRORS[status], "content": {"application/json": {"schema": error}}}
         responses.setdefault(str(status), _response(status, failed, error))
     parameters = [*operation.get("parameters", ()), {"$ref": "#/components/parameters/RequestId"}]
@@ -235,7 +201,7 @@ def _response(
 ) -> dict[str, Any]:
     """A response with its headers, `more` of them, and the events of a stream as they are framed."""
     content = {
-        media: _events(shape["schema"], error) if media == STREAM else shape
+        media: _events(shape["schema"], error) if media == EVENT_STREAM else shape
         for media, shape in response["content"].items()
     }
     headers = {name: {"$ref": f"#/components/headers/{name}"} for name in (*_headers(status), *more)}
@@ -268,16 +234,3 @@ def _events(chunk: Mapping[str, Any], error: Mapping[str, str]) -> dict[str, Any
     }
     data = {"anyOf": [told, {"const": "[DONE]"}]}
     return {"itemSchema": {"type": "object", "properties": {"data": data}, "required": ["data"]}}
-
-
-def _one(summary: str, name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A path that answers with an object of one value."""
-    whole = {"type": "object", "properties": {name: schema}, "required": [name]}
-    responses = {"200": {"description": summary, "content": {"application/json": {"schema": whole}}}}
-    return {"get": {"summary": summary, "tags": ["server"], "responses": responses}}
-
-
-def _health(summary: str, *more: int) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{HEALTH}"}}}
-    responses = {str(status): {"description": summary, "content": content} for status in (200, *more)}
-    return {"get": {"summary": summary, "tags": ["health"], "security": [], "responses": responses}}

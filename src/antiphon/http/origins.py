@@ -3,6 +3,7 @@ machine."""
 
 import ipaddress
 import re
+from collections.abc import Mapping
 
 from starlette.types import Scope
 
@@ -23,7 +24,7 @@ WEB = frozenset({"http", "https"})
 EVERYDAY_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """Loopback names that need no parsing."""
 
-Headers = dict[bytes, list[bytes]]
+Headers = Mapping[bytes, list[bytes]]
 
 
 class OriginCheck:

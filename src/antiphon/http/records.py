@@ -5,13 +5,13 @@ route is logged as it came, bounded and escaped, with the client's address: it t
 and whose.
 """
 
-from starlette.types import Scope
+from functools import cache
 
-from antiphon.domain.context import Progress
+from antiphon.dialects.base import Dialect, Endpoint, Request
+from antiphon.dialects.common.describing import body_shapes, field_names, parameters_of
 from antiphon.errors import AntiphonError, InternalError, RouteNotFound
-from antiphon.http.admin import describe as admin
 from antiphon.http.authenticate import CHOICES
-from antiphon.http.edge import Edge, exchange_of
+from antiphon.http.edge import Edge
 from antiphon.http.errors import cause_of, level_of
 from antiphon.telemetry.fields import known_path
 from antiphon.telemetry.logs import record
@@ -23,39 +23,43 @@ LONGEST_PATH = 200
 """Characters of a path in the log."""
 
 
-def record_refusal(error: AntiphonError, status: int, scope: Scope, edge: Edge) -> None:
+def record_refusal(error: AntiphonError, status: int, request: Request, raw_path: bytes, edge: Edge) -> None:
     """Records an error that is answered with a status. A defect has its own record already."""
     if isinstance(error, InternalError):
         return
-    exchange = exchange_of(scope)
-    more: dict[str, object] = {"status": status, "method": scope["method"]}
+    more: dict[str, object] = {"status": status, "method": request.method}
     if isinstance(error, RouteNotFound):
-        client = scope.get("client")
-        more |= {"path": shown_path(scope["raw_path"]), "client": client[0] if client else None}
-    record_failure("refused", error, exchange.request_id, exchange.progress, edge, more)
+        more |= {"path": shown_path(raw_path), "client": request.client}
+    record_failure("refused", error, request, edge, more)
 
 
 def record_failure(
     event: str,
     error: AntiphonError,
-    request_id: str,
-    progress: Progress,
+    request: Request,
     edge: Edge,
     more: dict[str, object] | None = None,
 ) -> None:
     """Records an error with what its work took."""
-    names = (*(dialect.fields() for dialect in edge.dialects), admin.fields(), HEADERS)
     record(
         event,
         level_of(error),
-        request_id=request_id,
+        request_id=request.id,
         code=error.code,
         cause=cause_of(error),
-        param=known_path(error.param, names),
-        model=progress.model or None,
+        param=known_path(error.param, _known_fields(edge.dialects, edge.admin)),
+        model=request.progress.model or None,
         **(more or {}),
-        **progress.account,
+        **request.progress.account,
     )
+
+
+@cache
+def _known_fields(dialects: tuple[Dialect, ...], admin: tuple[Endpoint, ...]) -> tuple[frozenset[str], ...]:
+    """Names of all fields, parameters and headers of requests."""
+    bodies = field_names(body_shapes(admin))
+    parameters = {str(each["name"]) for endpoint in admin for each in parameters_of(endpoint)}
+    return (*(dialect.fields() for dialect in dialects), bodies | parameters | {"id"}, HEADERS)
 
 
 def shown_path(path: bytes) -> str:

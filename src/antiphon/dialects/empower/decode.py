@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from antiphon.dialects.attribution import ascribed
 from antiphon.dialects.base import Call
+from antiphon.dialects.common.attribution import ascribed
+from antiphon.dialects.common.chat import conversation, sift_messages
+from antiphon.dialects.common.constraints import asked_constraint, unread
+from antiphon.dialects.common.relaxed_names import shorten
+from antiphon.dialects.common.sampling import asked_sampling
+from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.common.table import Report
+from antiphon.dialects.common.tools import asked_tools, sift_tools
+from antiphon.dialects.common.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
 from antiphon.dialects.empower.fields import Place, sift
 from antiphon.dialects.empower.wire import ChatRequest
-from antiphon.dialects.openai.constraints import asked_constraint, unread
-from antiphon.dialects.openai.decode import conversation, sift_messages
-from antiphon.dialects.openai.sampling import asked_sampling
-from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.tools import asked_tools, sift_tools
-from antiphon.dialects.openai.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
-from antiphon.dialects.relaxed_names import shorten
-from antiphon.dialects.strict_json import read_object
-from antiphon.dialects.table import Report
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms

@@ -1,20 +1,24 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from antiphon.dialects.base import Call, Chunks, Description, Head, Operation
+from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
+from antiphon.dialects.common.endpoints import deployment_endpoints, generation
+from antiphon.dialects.empower import answers, wire
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.describe import describe, fields
 from antiphon.dialects.empower.encode import EmpowerChunks, chat_answer
 from antiphon.dialects.empower.errors import encode_error
-from antiphon.dialects.empower.fields import PREFIX
+from antiphon.dialects.empower.fields import PREFIX, Place
 from antiphon.dialects.empower.loras import EmpowerLoras
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
+NAME = "empower"
+
 
 class ChatCompletions:
-    """POST /empower/api/v1/chat/completions."""
+    """Body and answers of POST /empower/api/v1/chat/completions."""
 
-    path = f"{PREFIX}/chat/completions"
+    shapes = (wire.ChatRequest, answers.ChatAnswer, answers.ChatChunk)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -23,26 +27,27 @@ class ChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        return chat_answer(head, generation)
+    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
+        return chat_answer(meta, generation)
 
-    def chunks(self, head: Head, call: Call) -> Chunks:
-        return EmpowerChunks(head, call)
+    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+        return EmpowerChunks(meta, call)
 
 
 class Empower:
     """Empower's dialect. Holds no state; one value serves every request."""
 
-    name = "empower"
+    name = NAME
     prefix = "/empower"
-    models = None
-    """LoRAs and base models have lists of their own."""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        self.operations: tuple[Operation, ...] = (ChatCompletions(report_unknown, strict_schemas),)
-        self.loras = EmpowerLoras()
+        chat = ChatCompletions(report_unknown, strict_schemas)
+        self.endpoints = (
+            generation(NAME, Place.CHAT, "Answer a conversation, as Empower does", chat),
+            *deployment_endpoints(Place.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
+        )
 
     def status(self, error: AntiphonError) -> int:
         return error.status
@@ -51,7 +56,7 @@ class Empower:
         return encode_error(error)
 
     def describe(self) -> Description:
-        return describe()
+        return describe(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields()
+        return fields(self.endpoints)

@@ -4,7 +4,10 @@ from typing import TypedDict
 
 import msgspec
 
-from antiphon.dialects.base import Call, Head
+from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.common.answers import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
+from antiphon.dialects.common.encode import DONE
+from antiphon.dialects.common.forms import FINISHES
 from antiphon.dialects.empower.answers import (
     AnswerMessage,
     ChatAnswer,
@@ -15,9 +18,6 @@ from antiphon.dialects.empower.answers import (
     UsageShape,
 )
 from antiphon.dialects.empower.errors import encode_streamed
-from antiphon.dialects.openai.answers import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
-from antiphon.dialects.openai.encode import DONE
-from antiphon.dialects.openai.forms import FINISHES
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Event,
@@ -47,7 +47,7 @@ class Names(TypedDict):
     model: str
 
 
-def chat_answer(head: Head, generation: Generation) -> bytes:
+def chat_answer(head: ResponseMeta, generation: Generation) -> bytes:
     """A buffered answer."""
     choices = [
         ChatChoice(index=choice.index, message=_message(choice), finish_reason=FINISHES[choice.reason])
@@ -71,7 +71,7 @@ class EmpowerChunks:
     """One stream. With one prompt each choice's last chunk says what it took; with several, whose parts are
     counted together, the very last chunk says what all took."""
 
-    def __init__(self, head: Head, call: Call) -> None:
+    def __init__(self, head: ResponseMeta, call: Call) -> None:
         self._names = _names(head)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices
@@ -160,7 +160,7 @@ def _call(event: ToolCallBegun | ToolCallDelta) -> Delta:
     )
 
 
-def _names(head: Head) -> Names:
+def _names(head: ResponseMeta) -> Names:
     return {"id": PREFIX + head.id, "created": head.created, "model": head.model}
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from antiphon.dialects.common.errors import error_type
 from antiphon.dialects.empower.answers import FlatError, StreamedError
-from antiphon.dialects.openai.errors import error_type
 from antiphon.errors import AntiphonError
 
 _encode = msgspec.json.Encoder().encode

@@ -3,7 +3,7 @@ it."""
 
 from enum import StrEnum
 
-from antiphon.dialects.table import END_USER, Book, Field, refused, supported
+from antiphon.dialects.common.table import END_USER, Book, Field, refused, supported
 
 PREFIX = "/empower/api/v1"
 

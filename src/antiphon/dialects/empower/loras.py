@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.empower.fields import PREFIX, Place, sift
+from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.empower.fields import Place, sift
 from antiphon.dialects.empower.wire import DeployRequest
-from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.strict_json import read_object
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
 from antiphon.domain.identity import Actor, ActorKind
@@ -93,10 +93,9 @@ class BaseModel(Struct, frozen=True, kw_only=True):
 
 
 class EmpowerLoras:
-    """`LoraOperations` of the dialect."""
+    """`DeploymentCodec` of the dialect."""
 
-    loras_path = f"{PREFIX}/lora"
-    bases_path = f"{PREFIX}/base-model"
+    shapes = (DeployRequest, Lora, BaseModel)
 
     def decode_deploy(self, body: bytes) -> Deployment:
         given = sift(read_object(body), Place.DEPLOY)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from antiphon.dialects.common.constraints import RelaxedConstraint, formatted, grammar_of
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.common.wire import NamedSchema
+from antiphon.dialects.common.wire import ResponseFormat as SupersetFormat
 from antiphon.dialects.fireworks.wire import ResponseFormat
-from antiphon.dialects.openai.constraints import RelaxedConstraint, formatted, grammar_of
-from antiphon.dialects.openai.wire import NamedSchema
-from antiphon.dialects.openai.wire import ResponseFormat as SupersetFormat
-from antiphon.dialects.strict_json import read_object
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter
 
 WHERE = "response_format"

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.dialects.base import Call
+from antiphon.dialects.common import wire as superset
+from antiphon.dialects.common.chat import chat_call, sift_messages, text_call
+from antiphon.dialects.common.constraints import RelaxedConstraint, unread
+from antiphon.dialects.common.relaxed_names import shorten
+from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.common.table import Report
+from antiphon.dialects.common.tools import require_known, sift_tools
 from antiphon.dialects.fireworks.constraints import asked_constraint
 from antiphon.dialects.fireworks.fields import Place, sift
 from antiphon.dialects.fireworks.images import require_images
 from antiphon.dialects.fireworks.reasoning import asked_reasoning
 from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
-from antiphon.dialects.openai import wire as superset
-from antiphon.dialects.openai.constraints import RelaxedConstraint, unread
-from antiphon.dialects.openai.decode import chat_call, sift_messages, text_call
-from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.tools import require_known, sift_tools
-from antiphon.dialects.relaxed_names import shorten
-from antiphon.dialects.strict_json import read_object
-from antiphon.dialects.table import Report
 from antiphon.domain.request import Conversation, Overflow
 from antiphon.errors import InvalidValue, MissingParameter
 

@@ -3,21 +3,25 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from antiphon.dialects.base import Call, Chunks, Description, Head, ModelOperations, Operation
+from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
+from antiphon.dialects.common.endpoints import generation, model_list
+from antiphon.dialects.fireworks import answers, wire
 from antiphon.dialects.fireworks.decode import decode_chat, decode_text
 from antiphon.dialects.fireworks.describe import describe, fields
 from antiphon.dialects.fireworks.encode import ChatForm, FireworksChunks, TextForm, chat_answer, text_answer
 from antiphon.dialects.fireworks.errors import encode_error, status
-from antiphon.dialects.fireworks.fields import Place
+from antiphon.dialects.fireworks.fields import PREFIX, Place
 from antiphon.dialects.fireworks.models import FireworksModels
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
+NAME = "fireworks"
+
 
 class Completions:
-    """POST /fireworks/inference/v1/completions."""
+    """Body and answers of POST /fireworks/inference/v1/completions."""
 
-    path = Place.TEXT.value
+    shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -26,17 +30,17 @@ class Completions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        return text_answer(head, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
+        return text_answer(meta, call, generation)
 
-    def chunks(self, head: Head, call: Call) -> Chunks:
-        return FireworksChunks(TextForm(call), head, call)
+    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+        return FireworksChunks(TextForm(call), meta, call)
 
 
 class ChatCompletions:
-    """POST /fireworks/inference/v1/chat/completions."""
+    """Body and answers of POST /fireworks/inference/v1/chat/completions."""
 
-    path = Place.CHAT.value
+    shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -45,17 +49,17 @@ class ChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        return chat_answer(head, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
+        return chat_answer(meta, call, generation)
 
-    def chunks(self, head: Head, call: Call) -> Chunks:
-        return FireworksChunks(ChatForm(call), head, call)
+    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+        return FireworksChunks(ChatForm(call), meta, call)
 
 
 class Fireworks:
     """Fireworks' dialect. Holds no state; one value serves every request."""
 
-    name = "fireworks"
+    name = NAME
     prefix = "/fireworks"
     aliases: Mapping[str, str] = MappingProxyType({"accounts/fireworks/models/*": "*"})
     """How its callers name models, as a rule of aliases; those of the settings come before it."""
@@ -63,11 +67,13 @@ class Fireworks:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        self.operations: tuple[Operation, ...] = (
-            Completions(report_unknown, strict_schemas),
-            ChatCompletions(report_unknown, strict_schemas),
+        text = Completions(report_unknown, strict_schemas)
+        chat = ChatCompletions(report_unknown, strict_schemas)
+        self.endpoints = (
+            generation(NAME, Place.TEXT, "Continue a text", text),
+            generation(NAME, Place.CHAT, "Answer a conversation", chat),
+            *model_list(f"{PREFIX}/models", FireworksModels()),
         )
-        self.models: ModelOperations = FireworksModels()
 
     def status(self, error: AntiphonError) -> int:
         return status(error)
@@ -76,7 +82,7 @@ class Fireworks:
         return encode_error(error)
 
     def describe(self) -> Description:
-        return describe()
+        return describe(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields()
+        return fields(self.endpoints)

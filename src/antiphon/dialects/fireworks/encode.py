@@ -7,7 +7,10 @@ from typing import Protocol, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Call, Head
+from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.common.answers import Delta, UsageShape
+from antiphon.dialects.common.encode import OpenAIChunks, message, usage_shape, with_values
+from antiphon.dialects.common.forms import FINISHES, Deltas, Form, MaybeUsage, Names, Texts
 from antiphon.dialects.fireworks.answers import (
     ChatChoice,
     ChatChunkChoice,
@@ -20,9 +23,6 @@ from antiphon.dialects.fireworks.answers import (
 from antiphon.dialects.fireworks.decode import FireworksCall
 from antiphon.dialects.fireworks.errors import encode_error
 from antiphon.dialects.fireworks.logprobs import array_logprobs, entry_logprobs
-from antiphon.dialects.openai.answers import Delta, UsageShape
-from antiphon.dialects.openai.encode import OpenAIChunks, message, usage_shape, with_values
-from antiphon.dialects.openai.forms import FINISHES, Deltas, Form, MaybeUsage, Names, Texts
 from antiphon.domain.collect import Generation
 from antiphon.domain.events import Finished, FinishReason
 from antiphon.domain.scores import Scores
@@ -32,7 +32,7 @@ from antiphon.errors import AntiphonError
 _encode = msgspec.json.Encoder().encode
 
 
-def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
+def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
     logprobs, output = Scored(call), call.request.output
     choices = [
@@ -51,7 +51,7 @@ def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
     return _encode(Completion(**_names(head), choices=choices, usage=usage_shape(generation.usage)))
 
 
-def chat_answer(head: Head, call: Call, generation: Generation) -> bytes:
+def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered chat completion."""
     logprobs = Scored(call)
     choices = [
@@ -74,7 +74,7 @@ def chat_answer(head: Head, call: Call, generation: Generation) -> bytes:
     )
 
 
-def _names(head: Head) -> Names:
+def _names(head: ResponseMeta) -> Names:
     """The id is a UUID and nothing else."""
     parts = (head.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
     return {"id": "-".join(parts), "created": head.created, "model": head.model}
@@ -151,7 +151,7 @@ class TextForm(Texts[TextChoice]):
 class FireworksChunks(OpenAIChunks[Part]):
     """One stream. The ends of its choices are held back until the usage is known, which each tells."""
 
-    def __init__(self, form: FireworksForm[Part], head: Head, call: Call) -> None:
+    def __init__(self, form: FireworksForm[Part], head: ResponseMeta, call: Call) -> None:
         super().__init__(form, head, call)
         self._names = _names(head)
         self._ends: dict[int, Finished] = {}

@@ -3,7 +3,7 @@ field of the page has the page's default and range."""
 
 from enum import StrEnum
 
-from antiphon.dialects.table import END_USER, TAGS, Book, Field, ignored, refused, supported
+from antiphon.dialects.common.table import END_USER, TAGS, Book, Field, ignored, refused, supported
 
 PREFIX = "/fireworks/inference/v1"
 

@@ -1,8 +1,8 @@
 """Log-probabilities in Fireworks' two shapes, both with token ids. Its clients take numbers only, so where
 nothing is known, at the first token of a prompt that is echoed, there is 0."""
 
+from antiphon.dialects.common.logprobs import UNLIKELY, ranked, spelt, written
 from antiphon.dialects.fireworks.answers import Logprobs, RankedToken, TokenEntry
-from antiphon.dialects.openai.logprobs import UNLIKELY, ranked, spelt, written
 from antiphon.domain.scores import Scores, TokenScore
 
 GIVEN = 0.0

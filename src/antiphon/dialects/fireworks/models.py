@@ -7,8 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import ModelEntry
-from antiphon.dialects.fireworks.fields import PREFIX
-from antiphon.dialects.openai.models import OWNER
+from antiphon.dialects.common.answers import OWNER
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,10 +35,10 @@ class ModelList(Struct, frozen=True, kw_only=True):
 
 
 class FireworksModels:
-    """`ModelOperations` of the dialect."""
+    """`ModelCodec` of the dialect."""
 
-    path = f"{PREFIX}/models"
-    profiled = True
+    shapes = (ModelList, ModelShape)
+    has_profiles = True
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
         return _encode(ModelList(data=[_shape(model) for model in models]))

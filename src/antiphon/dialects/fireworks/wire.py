@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.attribution import EndUser, Tags
-from antiphon.dialects.openai.wire import (
+from antiphon.dialects.common.attribution import EndUser, Tags
+from antiphon.dialects.common.wire import (
     INT32_MAX,
     MAX_IDS,
     MAX_MESSAGES,

@@ -5,11 +5,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import LoadCall
-from antiphon.dialects.openai.fields import sift
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.wire import Name
-from antiphon.dialects.strict_json import read_object
+from antiphon.dialects.common.fields import sift
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.common.wire import Name
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.errors import InvalidValue
 
@@ -35,10 +35,9 @@ class UnloadAdapterRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class VLLMAdapters:
-    """`AdapterOperations` of the dialect."""
+    """`AdapterCodec` of the dialect."""
 
-    load_path = "/v1/load_lora_adapter"
-    unload_path = "/v1/unload_lora_adapter"
+    shapes = (LoadAdapterRequest, UnloadAdapterRequest)
 
     def decode_load(self, body: bytes) -> LoadCall:
         given = sift(read_object(body), Place.LOAD)

@@ -1,33 +1,33 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from antiphon.dialects.base import (
-    AdapterOperations,
-    Call,
-    Chunks,
-    Description,
-    EmbeddingOperation,
-    Head,
-    ModelOperations,
-    Operation,
-    TokenOperations,
+from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
+from antiphon.dialects.common import answers, wire
+from antiphon.dialects.common.encode import OpenAIChunks, chat_answer, spelling, text_answer
+from antiphon.dialects.common.endpoints import (
+    adapter_endpoints,
+    embedding,
+    generation,
+    model_list,
+    token_endpoints,
 )
+from antiphon.dialects.common.errors import encode_error
+from antiphon.dialects.common.forms import ChatForm, TextForm
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.describe import describe, fields
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.encode import OpenAIChunks, chat_answer, spelling, text_answer
-from antiphon.dialects.openai.errors import encode_error
-from antiphon.dialects.openai.forms import ChatForm, TextForm
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
+NAME = "openai"
+
 
 class ChatCompletions:
-    """POST /v1/chat/completions."""
+    """Body and answers of POST /v1/chat/completions."""
 
-    path = "/v1/chat/completions"
+    shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -36,17 +36,17 @@ class ChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        return chat_answer(head, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
+        return chat_answer(meta, call, generation)
 
-    def chunks(self, head: Head, call: Call) -> Chunks:
-        return OpenAIChunks(ChatForm(spelling(call)), head, call)
+    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+        return OpenAIChunks(ChatForm(spelling(call)), meta, call)
 
 
 class Completions:
-    """POST /v1/completions."""
+    """Body and answers of POST /v1/completions."""
 
-    path = "/v1/completions"
+    shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -55,30 +55,33 @@ class Completions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, head: Head, call: Call, generation: Generation) -> bytes:
-        return text_answer(head, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
+        return text_answer(meta, call, generation)
 
-    def chunks(self, head: Head, call: Call) -> Chunks:
-        return OpenAIChunks(TextForm(bool(call.request.output.logprobs), spelling(call)), head, call)
+    def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
+        return OpenAIChunks(TextForm(bool(call.request.output.logprobs), spelling(call)), meta, call)
 
 
 class OpenAI:
-    """OpenAI's dialect. Holds no state; one value serves every request."""
+    """OpenAI's dialect, with vLLM's endpoints of token ids and adapters. Holds no state."""
 
-    name = "openai"
+    name = NAME
     prefix = ""
 
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        self.operations: tuple[Operation, ...] = (
-            ChatCompletions(report_unknown, strict_schemas),
-            Completions(report_unknown, strict_schemas),
+        chat = ChatCompletions(report_unknown, strict_schemas)
+        text = Completions(report_unknown, strict_schemas)
+        vectors = OpenAIEmbeddings(report_unknown)
+        self.endpoints = (
+            generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
+            generation(NAME, "/v1/completions", "Continue a text", text),
+            embedding(NAME, "/v1/embeddings", "Make vectors of texts", vectors),
+            *model_list("/v1/models", OpenAIModels(), "Show one model and its profile"),
+            *token_endpoints(VLLMTokens()),
+            *adapter_endpoints(VLLMAdapters()),
         )
-        self.models: ModelOperations = OpenAIModels()
-        self.tokens: TokenOperations = VLLMTokens()
-        self.adapters: AdapterOperations = VLLMAdapters()
-        self.embeddings: EmbeddingOperation = OpenAIEmbeddings(report_unknown)
 
     def status(self, error: AntiphonError) -> int:
         return error.status
@@ -87,7 +90,7 @@ class OpenAI:
         return encode_error(error)
 
     def describe(self) -> Description:
-        return describe()
+        return describe(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields()
+        return fields(self.endpoints)

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from antiphon.dialects.attribution import EndUser, ascribed
 from antiphon.dialects.base import EmbeddingCall
-from antiphon.dialects.openai.fields import sift
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.wire import MAX_IDS, Count, Name, TokenId
-from antiphon.dialects.strict_json import read_object
-from antiphon.dialects.table import Report
+from antiphon.dialects.common.attribution import EndUser, ascribed
+from antiphon.dialects.common.fields import sift
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.common.table import Report
+from antiphon.dialects.common.wire import MAX_IDS, Count, Name, TokenId
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.request import RawPrompt
 from antiphon.errors import InvalidValue
@@ -74,9 +74,9 @@ class WrittenAnswer(Around, frozen=True, kw_only=True):
 
 
 class OpenAIEmbeddings:
-    """`EmbeddingOperation` of the dialect."""
+    """`EmbeddingCodec` of the dialect."""
 
-    path = "/v1/embeddings"
+    shapes = (EmbeddingsRequest, EmbeddingsAnswer)
 
     def __init__(self, report: bool = False) -> None:
         """`report`: whether unknown fields are named in the answer, not refused."""

@@ -7,10 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.dialects.base import ModelEntry
+from antiphon.dialects.common.answers import OWNER
 from antiphon.domain.profile import Profile
-
-OWNER = "antiphon"
-"""Who owns the models that this server serves itself; OpenAI's shape wants a name."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,10 +56,10 @@ class ModelList(Struct, frozen=True, kw_only=True):
 
 
 class OpenAIModels:
-    """`ModelOperations` of the dialect."""
+    """`ModelCodec` of the dialect."""
 
-    path = "/v1/models"
-    profiled = False
+    shapes = (ModelList, ModelCard)
+    has_profiles = False
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
         return _encode(ModelList(data=[_shape(model) for model in models]))

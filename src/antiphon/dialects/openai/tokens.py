@@ -1,20 +1,23 @@
 """The endpoints that show what a request becomes: vLLM's /tokenize, /detokenize and /tokenizer_info, and
 llama.cpp's /apply-template."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.dialects.base import ApplyCall, DetokenizeCall, TokenizeCall
-from antiphon.dialects.openai.conversations import rendered
-from antiphon.dialects.openai.decode import sift_messages, turns
-from antiphon.dialects.openai.fields import sift
-from antiphon.dialects.openai.logprobs import spelt
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.openai.shape import shaped
-from antiphon.dialects.openai.tools import listed_tools, sift_tools
-from antiphon.dialects.openai.wire import (
+from antiphon.dialects.base import ApplyCall, DetokenizeCall, TokenizeCall, Tokens
+from antiphon.dialects.common.chat import sift_messages, turns
+from antiphon.dialects.common.conversations import rendered
+from antiphon.dialects.common.fields import sift
+from antiphon.dialects.common.logprobs import spelt
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.strict_json import read_object
+from antiphon.dialects.common.tools import listed_tools, sift_tools
+from antiphon.dialects.common.wire import (
     MAX_IDS,
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -26,7 +29,6 @@ from antiphon.dialects.openai.wire import (
     TokenId,
     ToolShape,
 )
-from antiphon.dialects.strict_json import read_object
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.domain.tools import Tools
@@ -132,12 +134,16 @@ class TokenizerConfig(Struct, frozen=True, kw_only=True):
 
 
 class VLLMTokens:
-    """`TokenOperations` of the dialect."""
+    """`TokenCodec` of the dialect."""
 
-    tokenize_paths: tuple[str, ...] = ("/tokenize", "/v1/tokenize")
-    detokenize_paths: tuple[str, ...] = ("/detokenize", "/v1/detokenize")
-    apply_paths: tuple[str, ...] = ("/apply-template", "/v1/apply-template")
-    tokenizer_path: str = "/tokenizer_info"
+    shapes: Mapping[str, tuple[type, type]] = MappingProxyType(
+        {
+            "tokenize": (TokenizeRequest, TokenizeAnswer),
+            "detokenize": (DetokenizeRequest, DetokenizeAnswer),
+            "apply": (ApplyRequest, ApplyAnswer),
+        }
+    )
+    tokenizer_shape: type = TokenizerConfig
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
         given = sift(read_object(body), Place.TOKENIZE)
@@ -165,11 +171,9 @@ class VLLMTokens:
         wire = shaped(given, DetokenizeRequest)
         return DetokenizeCall(wire.model, tuple(wire.tokens))
 
-    def tokenized(
-        self, tokens: tuple[int, ...], context_length: int, pieces: tuple[bytes, ...] | None = None
-    ) -> bytes:
-        texts = UNSET if pieces is None else list(map(spelt, pieces))
-        return _encode(TokenizeAnswer(len(tokens), context_length, tokens, texts))
+    def tokenized(self, tokens: Tokens) -> bytes:
+        texts = UNSET if tokens.pieces is None else list(map(spelt, tokens.pieces))
+        return _encode(TokenizeAnswer(len(tokens.ids), tokens.context_length, tokens.ids, texts))
 
     def detokenized(self, text: str) -> bytes:
         return _encode(DetokenizeAnswer(text))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon import complaints
-from antiphon.dialects.strict_json import read_object
+from antiphon.dialects.common.strict_json import read_object
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.recording import Redaction
 from antiphon.domain.tenancy import AuditEntry, KeyKind, Membership, Project, Role, User
@@ -260,17 +260,3 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "redact": tuple(Redaction),
 }
 """What fields of few values take."""
-
-REQUESTS: Mapping[str, type[Struct]] = {
-    each.__name__: each for each in (NewProject, ProjectChange, NewUser, UserChange, Member, Nothing)
-}
-ANSWERS: tuple[type[Struct], ...] = (
-    ProjectCard,
-    UserCard,
-    MemberCard,
-    AuditCard,
-    ProjectPage,
-    UserPage,
-    MemberPage,
-    AuditPage,
-)

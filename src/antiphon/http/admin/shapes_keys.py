@@ -1,8 +1,7 @@
 """What the admin API takes and gives of keys, as JSON."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
@@ -154,9 +153,3 @@ def made_card(made: MadeKey, warnings: Sequence[str] = ()) -> NewKeyCard:
 def _patterns(said: Sequence[str] | None) -> tuple[str, ...] | None:
     """As a grant holds them."""
     return None if said is None else tuple(said)
-
-
-REQUESTS: Mapping[str, type[Struct]] = MappingProxyType(
-    {each.__name__: each for each in (NewKey, KeyChange, Rotation)}
-)
-ANSWERS: tuple[type[Struct], ...] = (KeyCard, NewKeyCard, KeyPage)

@@ -1,7 +1,6 @@
 """What the admin API takes and gives of limits, as JSON."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -97,7 +96,3 @@ def _shown(limit: Limit) -> dict[str, object]:
         "created_at": limit.created,
         "note": limit.note,
     }
-
-
-REQUESTS: Mapping[str, type[Struct]] = MappingProxyType({"NewLimit": NewLimit, "LimitChange": LimitChange})
-ANSWERS: tuple[type[Struct], ...] = (LimitCard, StandingLimit, LimitPage)

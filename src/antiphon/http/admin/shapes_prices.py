@@ -2,7 +2,7 @@
 numbers are read as floats by many, and money is exact.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -108,7 +108,3 @@ def _nanos(text: str) -> int:
     if amount is None:
         raise InvalidValue(f"{text[:40]!r} is no amount")
     return amount
-
-
-REQUESTS: Mapping[str, type[Struct]] = {each.__name__: each for each in (NewPrice, PriceChange)}
-ANSWERS: tuple[type[Struct], ...] = (PriceCard, PricePage)

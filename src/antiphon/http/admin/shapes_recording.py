@@ -1,7 +1,5 @@
 """What the admin API takes and gives of requests that are kept word by word, as JSON."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
@@ -62,7 +60,3 @@ def request_card(record: Record) -> RequestCard:
         request=record.request,
         answer=record.answer,
     )
-
-
-REQUESTS: Mapping[str, type[Struct]] = MappingProxyType({"NewRecording": NewRecording})
-ANSWERS: tuple[type[Struct], ...] = (RequestCard, RequestPage, Forgotten)

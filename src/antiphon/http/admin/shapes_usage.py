@@ -2,7 +2,6 @@
 currency's unit beside the same in nano-units.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -177,7 +176,3 @@ def _mean(mean: Mean) -> float | None:
 def _moment(milliseconds: int) -> str:
     moment = EPOCH + timedelta(milliseconds=milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-REQUESTS: Mapping[str, type[Struct]] = {}
-ANSWERS: tuple[type[Struct], ...] = (TotalsCard, GroupCard, UsageReport, EntryCard, EntryPage)

@@ -4,13 +4,13 @@ streamed however long they are.
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from typing import Any
 
 from antiphon.auth.reading import Reading
-from antiphon.dialects.strict_json import shown_key
+from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
+from antiphon.dialects.common.strict_json import shown_key
 from antiphon.domain.context import Clock
+from antiphon.domain.identity import Right
 from antiphon.domain.ledger import Entry
 from antiphon.domain.reports import (
     TAG,
@@ -26,7 +26,17 @@ from antiphon.domain.reports import (
 )
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.exports import MEDIA, Format, columns_of, encoded, header
-from antiphon.http.admin.pages import ROOT, Handler, actor_of, answer, limit_of, query_of
+from antiphon.http.admin.pages import (
+    MOST,
+    NO_STORE,
+    TEXT,
+    USUAL,
+    answer,
+    endpoint,
+    limit_of,
+    parameter,
+    query_of,
+)
 from antiphon.http.admin.shapes_usage import (
     EntryCard,
     EntryPage,
@@ -49,6 +59,17 @@ LONGEST = 1_000
 CHUNK = 1_000
 """Entries that are read and written at once: some fifty milliseconds of a thread."""
 
+BY = (
+    f"At most {MOST_DIMENSIONS} of {', '.join([*Field, *Bucket])} and tag:NAME, with commas between them; "
+    "hours, days, weeks and months are UTC's"
+)
+MORE = (
+    " Also `tag:NAME=VALUE` chooses by one of the caller's tags. `format=csv` and `format=jsonl` give a file."
+)
+REPORT = "Sums over the generations that the caller may see, in a time." + MORE
+ENTRIES = "The generations that the caller may see, in a time, the earliest first." + MORE
+FILES = {MEDIA[each].partition(";")[0]: TEXT for each in MEDIA}
+
 TIME = ("since", "until")
 FILTERS = tuple(Field)
 
@@ -58,24 +79,46 @@ ENTRY, TOTALS = columns_of(EntryCard), columns_of(TotalsCard)
 Read = Callable[[int, Place | None], Sequence[Entry]]
 
 
-class UsageRoutes:
+class UsageResource:
     """The handlers over the ledger of one server."""
 
     def __init__(self, reading: Reading, clock: Clock) -> None:
         self._reading = reading
         self._clock = clock
 
-    def table(self) -> Iterator[tuple[str, str, Handler]]:
-        """Method, path and handler of each."""
-        yield "GET", f"{ROOT}/usage", self.report
-        yield "GET", f"{ROOT}/usage/entries", self.entries
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All of them. They ask for the right to read: who sees what is decided row by row."""
+        return (
+            endpoint(
+                "GET",
+                "/usage",
+                self.report,
+                "What was used, summed",
+                gives=UsageReport,
+                query=report_query(),
+                right=Right.READ,
+                description=REPORT,
+                files=FILES,
+            ),
+            endpoint(
+                "GET",
+                "/usage/entries",
+                self.entries,
+                "What was used, one by one",
+                gives=EntryPage,
+                query=entries_query(),
+                right=Right.READ,
+                description=ENTRIES,
+                files=FILES,
+            ),
+        )
 
-    async def report(self, request: Request) -> Response:
+    async def report(self, request: Request) -> Answer:
         """Sums, by whatever tells entries apart."""
         query = query_of(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
         chosen, by, shape = self._selection(query), dimensions(query.get("by", "")), shape_of(query)
         most = limit_of(query, MOST_GROUPS, MOST_GROUPS)
-        report = await self._reading.report(actor_of(request), chosen, by, most)
+        report = await self._reading.report(request.actor, chosen, by, most)
         if shape is Format.JSON:
             return await self._reading.threaded(partial(self._answer, report, chosen, by))
         if report.more and "limit" not in query:
@@ -87,13 +130,13 @@ class UsageRoutes:
         names = (*map(str, by), *TOTALS)
         cards = [group_card(each, by) for each in report.groups] if by else [totals_card(report.total)]
         body = (header(names) if shape is Format.CSV else b"") + encoded(cards, names, shape)
-        return Response(body, headers=_file("usage", chosen, shape))
+        return Response(body, media_type=MEDIA[shape], headers=_file("usage", chosen, shape))
 
-    async def entries(self, request: Request) -> Response:
+    async def entries(self, request: Request) -> Answer:
         """Single generations, the earliest first."""
         query = query_of(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
         chosen, after, shape = self._selection(query), place(query.get("after")), shape_of(query)
-        read = self._reading.entries(actor_of(request), chosen)
+        read = self._reading.entries(request.actor, chosen)
         if shape is Format.JSON:
             limit = limit_of(query)
             return await self._reading.threaded(partial(_page, read, limit, after))
@@ -101,7 +144,7 @@ class UsageRoutes:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
         first, after = await self._reading.threaded(partial(_chunk, read, shape, after))
         body = self._streamed(read, shape, first, after)
-        return StreamingResponse(body, headers=_file("entries", chosen, shape))
+        return FileStream(body, MEDIA[shape], _file("entries", chosen, shape))
 
     async def _streamed(
         self, read: Read, shape: Format, first: bytes, after: Place | None
@@ -210,11 +253,38 @@ def _second(query: Mapping[str, str], name: str, otherwise: int) -> int:
     return int(said)
 
 
-def _file(name: str, chosen: Selection, shape: Format) -> dict[str, str]:
+def _file(name: str, chosen: Selection, shape: Format) -> Headers:
     """The headers of a file."""
     called = f"{name}-{chosen.since // 1000}-{chosen.until // 1000}.{shape}"
-    return {
-        "content-type": MEDIA[shape],
-        "content-disposition": f'attachment; filename="{called}"',
-        "cache-control": "no-store",
-    }
+    return ((b"content-disposition", f'attachment; filename="{called}"'.encode()), *NO_STORE)
+
+
+def report_query() -> list[Mapping[str, Any]]:
+    """The query of sums, for the OpenAPI document."""
+    return [*_chosen_by(), parameter("by", description=BY), *_amount(MOST_GROUPS, MOST_GROUPS), _FORMAT]
+
+
+def entries_query() -> list[Mapping[str, Any]]:
+    """The query of entries, for the OpenAPI document."""
+    after = parameter("after", description="The `next` of the page before")
+    return [*_chosen_by(), *_amount(USUAL, MOST), after, _FORMAT]
+
+
+def _chosen_by() -> Iterator[Mapping[str, Any]]:
+    second = {"type": "integer", "minimum": 0, "maximum": LATEST}
+    since = "Unix seconds; 30 days before `until` where it is left out"
+    until = "Unix seconds; what began then is no more in it. Left out: until now"
+    yield parameter("since", second, description=since)
+    yield parameter("until", second, description=until)
+    for field in Field:
+        yield parameter(field, description=f"Only of this {field.replace('_', ' ')}; empty: of none")
+
+
+def _amount(usual: int, most: int) -> Iterator[Mapping[str, Any]]:
+    limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    yield parameter("limit", limit, description="Groups, or entries of a page; a file of entries takes none")
+
+
+_FORMAT = parameter(
+    "format", {"type": "string", "enum": [*Format], "default": Format.JSON}, description="As what"
+)

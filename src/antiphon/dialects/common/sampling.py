@@ -1,7 +1,7 @@
 """The sampling fields of a request, checked where a type alone cannot, as what the caller asked for."""
 
-from antiphon.dialects.openai.wire import INT32_MAX, LARGEST_BIAS, Common
-from antiphon.dialects.strict_json import kind, shown_key
+from antiphon.dialects.common.strict_json import kind, shown_key
+from antiphon.dialects.common.wire import INT32_MAX, LARGEST_BIAS, Common
 from antiphon.domain.sampling import AskedSampling, Mirostat
 from antiphon.errors import InvalidValue
 

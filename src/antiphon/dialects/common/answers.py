@@ -6,6 +6,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 FinishName = Literal["stop", "length", "tool_calls"]
 
+OWNER = "antiphon"
+"""Who owns the models that this server serves itself; OpenAI's shape wants a name."""
+
 
 class CachedTokens(Struct, frozen=True):
     """What the prompt's tokens are made of."""

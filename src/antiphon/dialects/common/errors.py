@@ -2,7 +2,7 @@
 
 import msgspec
 
-from antiphon.dialects.openai.answers import ErrorBody, ErrorEnvelope
+from antiphon.dialects.common.answers import ErrorBody, ErrorEnvelope
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 SERVER = 500

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from antiphon.dialects.strict_json import shown_key
+from antiphon.dialects.common.strict_json import shown_key
 
 MOST_RELAXED = 32
 """Keywords that an answer names."""

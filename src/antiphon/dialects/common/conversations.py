@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from antiphon.dialects.openai.tools import require_shallow
-from antiphon.dialects.strict_json import shown_key
+from antiphon.dialects.common.strict_json import shown_key
+from antiphon.dialects.common.tools import require_shallow
 from antiphon.domain.messages import Message
 from antiphon.domain.request import Conversation, Reasoning
 from antiphon.domain.tools import Tools

@@ -7,9 +7,9 @@ import msgspec
 from msgspec import inspect
 
 from antiphon import complaints
-from antiphon.dialects.openai.fields import TABLES
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.strict_json import kind
+from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.strict_json import kind
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
 COUNTED = (" items", " characters")

@@ -7,8 +7,8 @@ from typing import Any
 
 from antiphon.constraints.json_schema.normalize import parsed, relax
 from antiphon.constraints.spacing import require_whitespace
-from antiphon.dialects.openai.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
-from antiphon.dialects.relaxed_names import header_names
+from antiphon.dialects.common.relaxed_names import header_names
+from antiphon.dialects.common.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 

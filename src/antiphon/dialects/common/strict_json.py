@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from antiphon.dialects.json_place import outside_strings, place
+from antiphon.dialects.common.json_place import outside_strings, place
 from antiphon.errors import MalformedBody
 
 DENSE_BODY = 1 << 16

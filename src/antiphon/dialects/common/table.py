@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from antiphon.dialects.needs import NEEDS, Need
-from antiphon.dialects.strict_json import MAX_SHOWN_KEY, shown_key
+from antiphon.dialects.common.needs import NEEDS, Need
+from antiphon.dialects.common.strict_json import MAX_SHOWN_KEY, shown_key
 from antiphon.errors import AntiphonError, UnknownParameter, UnsupportedParameter
 
 INDEX = re.compile(r"\[\d+\]")

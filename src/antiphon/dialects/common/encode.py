@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from antiphon.dialects.base import Call, Head
-from antiphon.dialects.openai.answers import (
+from antiphon.dialects.base import Call, ResponseMeta
+from antiphon.dialects.common.answers import (
     AssistantMessage,
     CachedTokens,
     ChatChoice,
@@ -22,9 +22,9 @@ from antiphon.dialects.openai.answers import (
     ToolCallShape,
     UsageShape,
 )
-from antiphon.dialects.openai.errors import encode_error
-from antiphon.dialects.openai.forms import CHAT_PREFIX, FINISHES, TEXT_PREFIX, Form, Names, Part
-from antiphon.dialects.openai.logprobs import (
+from antiphon.dialects.common.errors import encode_error
+from antiphon.dialects.common.forms import CHAT_PREFIX, FINISHES, TEXT_PREFIX, Form, Names, Part
+from antiphon.dialects.common.logprobs import (
     Spell,
     by_id,
     by_text,
@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 _SPLIT = _encode(SPLIT)
 
 
-def chat_answer(head: Head, call: Call, generation: Generation) -> bytes:
+def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered chat completion."""
     spell, ids = spelling(call), call.request.output.token_ids
     choices = [
@@ -81,7 +81,7 @@ def chat_answer(head: Head, call: Call, generation: Generation) -> bytes:
     )
 
 
-def text_answer(head: Head, call: Call, generation: Generation) -> bytes:
+def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
     output, spell = call.request.output, spelling(call)
     scored = _scored(generation)
@@ -138,7 +138,7 @@ class OpenAIChunks(Generic[Part]):
     Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
     way of the bytes that are made once."""
 
-    def __init__(self, form: Form[Part], head: Head, call: Call) -> None:
+    def __init__(self, form: Form[Part], head: ResponseMeta, call: Call) -> None:
         self._form = form
         self._names = _names(form.prefix, head)
         self._include_usage = call.include_usage
@@ -258,7 +258,7 @@ def with_values(struct: T, **values: object) -> T:
     return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]
 
 
-def _names(prefix: str, head: Head) -> Names:
+def _names(prefix: str, head: ResponseMeta) -> Names:
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
 
 

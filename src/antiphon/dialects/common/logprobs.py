@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from antiphon.dialects.openai.answers import (
+from antiphon.dialects.common.answers import (
     ChatLogprobs,
     RankedToken,
     TextLogprobs,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.attribution import EndUser, Tags
+from antiphon.dialects.common.attribution import EndUser, Tags
 
 # --- limits, each with its reason ---------------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.constraints.json_schema.normalize import relax
-from antiphon.dialects.openai.fields import sift
-from antiphon.dialects.openai.places import Place
-from antiphon.dialects.openai.wire import (
+from antiphon.dialects.common.fields import sift
+from antiphon.dialects.common.places import Place
+from antiphon.dialects.common.relaxed_names import header_names
+from antiphon.dialects.common.strict_json import kind, shown_key
+from antiphon.dialects.common.table import Report
+from antiphon.dialects.common.wire import (
     FUNCTION_NAME,
     AllowedTools,
     ChatCompletionRequest,
@@ -22,9 +25,6 @@ from antiphon.dialects.openai.wire import (
     ToolChoiceShape,
     ToolShape,
 )
-from antiphon.dialects.relaxed_names import header_names
-from antiphon.dialects.strict_json import kind, shown_key
-from antiphon.dialects.table import Report
 from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.errors import InvalidValue, MissingParameter, UnsupportedParameter
 

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypedDict, TypeVar
 import msgspec
 from msgspec import UnsetType
 
-from antiphon.dialects.openai.answers import (
+from antiphon.dialects.common.answers import (
     ChatChunkChoice,
     ChatCompletionChunk,
     Completion,
@@ -19,7 +19,7 @@ from antiphon.dialects.openai.answers import (
     ToolCallPart,
     UsageShape,
 )
-from antiphon.dialects.openai.logprobs import Spell, by_text, chat_logprobs, text_logprobs
+from antiphon.dialects.common.logprobs import Spell, by_text, chat_logprobs, text_logprobs
 from antiphon.domain.events import FinishReason, ToolCallBegun, ToolCallDelta
 from antiphon.domain.scores import Scores
 

@@ -1,0 +1,186 @@
+"""What handlers use of the server: the pipeline, the models, adapters. Knows no dialect."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TypeVar
+
+from antiphon.dialects.base import (
+    ApplyCall,
+    DeploymentService,
+    DetokenizeCall,
+    LoadCall,
+    ModelEntry,
+    Request,
+    ResponseMeta,
+    TokenizeCall,
+    Tokens,
+)
+from antiphon.domain.context import Context, Origin
+from antiphon.domain.embedding import EmbeddingRequest, Embeddings
+from antiphon.domain.events import Event
+from antiphon.domain.identity import Actor
+from antiphon.domain.profile import Profile
+from antiphon.domain.request import GenerationRequest
+from antiphon.domain.tokenizer import TokenizerInfo
+from antiphon.engines.base import Tokenizing
+from antiphon.engines.registry import Model
+from antiphon.errors import (
+    AntiphonError,
+    EngineUnavailable,
+    MissingParameter,
+    PermissionDenied,
+    UnsupportedParameter,
+)
+from antiphon.http.edge import Edge
+from antiphon.pipeline.adapters import Adapters, Wanted
+from antiphon.pipeline.authorize import authorize_name
+from antiphon.pipeline.deployments import Deployments
+from antiphon.pipeline.resolve import resolve
+from antiphon.settings import is_loopback
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds that a list waits for its models' profiles. They are kept once they are known, and come to be known
+within a few seconds of the start, of a busy machine too; a model that is stuck hides no other."""
+
+REMEDY = (
+    "adapters are loaded and unloaded at run time only where the operator names the directories that they "
+    "may come from: set lora.directories (ANTIPHON_LORA_DIRECTORIES) and restart the server, or name the "
+    "adapter at its start with --lora NAME=PATH"
+)
+
+
+class ServerServices:
+    """`Services` of one server."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._pipeline = edge.pipeline
+        self._clock = edge.clock
+        self._seconds = edge.settings.request_timeout
+        self.keeps_records = edge.pipeline.keeps_records
+        self.deployments: DeploymentService = edge.deployments or Deployments(edge.models)
+
+    # --- generation ---
+
+    def start(self, model: str) -> ResponseMeta:
+        return ResponseMeta(self._clock.unique(), int(self._clock.wall()), model)
+
+    def context(self, request: Request, origin: Origin) -> Context:
+        clock = self._clock
+        deadline = clock.monotonic() + self._seconds
+        return Context(request.id, request.actor, deadline, clock, origin=origin, progress=request.progress)
+
+    def generate(
+        self, request: GenerationRequest, context: Context
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
+        return self._pipeline.run(request, context)
+
+    async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
+        return await self._pipeline.embed(request, context)
+
+    async def offload(self, work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+    # --- models ---
+
+    def models(self, actor: Actor) -> list[ModelEntry]:
+        return [_entry(model) for model in self._edge.models if actor.may_use(model.name)]
+
+    async def profiled_models(self, actor: Actor) -> list[ModelEntry]:
+        models = [model for model in self._edge.models if actor.may_use(model.name)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(load_entry(model)) for model in models]
+        return [task.result() for task in tasks]
+
+    async def model(self, name: str, request: Request) -> ModelEntry:
+        model = self._find(name, request)
+        try:
+            entry = _entry(model, await model.engine.profile())
+        except EngineUnavailable:
+            entry = _entry(model)
+        return entry if entry.name == name else replace(entry, alias=name)
+
+    # --- token ids ---
+
+    async def tokenize(self, call: TokenizeCall, request: Request) -> Tokens:
+        model = self._find(call.model, request)
+        engine = _tokenizing(model)
+        tokens = await engine.encode(call.prompt, request.actor)
+        pieces = await engine.spell(tokens) if call.texts else None
+        profile = await model.engine.profile()
+        return Tokens(tokens, profile.context_length, pieces)
+
+    async def detokenize(self, call: DetokenizeCall, request: Request) -> str:
+        return await _tokenizing(self._find(call.model, request)).decode(call.tokens)
+
+    async def apply_template(self, call: ApplyCall, request: Request) -> str:
+        return await _tokenizing(self._find(call.model, request)).apply(call.conversation, request.actor)
+
+    async def tokenizer(self, model: str | None, request: Request) -> TokenizerInfo:
+        return await _tokenizing(self._find(model, request)).describe_tokenizer()
+
+    # --- adapters ---
+
+    async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
+        authorize_name(actor, call.name, "lora_name")
+        wanted = Wanted(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
+        await self._adapters().load(wanted)
+
+    async def unload_adapter(self, name: str, actor: Actor) -> None:
+        authorize_name(actor, name, "lora_name")
+        await self._adapters().unload(name)
+
+    def require_owner(self, request: Request) -> None:
+        """No web page, of whatever origin, changes what a server without a key serves."""
+        if self._edge.verifiers:
+            return  # who came this far had a key
+        if b"origin" in request.headers:
+            raise PermissionDenied(
+                "web pages do not change what is served without a key: set ANTIPHON_API_KEY and send it"
+            )
+        if request.client is None or not is_loopback(request.client):
+            raise PermissionDenied(
+                "only callers of this machine change what is served without a key: set ANTIPHON_API_KEY and "
+                "send it"
+            )
+
+    def _adapters(self) -> Adapters:
+        if self._edge.adapters is None:
+            raise PermissionDenied(REMEDY)
+        return self._edge.adapters
+
+    def _find(self, name: str | None, request: Request) -> Model:
+        """The named model; without a name the only one, adapters of it apart. Raises PermissionDenied for a
+        model that the caller's key is not for."""
+        models, actor = self._edge.models, request.actor
+        bases = [model for model in models.bases() if actor.may_use(model.name)]
+        if name is None and len(bases) != 1:
+            names = ", ".join(model.name for model in bases) or "none"
+            raise MissingParameter(f"model is missing; this server has: {names}", param="model")
+        model = bases[0] if name is None else resolve(models, name, actor)
+        request.progress.model = model.name
+        return model
+
+
+def _tokenizing(model: Model) -> Tokenizing:
+    if not isinstance(model.engine, Tokenizing):
+        raise UnsupportedParameter(f"the engine of {model.name} does not show its token ids", param="model")
+    return model.engine
+
+
+def _entry(model: Model, profile: Profile | None = None) -> ModelEntry:
+    state = str(model.engine.state())
+    return ModelEntry(model.name, model.created, state, profile, model.parent, model.adapter)
+
+
+async def load_entry(model: Model, patience: float = PATIENCE) -> ModelEntry:
+    """The model with its profile, if its engine tells it soon."""
+    try:
+        async with asyncio.timeout(patience):
+            return _entry(model, await model.engine.profile())
+    except (AntiphonError, TimeoutError):
+        return _entry(model)
