@@ -152,6 +152,14 @@ def sibling(name: str) -> str:
     return ".".join(parts[: 3 if parts[1:2] == ["engines"] else 2])
 
 
+def is_other_product(name: str, target: str) -> bool:
+    """Whether a dialect imports something that only another one has, or shared code that of any."""
+    if not (covers("antiphon.dialects", name) and covers("antiphon.dialects", target)):
+        return False
+    ours, theirs = ((*each.split("."), "")[2] for each in (name, target))
+    return theirs not in ("", "base", "common") and ours != theirs
+
+
 def edges(module: Module, known: frozenset[str]) -> Iterator[tuple[ast.stmt, str]]:
     """The project's own modules that a module names."""
     for node, name in imports(module):
@@ -173,6 +181,8 @@ def wrong_ways(found: Iterable[Module]) -> Iterator[str]:
                 yield module.at(node, f"(layer {here}) imports {target} (layer {there})")
             elif there == here == IMPLEMENTATIONS and sibling(target) != sibling(module.name):
                 yield module.at(node, f"imports its sibling {target}: only assembly knows both")
+            elif is_other_product(module.name, target):
+                yield module.at(node, f"imports another product's {target}: share it in dialects.common")
 
 
 def cycles(found: Iterable[Module]) -> list[str]:

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from antiphon.auth.tokens import ServiceKey
-from antiphon.dialects.base import Description
+from antiphon.dialects.base import Description, Endpoint, Request, RequestBody, Response, Services
 from antiphon.dialects.common.endpoints import generation
 from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
+from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied
 from antiphon.http.app import all_endpoints
@@ -45,11 +46,31 @@ class Flat:
         return Description({"FlatError": {"type": "object"}}, error_schema="FlatError")
 
 
-def edge_with(engine=None, key=None, **settings):
+async def count_bytes(request: Request, _services: Services) -> Response:
+    """Says how many bytes came, and in which project."""
+    return Response(f"{len(request.body)} {request.path_params['name']}".encode(), media_type="text/plain")
+
+
+class Upload(Flat):
+    """The same with an endpoint of a kind that no product has."""
+
+    endpoints = (
+        Endpoint(
+            method="PUT",
+            path=f"{PREFIX}/files/{{name:path}}",
+            aliases=("/upload/{name}",),
+            handler=count_bytes,
+            right=Right.GENERATE,
+            body=RequestBody("multipart/form-data", limit=100),
+        ),
+    )
+
+
+def edge_with(engine=None, key=None, others=None, **settings):
     models = Models((Model("m", (ModelRoute(engine or ScriptedEngine()),), 7),))
     verifiers = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), 0.0)
-    return Edge(pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(Flat(),))
+    return Edge(pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(others or Flat(),))
 
 
 async def asked(edge, path, body=None, **how):
@@ -101,6 +122,22 @@ async def test_so_are_headers_that_are_too_large_and_an_answer_elsewhere_is_not(
 async def test_elsewhere_the_servers_own_speaks(path):
     reply = await asked(edge_with(), path)
     assert (reply.status, reply.error["code"]) == (404, "route_not_found")
+
+
+async def test_an_endpoint_of_a_new_kind_needs_nothing_of_the_edge():
+    edge, how = (
+        edge_with(others=Upload()),
+        {"method": "PUT", "headers": {"content-type": "multipart/form-data; boundary=x"}},
+    )
+    for path, name in ((f"{PREFIX}/files/a/b", "a/b"), ("/upload/c", "c")):
+        reply = await asked(edge, path, b"x" * 100, **how)
+        assert (reply.status, reply.body.decode()) == (200, f"100 {name}")
+        assert reply.headers["content-type"] == "text/plain; charset=utf-8"
+    assert (await asked(edge, f"{PREFIX}/files/a", b"x" * 101, **how)).json() == {"flat": "body_too_large"}
+    as_json = await asked(edge, f"{PREFIX}/files/a", {}, method="PUT")
+    assert as_json.json() == {"flat": "unsupported_media_type"}
+    assert (await asked(edge, f"{PREFIX}/files/a")).json() == {"flat": "method_not_allowed"}
+    assert (await asked(edge_with(key=KEY, others=Upload()), "/upload/c", b"", **how)).status == 401
 
 
 async def test_both_answer():
