@@ -95,6 +95,7 @@ BORDERS = {
         "antiphon.retrieval.ingest",
         "antiphon.cli",
     ),
+    "prometheus_client": ("antiphon.telemetry.exposition",),
     "psycopg": ("antiphon.store",),
     "redis": ("antiphon.limits.redis", "antiphon.limits.reaching"),
     "sqlite3": ("antiphon.store",),

@@ -40,7 +40,8 @@ async def show(request: Request) -> Response:
     """Every number there is, as text."""
     edge = edge_of(request)
     seen = await observed(edge.models)
-    return Response(exposition(_series(edge, seen)), headers={"content-type": CONTENT_TYPE})
+    page = await asyncio.to_thread(exposition, list(_series(edge, seen)))
+    return Response(page, headers={"content-type": CONTENT_TYPE})
 
 
 def _series(edge: Edge, seen: dict[str, Seen]) -> Iterator[Series]:
