@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
 from antiphon.domain.tools import Tool, ToolCall, Tools
@@ -19,7 +20,6 @@ from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.spoken import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
 from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.rendering.turns import Bounds, Places
 from antiphon.rendering.watching import note, watching
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
@@ -57,7 +57,7 @@ class Helper:
 
     def __init__(self, run: Run = run_job, bounds: Bounds = BOUNDS) -> None:
         self._run = run
-        self._places = Places(bounds)
+        self._places = FairSemaphore(bounds)
 
     async def rendered(
         self, template: "OwnTemplate", conversation: Conversation, clock: Clock
