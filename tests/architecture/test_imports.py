@@ -116,6 +116,7 @@ BORDERS = {
         "antiphon.settings_oidc",
         "antiphon.settings_server",
         "antiphon.domain.values",
+        "antiphon.rendering.apart",
         "antiphon.dialects",
         "antiphon.http",
         "antiphon.engines.upstream",
