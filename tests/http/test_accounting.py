@@ -166,8 +166,8 @@ async def test_metrics_count_refusals_by_kind_and_cost_and_name_nobody():
         await served.ask(TEXT, PROMPT)
         await served.ask(TEXT, PROMPT)
         page = (await served.ask("/metrics")).body.decode()
-    refused = 'antiphon_limit_refusals_total{subject="key",measure="requests",window="minute"} 1'
-    assert refused in page and 'antiphon_cost_total{model="m",currency="USD"} 32' in page
+    refused = 'antiphon_limit_refusals_total{measure="requests",subject="key",window="minute"} 1'
+    assert refused in page and 'antiphon_cost_total{currency="USD",model="m"} 32' in page
     assert "secret-limit" not in page and 'anonymous"' not in page
 
 

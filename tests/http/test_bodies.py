@@ -1,18 +1,27 @@
 """The room for request bodies: no caller keeps it from the others."""
 
 import asyncio
+from contextlib import contextmanager
 
 import pytest
 
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import Overloaded, ServerBusy
-from antiphon.http.bodies import Bodies
+from antiphon.http.bodies import Account, Bodies
 from antiphon.testing import Answer
 from tests.http.harness import CHAT, HELLO
 from tests.http.test_admin import keyed
 
 LONG = "wait"
 """A request whose answer takes long."""
+
+
+@contextmanager
+def account(bodies, most, actor=None):
+    """What one request holds."""
+    made = Account(bodies, most, actor)
+    yield made
+    made.release()
 
 
 def padded(size):
@@ -68,17 +77,17 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
 
 def test_one_body_alone_may_take_all_the_room_and_others_what_is_left_in_equal_parts():
     bodies = Bodies()
-    with bodies.account(100, "ada") as first:
+    with account(bodies, 100, "ada") as first:
         first.charge(60)
         first.charge(40)
-        with bodies.account(100, "bob") as second, pytest.raises(ServerBusy):
+        with account(bodies, 100, "bob") as second, pytest.raises(ServerBusy):
             second.charge(1)
-    with bodies.account(100, "ada") as first, bodies.account(100, "ada") as more:
+    with account(bodies, 100, "ada") as first, account(bodies, 100, "ada") as more:
         first.charge(40)
         more.charge(10)
         with pytest.raises(Overloaded):
             more.charge(1)
-        with bodies.account(100, "bob") as second, bodies.account(100) as nobody:
+        with account(bodies, 100, "bob") as second, account(bodies, 100) as nobody:
             second.charge(25)
             with pytest.raises(Overloaded):
                 second.charge(1)

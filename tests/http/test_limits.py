@@ -336,17 +336,3 @@ async def test_a_promised_body_takes_no_room_until_it_comes():
 async def test_one_whole_body_fits_whatever_all_together_may_hold():
     async with serving(max_body_bytes=100_000, max_bodies_bytes=1024) as server:
         assert (await server.ask(TEXT, {"model": "m", "prompt": "x" * 2000})).status == 200
-
-
-@pytest.mark.parametrize("body", [HELLO, HELLO | {"stream": True}, HELLO | {"model": "zzz"}], ids=str)
-async def test_a_client_of_http_1_0_gets_no_chunks(served, body):
-    newer = await served.ask(CHAT, body)
-    async with served.line() as line:
-        await line.send(request_bytes(CHAT, body).replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", 1))
-        head = (await line.until(b"\r\n\r\n")).lower()
-        said = await line.rest()
-    assert b"transfer-encoding" not in head and b"connection: close" in head
-    assert (b"content-length" in head) is not bool(body.get("stream"))
-    assert len(said) == len(newer.body)
-    if body.get("stream"):
-        assert said.endswith(b"data: [DONE]\n\n") and b"world" in said

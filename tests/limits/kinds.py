@@ -17,11 +17,14 @@ _numbers = count()
 class TimedRedis(RedisLimiter):
     """In Redis, but by the tests' clock."""
 
+    ahead = 0.0
+    """Seconds by which the clock of Redis is ahead."""
+
     def __init__(self, url: str, clock: FakeClock, seeds: Seeds | None = None, opens: bool = False) -> None:
         super().__init__(url, clock, seeds, opens, f"t{next(_numbers)}", scripts(OWN_TIME))
 
     async def _asked(self, script, arguments):
-        micros = round(self._clock.wall() * 1_000_000)
+        micros = round((self._clock.wall() + self.ahead) * 1_000_000)
         (prefix,) = self._keys
         seconds, micros = divmod(micros, 1_000_000)
         await self._redis.mset({f"{prefix}:seconds": seconds, f"{prefix}:micros": micros})

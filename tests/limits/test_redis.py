@@ -125,7 +125,7 @@ async def test_a_caller_who_leaves_while_redis_is_asked_takes_nothing(node, cloc
 
 
 async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clock):
-    """Redis' Lua has no calendar: ours is compared with Python's, over leap years and the ends of years."""
+    """Over leap years and the ends of years."""
     day = datetime(1999, 12, 25, 23, 59, 59, tzinfo=UTC)
     budgets = [limit(10, window=window, id_=window) for window in (Window.DAY, Window.WEEK, Window.MONTH)]
     for number in range(0, 12_000, 11):
@@ -134,6 +134,21 @@ async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clo
         resets = [each.reset for each in await node.standing(budgets)]
         ends = [period(each.window, at)[1] - at for each in budgets if each.window is not None]
         assert resets == pytest.approx(ends), at
+
+
+@pytest.mark.parametrize("ahead", [-120.0, 120.0])
+async def test_the_clock_of_redis_says_which_day_it_is(node, ahead):
+    """A minute from midnight, before it and after it, the node thinks of another day."""
+    midnight = period(Window.DAY, NOON)[1]
+    node.ahead = ahead
+    node._clock = FakeClock(wall=midnight - ahead / 2)
+    budget = limit(10, window=Window.DAY)
+    (standing,) = await node.reserve("a", [budget], ONE)
+    assert standing.reset == pytest.approx(60 if ahead < 0 else 24 * 3600 - 60)
+    await ended(node, "a", Amounts(requests=3))
+    assert [each.remaining for each in await node.standing([budget])] == [7]
+    node._clock.advance(130)
+    assert [each.remaining for each in await node.standing([budget])] == [10 if ahead < 0 else 7]
 
 
 async def test_every_key_expires(node):

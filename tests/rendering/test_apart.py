@@ -305,33 +305,6 @@ async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
     assert leaving.cancelled() and "eve" in slow.ended
 
 
-async def test_who_is_refused_is_told_how_long_those_before_take():
-    """As long as the last ones took, and before any was run as long as one may."""
-    clock = FakeClock()
-    async with crowd(queue_per_actor=4) as (slow, ask, helper):
-
-        async def told():
-            with pytest.raises(Overloaded) as refused:
-                await whose("ada", helper, "ada").render(talk("Q"), clock)
-            return refused.value.retry_after
-
-        for _ in range(BOUNDS.at_once + 4):
-            await ask("ada", clock)
-        assert await told() == 4 * 2.0 / BOUNDS.at_once
-        clock.advance(10)
-        await slow.end("ada")
-        await ask("ada", clock)
-        assert await told() == 4 * (2 + 10) / 2 / BOUNDS.at_once
-        for _ in range(9):
-            await slow.end("ada")
-            await ask("ada", clock)
-        clock.advance(10_000)
-        await slow.end("ada")
-        await ask("ada", clock)
-        assert await told() == 60
-        await slow.end_all()
-
-
 async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
     """With real processes: whoever holds both places holds them for one rendering."""
     engine, _ = renderer(Script(text="ok"))

@@ -50,18 +50,18 @@ async def test_one_callers_constraints_keep_nobody_elses_waiting():
         await settled()
         group.create_task(refused(renderer, "bob"))
         await settled()
-        assert engine.begun == ["ada"] * CHECKS.at_once + ["bob"]
+        assert engine.begun == ["ada"] * CHECKS.at_once_per_actor + ["bob"]
         for _ in range(7):
             engine.let.release()
             await settled()
     assert engine.begun.count("ada") == 6
 
 
-async def test_so_many_may_wait_and_places_are_forgotten_when_nobody_has_one():
+async def test_so_many_of_one_caller_may_wait():
     engine = Slow()
     renderer = Renderer(engine, prove=prove_here)
     await renderer.profile()
-    most = CHECKS.at_once + CHECKS.queue_per_actor
+    most = CHECKS.at_once_per_actor + CHECKS.queue_per_actor
     async with asyncio.TaskGroup() as group:
         jobs = [group.create_task(refused(renderer, "ada", number)) for number in range(most)]
         await settled()
@@ -73,4 +73,4 @@ async def test_so_many_may_wait_and_places_are_forgotten_when_nobody_has_one():
         engine.let.release()
     engine.let.release()
     await refused(renderer, "ada")
-    assert len(engine.begun) == CHECKS.at_once + 1
+    assert len(engine.begun) == CHECKS.at_once_per_actor + 1

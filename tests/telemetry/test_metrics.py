@@ -1,6 +1,7 @@
 """The page that Prometheus reads: its own parser reads it, and every number of an engine is on it."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
 from antiphon.telemetry import engines, metrics
-from antiphon.telemetry.exposition import Family, Kind, exposition
+from antiphon.telemetry.exposition import Family, Kind, Series, exposition
 from antiphon.telemetry.metrics import Generation, Metrics, Times
 
 NASTY = 'a"b\\c\nd{}é'
@@ -73,7 +74,7 @@ def test_every_number_of_an_engine_is_told():
     assert set(values.values()) <= set(found.values())
     assert (found["antiphon_engine_up", "m"], found["antiphon_engine_up", "n"]) == (1, 0)
     assert [key for key in found if "n" in key[1:]] == [("antiphon_engine_up", "n")]
-    assert found["antiphon_engine_adapter_decoded_tokens_total", "m", "0" * 64] == 3
+    assert found["antiphon_engine_adapter_decoded_tokens_total", "0" * 64, "m"] == 3
 
 
 def test_names_are_legal_and_none_stands_twice():
@@ -84,6 +85,26 @@ def test_names_are_legal_and_none_stands_twice():
         assert family.name.startswith("antiphon_") and family.says.endswith(".")
         assert family.name.endswith("_total") == (family.kind is Kind.COUNTER), family.name
         assert "le" not in family.labels
+
+
+def test_names_labels_help_and_types_stay():
+    """Dashboards and alerts name them. A change here is one for the changelog."""
+    page = Path(__file__).with_name("families.txt").read_text().splitlines()
+    series: list[Series] = []
+    for family in (*metrics.FAMILIES, *engines.FAMILIES):
+        value = Histogram() if family.kind is Kind.HISTOGRAM else 0
+        series.append((family, {family.labels: value}))
+    found = []
+    for each in text_string_to_metric_families(exposition(series)):
+        sample = each.samples[0]
+        name = sample.name if each.type == "counter" else each.name
+        labels = [label for label in sample.labels.values() if label in sample.labels]
+        found.append((name, each.type, sorted(labels), each.documentation))
+    expected = [line.split(" ", 3) for line in page]
+    assert found == [
+        (name, kind, sorted(labels.split(",")) if labels != "-" else [], says)
+        for name, kind, labels, says in expected
+    ]
 
 
 def test_every_family_of_the_process_is_listed():

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from antiphon.domain.events import Drafted, Finished, PromptScored, Started, TextDelta
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.scores import TokenScore
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
 from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
 from antiphon.testing.probe import Probe
-from antiphon.testing.slots import Slots
 from antiphon.testing.token_kit import SENTENCES
 from antiphon.testing.token_kit_queue import QUEUE_RULES
 from antiphon.testing.token_kit_sampling import SAMPLING_RULES
@@ -128,12 +128,15 @@ class Unfair(ScriptedTokenEngine):
 
     def __init__(self, *args, **changes):
         super().__init__(*args, **changes)
-        self._slots = Anarchic(self._facts.sequences)
+        self._slots = Anarchic(Bounds(self._facts.sequences, 10_000, 10_000))
 
 
-class Anarchic(Slots):
-    async def acquire(self, actor, priority):
-        await super().acquire("everybody", priority)
+class Anarchic(FairSemaphore):
+    async def acquire(self, actor, clock, priority=0):
+        await super().acquire("everybody", clock, priority)
+
+    def release(self, actor, clock):
+        super().release("everybody", clock)
 
 
 BROKEN = {

@@ -3,8 +3,6 @@ Where callers are told apart, one leaves as much room to the others as it takes:
 hours shuts nobody out."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from antiphon.errors import Overloaded, ServerBusy
 
@@ -20,16 +18,6 @@ class Bodies:
         self.held = 0
         self._of: Counter[str] = Counter()
         """Of each actor that is told apart."""
-
-    @contextmanager
-    def account(self, most: int, actor: str | None = None) -> Iterator["Account"]:
-        """What one request holds, while the context lasts; all together may hold `most` bytes. `actor`: whose
-        it is; None where all are one."""
-        account = Account(self, most, actor)
-        try:
-            yield account
-        finally:
-            account.release()
 
     def add(self, actor: str | None, size: int) -> None:
         """So many bytes are held now, or no longer."""

@@ -2,13 +2,12 @@
 headers, errors in the dialect's shape, and a way to drop a connection at once.
 
 A request is told by its first byte. From then on it must arrive within the deadline: late headers are
-answered here, a late body by the gate. What still comes of a body after its answer is read and thrown away
+answered here, a late body by its reader. What still comes of a body after its answer is read and thrown away
 for a short while, so that a client which is still sending can read the refusal; then the connection is
-dropped. A client of HTTP/1.0 knows no chunks: what has no length ends for it with the connection.
+dropped.
 
-Requests may be sent before earlier ones are answered. Few of them are parsed and wait; what comes with them
-is kept as it came, one read of it, and nothing more is read until there is room. Bytes that are no request
-are answered after the requests before them, and end the connection.
+A few requests may be sent before earlier ones are answered. One too many, and bytes that are no request, are
+refused after the answers before them, and end the connection.
 """
 
 import asyncio
@@ -19,9 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import httptools
-from uvicorn._types import ASGI3Application, ASGISendEvent
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -35,11 +33,7 @@ MAX_HEADER_BYTES = 1 << 16
 """Request line and headers together: what common proxies take at most, and room for any credential."""
 
 MAX_PIPELINED = 8
-"""Parsed requests that may wait behind a running one; up to then the connection is read, so that its end is
-seen."""
-
-PIECE = 64
-"""Bytes that are parsed at once where requests come in crowds: so few hold the ends of four at most."""
+"""Requests that may wait behind a running one; up to then the connection is read, so that its end is seen."""
 
 END_OF_HEAD = b"\r\n\r\n"
 """What every request holds at least once."""
@@ -50,9 +44,6 @@ WISH_FOR_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNO
 
 LINGER = 5.0
 """Seconds that a body may still come in after its answer, and that a refusal may still be read."""
-
-LARGEST, ENDLESS = 1 << 60, 1 << 61
-"""Bytes that no answer has, and what is left of one without a length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +74,8 @@ class _HeadersError(Exception):
     """Raised in the parser's callback to stop it."""
 
 
-class Flow(FlowControl):
-    """Reading and writing of one connection."""
-
-    held = False
-    """Whether nothing may be read: uvicorn reads on with every answer and every request for a body."""
-
-    def resume_reading(self) -> None:
-        if not self.held:
-            super().resume_reading()
-
-
 class Protocol(HttpToolsProtocol):
     """One connection."""
-
-    flow: Flow
 
     def __init__(
         self,
@@ -117,12 +95,8 @@ class Protocol(HttpToolsProtocol):
         """Bytes since the message began or its body last grew: headers, trailers, and what frames chunks."""
         self._problem: AntiphonError | None = None
         """What is wrong with headers that are valid HTTP."""
-        self._refused = False
-        """Whether nothing is parsed any more."""
         self._refusal: AntiphonError | None = None
-        """The error that is written when the requests before it are answered."""
-        self._unread = memoryview(b"")
-        """What came and is not parsed yet."""
+        """The last answer of this connection: nothing is parsed any more."""
         self._outgoing: Outgoing | None = None
         self._connection: Connection | None = None
         """Of the newest request."""
@@ -133,35 +107,10 @@ class Protocol(HttpToolsProtocol):
     # --- from first to last byte of a request ---
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        if self._refusal is not None:
             return
         if HTTP_2 in data and self._deadline is None and self._is_idle():
             data = _without_wish(data)
-        if not self._unread and len(self.pipeline) + data.count(END_OF_HEAD) <= MAX_PIPELINED:
-            self._parse(data)
-        else:
-            self._unread = memoryview(b"".join((self._unread, data)))
-            self._parse_some()
-
-    def _parse_some(self) -> None:
-        """Parses what is unread as far as there is room, and reads on when nothing of it is left."""
-        self.flow.held = True
-        while self._unread and len(self.pipeline) < MAX_PIPELINED and not self._refused:
-            piece, self._unread = self._unread[:PIECE], self._unread[PIECE:]
-            self._parse(piece)
-        self._pace_reading()
-
-    def _pace_reading(self) -> None:
-        """Reads only while what comes has a place: a body is taken piece by piece once its request runs."""
-        cycle = self.cycle
-        is_full = cycle is not None and not cycle.response_complete and len(cycle.body) > HIGH_WATER_LIMIT
-        self.flow.held = bool(self._unread) or (is_full and bool(self.pipeline))
-        if self.flow.held or is_full:
-            self.flow.pause_reading()
-        else:
-            self.flow.resume_reading()
-
-    def _parse(self, data: bytes | memoryview) -> None:
         if self._deadline is None and self._is_idle():
             self._expect_request()
         self._bare_bytes += len(data)
@@ -170,7 +119,7 @@ class Protocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as wish:  # which is not granted: HTTP/1.1 goes on behind it
             if rest := data[wish.args[0] :]:
-                self._parse(rest)
+                self.data_received(rest)
         except httptools.HttpParserError:
             self.send_400_response("")
         if self._bare_bytes > MAX_HEADER_BYTES:
@@ -194,15 +143,14 @@ class Protocol(HttpToolsProtocol):
         elif self.parser.should_upgrade() and self._has_body():
             # The parser takes none here, so that it would be read as the next request.
             self._problem = RequestError("a request with a body must not ask for another protocol (Upgrade)")
+        elif len(self.pipeline) == MAX_PIPELINED:
+            self._problem = RequestError(f"more than {MAX_PIPELINED} requests wait for earlier ones")
         if self._problem is not None:
             raise _HeadersError
         super().on_headers_complete()
         if self._policy.departure.grace is not None:
             self.cycle.keep_alive = False
-        if self.scope["http_version"] == "1.0":
-            end_by_closing(self.cycle)
-        if 0 < len(self.pipeline) <= MAX_PIPELINED:
-            self.flow.resume_reading()
+        self.flow.resume_reading()
 
     def _has_body(self) -> bool:
         return any(
@@ -213,8 +161,6 @@ class Protocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
         super().on_body(body)
-        if self.pipeline:
-            self._pace_reading()
 
     def on_message_complete(self) -> None:
         self._forget_deadline()
@@ -224,7 +170,6 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = Flow(transport)
         self._outgoing = Outgoing(transport)
         self._policy.watch.add(self._outgoing)
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -246,7 +191,6 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()
         self._end_answer()
-        self._unread = memoryview(b"")
         if self._outgoing is not None:
             self._policy.watch.discard(self._outgoing)
         super().connection_lost(exc)
@@ -264,13 +208,11 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._running is self.cycle and self.cycle.more_body and not self.transport.is_closing():
+        if self._refusal is not None and self._is_idle() and not self.transport.is_closing():
+            self._write_refusal(self._refusal)
+        elif self._running is self.cycle and self.cycle.more_body and not self.transport.is_closing():
             self._forget_deadline()
             self._deadline = self.loop.call_later(LINGER, self.transport.abort)
-        if self.flow.held and not self.transport.is_closing():
-            self._parse_some()
-        if self._refusal is not None and not self._is_answering():
-            self._write_refusal(self._refusal)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
@@ -303,26 +245,17 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, error: AntiphonError) -> None:
         """Answers what is no request, after the requests before it, and ends the connection."""
-        if self._refused or self.transport.is_closing():
+        if self._refusal is not None or self.transport.is_closing():
             return
-        self._refused, self._unread = True, memoryview(b"")
+        self._refusal = error
         self._forget_deadline()
-        cycle = self.cycle
-        is_in_body = cycle is not None and cycle.more_body and not cycle.response_complete
-        if is_in_body and cycle is not self._running:
+        if self._running is not None and self._running is not self.cycle and self.cycle.more_body:
             self.pipeline.popleft()  # the newest: its body broke off
-        if self._is_answering() and not (is_in_body and cycle is self._running):
-            self._refusal = error
-        else:
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+        if self._is_idle() or self.cycle.more_body:
             self._write_refusal(error)
 
-    def _is_answering(self) -> bool:
-        return self._running is not None and not self._running.response_complete
-
     def _write_refusal(self, error: AntiphonError) -> None:
-        self._refusal = None
-        if self.transport.is_closing():
-            return
         if self._end_answer():
             self.transport.abort()  # a refusal in the middle of an answer would be read as part of it
             return
@@ -339,36 +272,6 @@ class Protocol(HttpToolsProtocol):
         )
         self.transport.write_eof()
         self.loop.call_later(LINGER, self.transport.abort)
-
-    # --- ends ---
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Closes a connection that has rested since all was written, however slowly that was read."""
-        if self.transport.is_closing() or self._outgoing is None:
-            return
-        now, rest = self.loop.time(), self._policy.departure.grace or self.timeout_keep_alive
-        due = (now if self._outgoing.waits else self._outgoing.waited_at) + rest
-        if due > now:
-            self.timeout_keep_alive_task = self.loop.call_at(due, self.timeout_keep_alive_handler)
-        else:
-            self.transport.close()
-
-
-def end_by_closing(cycle: RequestResponseCycle) -> None:
-    """Has an answer without a length written as it is: the end of the connection, which follows, ends it."""
-    write = cycle.send
-
-    async def send(message: ASGISendEvent) -> None:
-        if message["type"] == "http.response.start":
-            named = [name.lower() for name, _ in message.get("headers", ())]
-            if b"content-length" not in named:
-                cycle.chunked_encoding, cycle.expected_content_length = False, ENDLESS
-        elif message["type"] == "http.response.body" and cycle.expected_content_length > LARGEST:
-            last = not message.get("more_body", False)
-            cycle.expected_content_length = len(message.get("body", b"")) if last else ENDLESS
-        await write(message)
-
-    cycle.send = send  # type: ignore[method-assign]
 
 
 def _without_wish(data: bytes) -> bytes:

@@ -24,26 +24,16 @@ class Outgoing:
     """What one connection has still to write."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self.waited_at = -math.inf
-        """When something was last seen to wait, by the loop's clock."""
         self._transport = transport
         self._left = 0
         self._still = 0
         """Looks that found nothing moved: counted, so that a process which stood still itself cuts nobody."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether the client has something to take before the rest of it can be written."""
-        return self._transport.get_write_buffer_size() > 0
-
-    def look(self, now: float, looks: int) -> None:
+    def look(self, looks: int) -> None:
         """Drops the connection when so many looks, one after the other, have found nothing moved."""
-        if not self.waits:
-            self._left = 0
-            return
-        self.waited_at = now
-        left = self._transport.get_write_buffer_size() + _held_by_kernel(self._transport)
-        self._still = self._still + 1 if left == self._left else 0
+        waiting = self._transport.get_write_buffer_size()
+        left = waiting and waiting + _held_by_kernel(self._transport)
+        self._still = self._still + 1 if left and left == self._left else 0
         self._left = left
         if self._still >= looks:
             self._transport.abort()
@@ -71,12 +61,11 @@ class Watch:
         self._watched.discard(outgoing)
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
         self._looking = bool(self._watched)
         if self._looking:
-            loop.call_later(self._step, self._look)
+            asyncio.get_running_loop().call_later(self._step, self._look)
         for outgoing in tuple(self._watched):
-            outgoing.look(loop.time(), self._looks)
+            outgoing.look(self._looks)
 
 
 def _held_by_kernel(transport: asyncio.WriteTransport) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Window
 from antiphon.errors import LimitsUnavailable
-from antiphon.limits.periods import period
+from antiphon.limits.periods import bounds, period
 from antiphon.limits.wording import refusal, worst
 
 MICRO = 1_000_000
@@ -67,11 +67,12 @@ def kind_of(limit: Limit) -> str:
     return str(limit.window)
 
 
-def limits_said(limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
-    """Limits with what is asked of each, as arguments."""
+def limits_said(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
+    """Limits with what is asked of each, as arguments. `now`: Unix seconds."""
     said: list[Argument] = []
     for limit, amount in zip(limits, asked, strict=True):
         said += [limit.id, kind_of(limit), str(limit.measure), limit.amount, amount]
+        said += bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
     return said
 
 
@@ -88,7 +89,7 @@ def taken_said(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> 
         return said
     if limit.window is not Window.MINUTE:
         begin = period(limit.window, now)[0]
-        return [*said, 0, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
+        return [*said, begin, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
     for at, amount in sorted(taken):
         said += [int(at * MICRO), amount]
     return said

@@ -4,6 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 from antiphon.domain.limits import Window
 
+SKEW_S = 3600.0
+"""By which another machine's clock may be behind ours."""
+
 DAYS = {Window.DAY: 1, Window.WEEK: 7}
 
 
@@ -21,3 +24,10 @@ def period(window: Window, at: float) -> tuple[int, int]:
         case Window.MINUTE:
             raise ValueError("a window that slides has no beginning")
     return int(begin.timestamp()), int(end.timestamp())
+
+
+def bounds(window: Window, at: float) -> tuple[int, int, int]:
+    """Beginning of a period, its end, and the end of the next one. A clock that shows about the time `at` is
+    in one of the two."""
+    begin, end = period(window, at - SKEW_S)
+    return begin, end, period(window, end)[1]

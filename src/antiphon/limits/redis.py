@@ -152,7 +152,7 @@ class RedisLimiter:
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         try:
-            answer = await self._known(limits, self._standing, limits_said(limits, [0] * len(limits)))
+            answer = await self._known(limits, self._standing, self._limits_said(limits, [0] * len(limits)))
         except LimitsUnavailable:
             if self._alone is None:
                 raise
@@ -214,9 +214,12 @@ class RedisLimiter:
     async def _taken(
         self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
     ) -> tuple[Standing, ...]:
-        arguments = [claim, step, int(LEASE_S * 1_000), *limits_said(limits, asked)]
+        arguments = [claim, step, int(LEASE_S * 1_000), *self._limits_said(limits, asked)]
         answer = await self._known(limits, self._take, arguments)
         return answer.standings(limits, asked)
+
+    def _limits_said(self, limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
+        return limits_said(limits, asked, self._clock.wall())
 
     async def _known(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]

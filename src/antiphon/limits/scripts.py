@@ -43,31 +43,11 @@ local function minus(text) return string.sub(text, 1, 1) == '-' and string.sub(t
 local function key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
 local function hashed(kind, id) return key(kind == 'minute' and 'w' or 'p', id) end
 
--- Days from 1970 of the first of a month, whose number may be 13.
-local function first_of(year, month)
-  if month > 12 then year, month = year + 1, 1 end
-  local y = month <= 2 and year - 1 or year
-  local era = math.floor(y / 400)
-  local of_era = y - era * 400
-  local of_year = math.floor((153 * (month + (month > 2 and -3 or 9)) + 2) / 5)
-  local days = of_era * 365 + math.floor(of_era / 4) - math.floor(of_era / 100) + of_year
-  return era * 146097 + days - 719468
-end
-
--- Beginning and end of a period of UTC, in seconds.
-local function period(kind)
-  local day = math.floor(now / 86400000000)
-  if kind == 'day' then return day * 86400, (day + 1) * 86400 end
-  if kind == 'week' then
-    local monday = day - (day + 3) % 7
-    return monday * 86400, (monday + 7) * 86400
-  end
-  local year = 1970 + math.floor(day / 365.2425)
-  if first_of(year, 1) > day then year = year - 1 end
-  if first_of(year + 1, 1) <= day then year = year + 1 end
-  local month = 12
-  while first_of(year, month) > day do month = month - 1 end
-  return first_of(year, month) * 86400, first_of(year, month + 1) * 86400
+-- Beginning and end of the period that is now, in seconds: of the two that a limit comes with.
+local function period(limit)
+  local first, second, last = unpack(limit.bounds)
+  if now < second * 1000000 then return first, second end
+  return second, last
 end
 
 -- Billions, and what is left of them.
@@ -85,13 +65,14 @@ local function excess_of(counted, asked, limit)
 end
 
 -- What counts now, as text.
-local function used(kind, id)
+local function used(limit)
+  local kind, id = limit.kind, limit.id
   if kind == 'running' then
     redis.call('ZREMRANGEBYSCORE', key('r', id), '-inf', text(math.floor(now / 1000)))
     return text(redis.call('ZCARD', key('r', id)))
   end
   if kind ~= 'minute' then
-    return redis.call('HGET', key('p', id), text((period(kind)))) or '0'
+    return redis.call('HGET', key('p', id), text((period(limit)))) or '0'
   end
   local hash, queue = key('w', id), key('q', id)
   local oldest = math.floor(now / BUCKET) - BUCKETS
@@ -109,14 +90,15 @@ local function used(kind, id)
 end
 
 -- Whether what was taken at a place counts now.
-local function holds(kind, place)
-  if kind == 'minute' then return place >= math.floor(now / BUCKET) - BUCKETS end
-  return place == period(kind)
+local function holds(limit, place)
+  if limit.kind == 'minute' then return place >= math.floor(now / BUCKET) - BUCKETS end
+  return place == period(limit)
 end
 
 -- Counts more, and says where.
-local function take(kind, id, amount)
-  if kind == 'minute' then
+local function take(limit, amount)
+  local id = limit.id
+  if limit.kind == 'minute' then
     local hash, queue = key('w', id), key('q', id)
     local bucket = math.floor(now / BUCKET)
     local newest = tonumber(redis.call('LINDEX', queue, -1) or -1)
@@ -131,21 +113,22 @@ local function take(kind, id, amount)
     redis.call('EXPIRE', hash, KEPT.minute)
     return bucket
   end
-  local begin = period(kind)
+  local begin = period(limit)
   redis.call('HINCRBY', key('p', id), text(begin), text(amount))
   redis.call('EXPIRE', key('p', id), KEPT.period)
   return begin
 end
 
 -- Counts less of what was taken at a place, where it still counts.
-local function give(kind, id, place, amount)
-  if redis.call('HEXISTS', hashed(kind, id), text(place)) == 0 then return end
-  local stays = redis.call('HINCRBY', hashed(kind, id), text(place), text(-amount))
-  if kind ~= 'minute' then return end
-  redis.call('HINCRBY', key('w', id), 't', text(-amount))
+local function give(limit, place, amount)
+  local hash = hashed(limit.kind, limit.id)
+  if redis.call('HEXISTS', hash, text(place)) == 0 then return end
+  local stays = redis.call('HINCRBY', hash, text(place), text(-amount))
+  if limit.kind ~= 'minute' then return end
+  redis.call('HINCRBY', hash, 't', text(-amount))
   if stays <= 0 then
-    redis.call('HDEL', key('w', id), text(place))
-    redis.call('LREM', key('q', id), -1, text(place))
+    redis.call('HDEL', hash, text(place))
+    redis.call('LREM', key('q', limit.id), -1, text(place))
   end
 end
 
@@ -153,24 +136,24 @@ end
 local function left(bucket) return math.max(0, (bucket + BUCKETS + 1) * BUCKET - now) end
 
 -- Microseconds until nothing of what counts now counts any more.
-local function reset(kind, id)
-  if kind == 'running' then return 0 end
-  if kind == 'minute' then
-    local newest = redis.call('LINDEX', key('q', id), -1)
+local function reset(limit)
+  if limit.kind == 'running' then return 0 end
+  if limit.kind == 'minute' then
+    local newest = redis.call('LINDEX', key('q', limit.id), -1)
     return newest and left(tonumber(newest)) or 0
   end
-  local _, finish = period(kind)
-  return finish * 1000000 - now
+  local _, finish = period(limit)
+  return math.max(0, finish * 1000000 - now)
 end
 
 -- Microseconds until so much less counts.
-local function wait(kind, id, excess)
-  if kind == 'running' then return AGAIN end
-  if kind ~= 'minute' then return reset(kind, id) end
+local function wait(limit, excess)
+  if limit.kind == 'running' then return AGAIN end
+  if limit.kind ~= 'minute' then return reset(limit) end
   local freed = 0
   for from = 0, BUCKETS, 20 do
-    for _, bucket in ipairs(redis.call('LRANGE', key('q', id), from, from + 19)) do
-      freed = freed + tonumber(redis.call('HGET', key('w', id), bucket) or 0)
+    for _, bucket in ipairs(redis.call('LRANGE', key('q', limit.id), from, from + 19)) do
+      freed = freed + tonumber(redis.call('HGET', key('w', limit.id), bucket) or 0)
       if freed >= excess then return left(tonumber(bucket)) end
     end
   end
@@ -186,13 +169,15 @@ local function keep(id, claim)
   redis.call('SET', key('k', id), cmsgpack.pack(claim), 'EX', CLAIM)
 end
 
--- The limits that ARGV names from a place on, each in five: id, kind, measure, limit, what is asked.
+-- The limits that ARGV names from a place on, each in eight: id, kind, measure, limit, what is asked, and the
+-- beginning of a period, its end, and the end of the next.
 local function limits_from(place)
   local limits = {}
-  for at = place, #ARGV, 5 do
+  for at = place, #ARGV, 8 do
     limits[#limits + 1] = {
       id = ARGV[at], kind = ARGV[at + 1], measure = ARGV[at + 2],
       amount = ARGV[at + 3], asked = tonumber(ARGV[at + 4]),
+      bounds = {tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])},
     }
   end
   return limits
@@ -212,7 +197,7 @@ end
 local function standings(limits)
   local stand = {}
   for number, limit in ipairs(limits) do
-    stand[number] = {used(limit.kind, limit.id), reset(limit.kind, limit.id)}
+    stand[number] = {used(limit), reset(limit)}
   end
   return stand
 end
@@ -237,13 +222,13 @@ local parts = {}
 for _, held in ipairs(claim and claim.held or {}) do parts[held.id] = held.parts end
 local refusals = {}
 for number, limit in ipairs(limits) do
-  local excess = excess_of(used(limit.kind, limit.id), limit.asked, limit.amount)
+  local excess = excess_of(used(limit), limit.asked, limit.amount)
   if limit.asked > 0 and excess > 0 then
     local own = 0
     for _, part in ipairs(step == 1 and parts[limit.id] or {}) do
-      if holds(limit.kind, part[1]) then own = own + part[2] end
+      if holds(limit, part[1]) then own = own + part[2] end
     end
-    refusals[#refusals + 1] = {number, wait(limit.kind, limit.id, excess), own}
+    refusals[#refusals + 1] = {number, wait(limit, excess), own}
   end
 end
 if #refusals > 0 then return {'refused', standings(limits), refusals, math.floor(now / 1000)} end
@@ -253,6 +238,7 @@ if not claim then
     parts[limit.id] = {}
     claim.held[number] = {
       id = limit.id, kind = limit.kind, measure = limit.measure, parts = parts[limit.id],
+      bounds = limit.bounds,
     }
   end
 end
@@ -265,7 +251,7 @@ for _, limit in ipairs(limits) do
     end
   elseif limit.asked > 0 then
     local taken = parts[limit.id]
-    taken[#taken + 1] = {take(limit.kind, limit.id, limit.asked), limit.asked}
+    taken[#taken + 1] = {take(limit, limit.asked), limit.asked}
   end
 end
 keep(id, claim)
@@ -289,14 +275,13 @@ for at = 1, #ARGV, 5 do
     if held.kind == 'running' then
       redis.call('ZREM', key('r', held.id), id)
     else
-      used(held.kind, held.id)
       local excess = -amounts[held.measure]
       for _, part in ipairs(held.parts) do excess = excess + part[2] end
-      if excess < 0 then take(held.kind, held.id, -excess) end
+      if excess < 0 then take(held, -excess) end
       for number = #held.parts, 1, -1 do
         local less = math.min(excess, held.parts[number][2])
         if less > 0 then
-          give(held.kind, held.id, held.parts[number][1], less)
+          give(held, held.parts[number][1], less)
           excess = excess - less
         end
       end
@@ -334,7 +319,7 @@ if redis.call('HSETNX', hashed(kind, id), 's', '1') == 0 then return 'known' end
 redis.call('EXPIRE', hashed(kind, id), KEPT[kind] or KEPT.period)
 for at = 3, #ARGV, 2 do
   if kind ~= 'minute' then
-    take(kind, id, ARGV[at + 1])
+    redis.call('HINCRBY', key('p', id), ARGV[at], ARGV[at + 1])
   else
     local bucket = text(math.floor(tonumber(ARGV[at]) / BUCKET))
     if redis.call('HEXISTS', key('w', id), bucket) == 0 then
@@ -347,8 +332,8 @@ for at = 3, #ARGV, 2 do
 end
 return 'seeded'
 """
-"""Arguments: one limit and its kind, then moments (Unix microseconds, the earliest first) and amounts of what
-was taken of it. Whoever comes first makes the counter."""
+"""Arguments: one limit and its kind, then amounts of what was taken of it, each behind its moment (Unix
+microseconds, the earliest first) or the beginning of its period. Whoever comes first makes the counter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,20 @@ helper's side.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
+import msgspec
+
 from antiphon.domain.context import Clock, SystemClock
-from antiphon.domain.messages import Message, Role
-from antiphon.domain.request import Conversation, Reasoning, ReasoningTerms
-from antiphon.domain.tools import Tool, ToolCall, Tools
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.spoken import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
 from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.rendering.turns import Bounds, Places
 from antiphon.rendering.watching import note, watching
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
@@ -57,7 +57,7 @@ class Helper:
 
     def __init__(self, run: Run = run_job, bounds: Bounds = BOUNDS) -> None:
         self._run = run
-        self._places = Places(bounds)
+        self._places = FairSemaphore(bounds)
 
     async def rendered(
         self, template: "OwnTemplate", conversation: Conversation, clock: Clock
@@ -100,53 +100,6 @@ class OwnTemplate:
 # --- across the border, as JSON -----------------------------------------------------------------------------
 
 
-class SaidCall(TypedDict):
-    """A ToolCall."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-class SaidMessage(TypedDict):
-    """A Message."""
-
-    role: str
-    text: str
-    name: str | None
-    tool_calls: list[SaidCall]
-    tool_call_id: str | None
-    reasoning: str | None
-
-
-class SaidTool(TypedDict):
-    """A Tool, as far as a template sees it."""
-
-    name: str
-    description: str | None
-    parameters: Mapping[str, object] | None
-
-
-class SaidTerms(TypedDict):
-    """A ReasoningTerms."""
-
-    effort: str
-    budget: str
-    off: str
-    on: str
-    least: int
-
-
-class SaidReasoning(TypedDict):
-    """A Reasoning."""
-
-    effort: str | None
-    budget: int | None
-    shown: bool
-    wanted: bool
-    terms: SaidTerms
-
-
 class Payload(TypedDict):
     """What a job is told: a template, what it is told of its model, and a Conversation."""
 
@@ -157,18 +110,11 @@ class Payload(TypedDict):
     calls: str | None
     thoughts: str | None
     wall: float
-    messages: list[SaidMessage]
-    tools: list[SaidTool] | None
-    generation_prompt: bool
-    continues: bool
-    values: Mapping[str, object]
-    documents: Sequence[Mapping[str, object]] | None
-    reasoning: SaidReasoning
+    conversation: Mapping[str, object]
 
 
 def payload_of(template: OwnTemplate, conversation: Conversation, wall: float) -> Payload:
     """The payload of `render`."""
-    tools, asked = conversation.tools, conversation.reasoning
     return Payload(
         template=template.source,
         names=template.special.names,
@@ -177,41 +123,8 @@ def payload_of(template: OwnTemplate, conversation: Conversation, wall: float) -
         calls=template.families.calls,
         thoughts=template.families.reasoning,
         wall=wall,
-        messages=list(map(_said, conversation.messages)),
-        tools=None if tools is None else list(map(_shown, tools.tools)),
-        generation_prompt=conversation.generation_prompt,
-        continues=conversation.continues,
-        values=conversation.template_values,
-        documents=conversation.documents,
-        reasoning=SaidReasoning(
-            effort=asked.effort,
-            budget=asked.budget,
-            shown=asked.shown,
-            wanted=asked.wanted,
-            terms=_called(asked.terms),
-        ),
+        conversation=msgspec.to_builtins(replace(conversation, template=None)),
     )
-
-
-def _said(message: Message) -> SaidMessage:
-    return SaidMessage(
-        role=message.role,
-        text=message.text,
-        name=message.name,
-        tool_calls=[
-            SaidCall(id=call.id, name=call.name, arguments=call.arguments) for call in message.tool_calls
-        ],
-        tool_call_id=message.tool_call_id,
-        reasoning=message.reasoning,
-    )
-
-
-def _called(terms: ReasoningTerms) -> SaidTerms:
-    return SaidTerms(effort=terms.effort, budget=terms.budget, off=terms.off, on=terms.on, least=terms.least)
-
-
-def _shown(tool: Tool) -> SaidTool:
-    return SaidTool(name=tool.name, description=tool.description, parameters=tool.parameters)
 
 
 class Rendered(TypedDict):
@@ -235,33 +148,8 @@ def render(payload: Payload) -> Rendered:
 
 
 def conversation_of(payload: Payload) -> Conversation:
-    """The conversation of a payload, tools' schemas apart that no template sees."""
-    tools, documents = payload["tools"], payload["documents"]
-    return Conversation(
-        messages=tuple(map(_message, payload["messages"])),
-        generation_prompt=payload["generation_prompt"],
-        continues=payload["continues"],
-        tools=None if tools is None else Tools(tuple(Tool(**tool) for tool in tools)),
-        template_values=payload["values"],
-        documents=None if documents is None else tuple(documents),
-        reasoning=_reasoning(payload["reasoning"]),
-    )
-
-
-def _reasoning(said: SaidReasoning) -> Reasoning:
-    terms = ReasoningTerms(**said["terms"])
-    return Reasoning(said["effort"], said["budget"], said["shown"], said["wanted"], terms)
-
-
-def _message(said: SaidMessage) -> Message:
-    return Message(
-        Role(said["role"]),
-        said["text"],
-        said["name"],
-        tuple(ToolCall(**call) for call in said["tool_calls"]),
-        said["tool_call_id"],
-        said["reasoning"],
-    )
+    """The conversation of a payload."""
+    return msgspec.convert(payload["conversation"], Conversation)
 
 
 def _of_request(message: str) -> str:

@@ -19,7 +19,7 @@ from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.ipc.tasks import task_group
 from antiphon.rendering.facts import Facts
-from antiphon.rendering.ordered import Tokens
+from antiphon.rendering.fair_tokenizer import Tokens
 from antiphon.rendering.prompts import require_known, whole
 from antiphon.rendering.streams import late
 

@@ -1,35 +1,38 @@
-"""The environment that chat templates run in: jinja2's immutable sandbox, with everything that can grow or
-repeat paid for out of an allowance.
+"""The environment that chat templates run in: jinja2's immutable sandbox, with less in it.
 
-The sandbox keeps a template from reaching Python; it does not keep `'a' * 10**9` from filling the memory, nor
-nested loops from running for ever. What calls, operators, filters, loops and literals make is therefore
-counted here. What could make too much in one step is computed before it is done, or left out: filters and
-methods that no chat template needs are not there, and a template that uses one is refused when it is
-compiled.
+The sandbox keeps a template from reaching Python; it does not keep it from filling the memory. A model's
+template has been tried in a process with hard limits before it runs here, and a request's template only ever
+runs there. So this bounds what a tried template could still do with a caller's values: `*`, `**` and `%` make
+nothing large, and no loop goes on for longer than `SECONDS`. Filters and methods that no chat template needs
+are absent, and a template that uses one is refused.
 """
 
+import json
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from antiphon.errors import TemplateRefused
-from antiphon.rendering.allowance import allowance, held, require_small, weigh
-from antiphon.rendering.growth import BOUNDED_FILTERS, before_join, before_replace, require_format
 from antiphon.rendering.shield import uncovered
 
 PLAIN_FILTERS = (
-    "abs count d default dictsort first float groupby int items last length list map max "
-    "min reject rejectattr reverse select selectattr sort string trim truncate unique wordcount"
+    "abs batch count d default dictsort first float format groupby indent int items join last length list "
+    "map max min reject rejectattr replace reverse round select selectattr slice sort string sum trim "
+    "truncate unique wordcount"
 ).split()
-"""Filters of jinja2 whose result is no larger than what they are given."""
+"""Filters of jinja2 that templates have."""
 
 STRING_METHODS = frozenset(
     "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
@@ -41,11 +44,24 @@ STRING_METHODS = frozenset(
 CASES = frozenset("capitalize casefold lower swapcase title upper".split())
 """Methods of texts, and filters, that need letters."""
 
-LARGEST_RANGE = 100_000
+SECONDS = 5.0
+"""Time for one rendering in this process. A template was proved in two seconds before; this is for a slow
+machine."""
 
-Guard = Callable[..., tuple[object, ...]]
-GUARDS: Mapping[str, Guard] = MappingProxyType({"replace": before_replace, "join": before_join})
-"""What is computed before a method of a text is called; gives the arguments to call it with."""
+LONGEST = 4_000_000
+"""Characters, or items, that one operator may make."""
+
+LARGEST_INTEGER = 4096
+"""Bits; printing larger ones is slow."""
+
+LARGE_WIDTH = re.compile(r"\d{3,}|\*")
+"""In a format: a width or precision of more than two digits, or one taken from an argument."""
+
+NOT_ASCII = re.compile("[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U0010ffff]")
+"""What `ensure_ascii` escapes: not the private-use characters, which may stand for others."""
+
+SHOWN = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(None))
+"""What has a text of its own."""
 
 
 class Generation(Extension):
@@ -59,9 +75,9 @@ class Generation(Extension):
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles and runs templates that cannot take more than their allowance."""
+    """Compiles and runs templates."""
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    intercepted_binops = frozenset(("*", "**", "%"))
 
     def __init__(self) -> None:
         super().__init__(
@@ -73,16 +89,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             extensions=[loopcontrols, Generation],
         )
         self.globals = {
-            **{name: self.globals[name] for name in ("dict", "namespace", "cycler", "joiner")},
-            "range": bounded_range,
+            name: self.globals[name] for name in ("range", "dict", "namespace", "cycler", "joiner")
         }
         self.filters = {
-            **{name: paid(FILTERS[name]) for name in PLAIN_FILTERS},
-            **{name: recased(FILTERS[name]) for name in CASES & set(FILTERS)},
-            **BOUNDED_FILTERS,
-            EACH: each,
-            HELD: held,
-            JOINED: joined,
+            **{name: FILTERS[name] for name in PLAIN_FILTERS},
+            **{name: _recased(FILTERS[name]) for name in CASES & set(FILTERS)},
+            "tojson": tojson,
+            "safe": lambda value: value,  # nothing is escaped here
+            TIMED: timed,
         }
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -92,162 +106,119 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
-    def wrap_str_format(self, value: object) -> Callable[..., str] | None:
-        wrapped = super().wrap_str_format(value)
-        text = getattr(value, "__self__", None)
-        if wrapped is None or not isinstance(text, str):
-            return wrapped
-        run = wrapped
-
-        def bounded(*args: object, **kwargs: object) -> str:
-            require_format(text, [*args, *kwargs.values()])
-            return run(*args, **kwargs)
-
-        return bounded
-
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
-        text = getattr(obj, "__self__", None)
-        if isinstance(text, str):
-            allowance().copy(len(text))
-            name = getattr(obj, "__name__", "")
-            if name in CASES:
-                return uncovered(getattr(str, name), text)
-            guard = GUARDS.get(name)
-            args = args if guard is None else guard(text, *args)
-        return held(super().call(context, obj, *args, **kwargs))
-
-    def concat(self, parts: Iterable[str]) -> str:
-        """What a block or macro gives."""
-        return joined(list(parts))
+        text, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(text, str) and name in CASES:
+            return uncovered(getattr(str, name), text)
+        return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        return held(OPERATORS[operator](left, right))
+        return OPERATORS[operator](left, right)
 
     def _generate(self, source: nodes.Template, *args: object, **kwargs: object) -> str:
-        counted = Counting().visit(source)
-        return super()._generate(counted, *args, **kwargs)  # type: ignore[arg-type]
-
-
-# --- what is counted ----------------------------------------------------------------------------------------
-
-EACH, HELD, JOINED = "_each", "_held", "_joined"
-
-
-class Counting(NodeTransformer):
-    """Puts what jinja2 lets nobody intercept (loops, literals, `~`) through filters that count."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2's name
-        self.generic_visit(node)
-        if isinstance(node.iter, nodes.Expr):
-            node.iter = _filtered(node.iter, EACH)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _filtered(nodes.List(node.nodes, lineno=node.lineno), JOINED)
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
-        return self._literal(node)
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        return self._literal(node)
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
-        return self._literal(node) if node.ctx == "load" else self.generic_visit(node)
-
-    def _literal(self, node: nodes.Expr) -> nodes.Node:
-        """Constants hold nothing that could have grown."""
-        self.generic_visit(node)
-        plain = all(isinstance(part, nodes.Const) for part in node.iter_child_nodes())
-        return node if plain else _filtered(node, HELD)
-
-
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def each(items: Iterable[object]) -> Iterator[object]:
-    """The items of a loop, one unit each."""
-    spend = allowance().spend
-    for item in items:
-        spend(1)
-        yield item
-
-
-def paid(function: Callable[..., object]) -> Callable[..., object]:
-    """A filter that pays for what it reads and for what it gives."""
-
-    def filtered(*args: object, **kwargs: object) -> object:
-        for argument in args[:2]:
-            if isinstance(argument, str | list | tuple | dict | range):
-                allowance().copy(len(argument))
-        return held(function(*args, **kwargs))
-
-    filtered.__dict__.update(getattr(function, "__dict__", {}))  # how jinja2 wants it called
-    return filtered
-
-
-def recased(function: Callable[[str], str]) -> Callable[[object], str]:
-    """A filter that changes letters."""
-
-    def filtered(value: object) -> str:
-        text = str(value)
-        allowance().copy(len(text))
-        return uncovered(function, text)
-
-    return filtered
+        return super()._generate(Timing().visit(source), *args, **kwargs)  # type: ignore[arg-type]
 
 
 def printable(value: object) -> object:
     """What may be written into the prompt. Raises TemplateRefused for what has no text of its own."""
-    if not isinstance(value, str):
-        weigh(value)
+    if not isinstance(value, SHOWN):
+        raise TemplateRefused(f"the chat template prints a {type(value).__name__}")
     return value
 
 
-def joined(parts: Sequence[object]) -> str:
-    """`a ~ b`."""
-    texts = [str(printable(part)) for part in parts]
-    allowance().copy(sum(map(len, texts)))
-    return "".join(texts)
+def tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as the transformers library writes it for templates; not escaped for HTML."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text) if ensure_ascii else text
 
 
-def bounded_range(*args: int) -> range:
-    found = range(*args)
-    if len(found) > LARGEST_RANGE:
-        raise TemplateRefused(f"the chat template counts further than {LARGEST_RANGE}")
-    return found
+def _recased(function: Callable[[str], str]) -> Callable[[object], str]:
+    """A filter that changes letters."""
+    return lambda value: uncovered(function, str(value))
 
 
-def _add(left: object, right: object) -> object:
-    if isinstance(left, str) and isinstance(right, str):
-        allowance().copy(len(left) + len(right))
-    elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        allowance().copy((len(left) + len(right)) * 16)
-    return operator.add(left, right)
+# --- loops --------------------------------------------------------------------------------------------------
+
+TIMED = "_timed"
+_until: ContextVar[float] = ContextVar("until")
+
+
+class Timing(NodeTransformer):
+    """Puts what loops go over through `timed`; jinja2 lets nobody intercept them."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2's name
+        self.generic_visit(node)
+        if isinstance(node.iter, nodes.Expr):
+            node.iter = nodes.Filter(node.iter, TIMED, [], [], None, None, lineno=node.iter.lineno)
+        return node
+
+
+@contextmanager
+def timing() -> Iterator[None]:
+    """Gives what is rendered inside its time."""
+    token = _until.set(time.monotonic() + SECONDS)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def timed(items: Iterable[object]) -> Iterator[object]:
+    """The items of a loop, while there is time. Raises TemplateRefused."""
+    until = _until.get()
+    for item in items:
+        if time.monotonic() > until:
+            raise TemplateRefused("the chat template takes too much work; send fewer or shorter messages")
+        yield item
+
+
+# --- operators ----------------------------------------------------------------------------------------------
+
+
+def _require_short(length: int) -> None:
+    if length > LONGEST:
+        raise TemplateRefused("the chat template makes too long a text; send fewer or shorter messages")
+
+
+def _require_small(bits: int) -> None:
+    if bits > LARGEST_INTEGER:
+        raise TemplateRefused("the chat template computes with too large a number")
 
 
 def _multiply(left: object, right: object) -> object:
     for items, times in ((left, right), (right, left)):
         if isinstance(items, str | list | tuple) and isinstance(times, int):
-            allowance().copy(len(items) * max(times, 0) * (1 if isinstance(items, str) else 16))
+            _require_short(len(items) * max(times, 0))
     if isinstance(left, int) and isinstance(right, int):
-        require_small(left.bit_length() + right.bit_length())
+        _require_small(left.bit_length() + right.bit_length())
     return operator.mul(left, right)
 
 
 def _power(left: object, right: object) -> object:
     if isinstance(left, int) and isinstance(right, int):
-        require_small(left.bit_length() * max(right, 0))
+        _require_small(left.bit_length() * max(right, 0))
     return operator.pow(left, right)
 
 
 def _modulo(left: object, right: object) -> object:
     if isinstance(left, str):
-        require_format(left, [right])
+        if LARGE_WIDTH.search(left):
+            raise TemplateRefused("the chat template formats with too large a width")
+        values = (
+            right.values() if isinstance(right, dict) else right if isinstance(right, tuple) else (right,)
+        )
+        _require_short(
+            len(left) + left.count("%") * sum(len(each) for each in values if isinstance(each, str))
+        )
     return operator.mod(left, right)
 
 
 OPERATORS: Mapping[str, Callable[[object, object], object]] = MappingProxyType(
-    {"+": _add, "*": _multiply, "**": _power, "%": _modulo}
+    {"*": _multiply, "**": _power, "%": _modulo}
 )

@@ -23,7 +23,7 @@ from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused
 from antiphon.rendering.apart import FIELD, OwnTemplate
 from antiphon.rendering.characters import is_whole
 from antiphon.rendering.facts import Facts
-from antiphon.rendering.ordered import Tokens
+from antiphon.rendering.fair_tokenizer import Tokens
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.recital import Recital, lay_out
 from antiphon.rendering.sheet import Sheet

@@ -4,6 +4,7 @@ How a prompt becomes tokens is in `prompts`; what a request that is ready does i
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TypeVar
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.context import Clock, Context, SystemClock
 from antiphon.domain.embedding import EmbeddingRequest
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
@@ -25,13 +27,12 @@ from antiphon.rendering.apart import Helper
 from antiphon.rendering.banning import banned
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
 from antiphon.rendering.facts import Facts, Prove, learn, prove_apart, seen, tokenizer_info
-from antiphon.rendering.ordered import BOUNDS, InTurn
+from antiphon.rendering.fair_tokenizer import BOUNDS, FairTokenizer
 from antiphon.rendering.reasoning.before import held
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
 from antiphon.rendering.streams import late
 from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.rendering.toolcalls.calling import calling
-from antiphon.rendering.turns import Bounds, Places, Shares
 from antiphon.rendering.watching import watching
 from antiphon.rendering.widths import settle_widths
 
@@ -41,7 +42,7 @@ MANY = 10_000
 """Tokens to decode above which a thread does it: about two milliseconds."""
 
 
-CHECKS = Bounds(at_once=2, queue=65, queue_per_actor=64, usual=0.1, waiting="constraints")
+CHECKS = Bounds(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
 """Constraints of one actor that are checked at once: an engine checks one after the other as they come, and
 may take seconds for each."""
 
@@ -76,9 +77,9 @@ class Renderer:
         other weights."""
         self._engine = engine
         self._rules = rules
-        self._places = Places(BOUNDS)
+        self._places = FairSemaphore(BOUNDS)
         """For long texts that are tokenized."""
-        self._checks = Shares(CHECKS)
+        self._checks = FairSemaphore(CHECKS)
         """For constraints that are checked."""
         self._state = state
         self._generation = generation
@@ -191,8 +192,8 @@ class Renderer:
                 await self._require_constrainable(constraint)
         return fitted
 
-    def _tokens(self, actor: Actor, clock: Clock) -> InTurn:
-        return InTurn(self._engine, self._places, actor, clock)
+    def _tokens(self, actor: Actor, clock: Clock) -> FairTokenizer:
+        return FairTokenizer(self._engine, self._places, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
         """Raises the RequestError that says why the constraint cannot be kept."""

@@ -2,7 +2,7 @@
 others.
 
 A template comes with the weights, so it is somebody else's program. `prove` runs it on sample conversations
-in a process that can be killed; what passed that runs here, within an allowance. Nothing here tokenizes.
+in a process that can be killed; what passed that runs here (`environment`). Nothing here tokenizes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +18,8 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.allowance import Allowance, allow
 from antiphon.rendering.characters import escaped, is_whole
-from antiphon.rendering.environment import BoundedEnvironment
+from antiphon.rendering.environment import BoundedEnvironment, timing
 from antiphon.rendering.probes import (
     CALLED,
     CUT,
@@ -54,6 +53,9 @@ from antiphon.rendering.watching import watched
 
 LONGEST_SOURCE = 500_000
 """Characters of a template; the longest of the known models has 30,000."""
+
+LONGEST_PROMPT = 4_000_000
+"""Characters that a template may write besides four times those of the conversation."""
 
 LONGEST_DATE = 200
 """Characters of a date format."""
@@ -146,14 +148,13 @@ class ChatTemplate:
         self._like = like
         environment = BoundedEnvironment()
         try:
-            with allow(len(source)):
-                tree = environment.parse(source)
-                self._shield = Shield(special.names, _written(tree))
-                self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
-                # This changes the tree, so it comes last.
-                self.reads = frozenset(meta.find_undeclared_variables(tree))
-                """Variables that the template takes from outside."""
-                self._template = environment.from_string(source)
+            tree = environment.parse(source)
+            self._shield = Shield(special.names, _written(tree))
+            self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
+            # This changes the tree, so it comes last.
+            self.reads = frozenset(meta.find_undeclared_variables(tree))
+            """Variables that the template takes from outside."""
+            self._template = environment.from_string(source)
         except FAILURES as error:
             raise _refusal("cannot be compiled", error) from None
         self._support = AS_IT_IS
@@ -179,9 +180,8 @@ class ChatTemplate:
         texts, size = measured(conversation)
         cover = self._shield.cover(texts)
         variables = self._variables(conversation, cover, clock)
-        # A message weighs more than its text: a template runs a dozen steps for each.
-        with allow(size) as granted, covering(cover):
-            rendered = _valid("".join(self._written(variables, granted)))
+        with timing(), covering(cover):
+            rendered = _valid("".join(self._written(variables, LONGEST_PROMPT + 4 * size)))
         if loses:
             raise TemplateRefused(
                 "the chat template shows no system message; say it in the user's", param="messages"
@@ -287,9 +287,8 @@ class ChatTemplate:
         """A message as templates know it."""
         return spoken(message, message.role, hide, self._support.objects, self.layout.short_ids)
 
-    def _written(self, variables: Mapping[str, object], granted: Allowance) -> Iterator[str]:
-        """What the template writes, piece by piece, up to the allowance."""
-        room = granted.size
+    def _written(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
+        """What the template writes, piece by piece, up to so many characters."""
         try:
             for piece in self._template.root_render_func(self._template.new_context(dict(variables))):
                 room -= len(piece)

@@ -7,6 +7,7 @@ log-probabilities are the toy model's.
 """
 
 import asyncio
+import sys
 from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, repeat
 
 from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.load import Load
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import (
@@ -42,7 +44,6 @@ from antiphon.errors import (
     UnsupportedParameter,
 )
 from antiphon.testing.adapters import ScriptedAdapters
-from antiphon.testing.slots import Slots
 from antiphon.testing.toy import best, rank
 from antiphon.testing.toy_sampler import ToySampler
 from antiphon.testing.vocabulary import Tokenizer, build_vocabulary
@@ -170,7 +171,7 @@ class ScriptedTokenEngine:
         self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
         self.adapters = ScriptedAdapters(self.table)
         self._clock = clock or SystemClock()
-        self._slots = Slots(self._facts.sequences)
+        self._slots = FairSemaphore(Bounds(self._facts.sequences, sys.maxsize, sys.maxsize))
         self._counters = Load(free_sequences=self._facts.sequences)
         self._groups: dict[str, _Group] = {}
         self._spec = spec
@@ -269,7 +270,7 @@ class ScriptedTokenEngine:
 
     def _require_room(self, request: TokenRequest, group: _Group) -> None:
         """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is there."""
-        if group.members or not self._slots.locked():
+        if group.members or self._slots.has_room(request.actor):
             return
         refusal: AntiphonError | None = None
         if self._counters.queued >= self._spec.queue:
@@ -287,7 +288,7 @@ class ScriptedTokenEngine:
         try:
             if failure is not None and failure.after is None:
                 raise failure.error
-            await self._slots.acquire(actor, sequence.request.priority)
+            await self._slots.acquire(actor, self._clock, sequence.request.priority)
         finally:
             self._count(queued=-1)
             self._waiting[actor] -= 1
@@ -314,7 +315,7 @@ class ScriptedTokenEngine:
         if sequence.running:
             sequence.running = False
             self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
-            self._slots.release()
+            self._slots.release(sequence.request.actor, self._clock)
 
     @staticmethod
     async def _stand(script: Script, made: int) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbedRequest, Vectors
-from antiphon.domain.lines import Lines
+from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.load import Load
 from antiphon.engines.base import SequenceStarted
 from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
@@ -36,6 +36,7 @@ class Answer(Mailbox[Event]):
     """One request on its way: its texts, and how far they are. The thread's, but for the mailbox."""
 
     __slots__ = ("actor", "gone", "made", "taken", "texts")
+    priority = 0
 
     def __init__(self, request: EmbedRequest, began: float) -> None:
         super().__init__(began)
@@ -75,7 +76,7 @@ class EmbeddingLoop:
         self._clock = clock
         self._inbox = Inbox(context)
         self._outbox: list[Delivery] = []
-        self._lines: Lines[Answer] = Lines(policy)
+        self._lines: FairQueue[Answer] = FairQueue(policy)
         self._here: dict[Answer, None] = {}
         """All that have not ended."""
         self._submitted = self._added = 0
@@ -203,7 +204,7 @@ class EmbeddingLoop:
         step; one that does not fit beside others is the first of the next."""
         batch: list[tuple[Answer, array[int]]] = []
         room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
-        while len(batch) < most and (answer := self._lines.first()) is not None:
+        while len(batch) < most and (answer := next(self._lines.turns(), None)) is not None:
             text = answer.texts[answer.taken]
             if batch and len(text) > room:
                 break

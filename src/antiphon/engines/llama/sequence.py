@@ -45,6 +45,7 @@ class Sequence:
         "id",
         "key",
         "limit",
+        "priority",
         "prompt",
         "queued",
         "reached",
@@ -75,6 +76,7 @@ class Sequence:
         self.key: Key = (request.adapter, request.cache_salt)
         self.group = request.group
         self.actor = request.actor
+        self.priority = request.priority
         self.arrival = 0
         """Its number among all that were queued; the higher, the younger."""
         self.queued = self.since = 0.0

@@ -8,13 +8,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 
-from antiphon.domain.lines import Lines
+from antiphon.domain.fair_queue import FairQueue
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import AntiphonError
 
 
-class Waiting(Lines[Sequence]):
+class Waiting(FairQueue[Sequence]):
     """Sequences that wait to be admitted, and what is known of how fast that goes."""
 
     def __init__(self, policy: Policy) -> None:
@@ -34,11 +34,7 @@ class Waiting(Lines[Sequence]):
         return super().refusal(one, now, free)
 
     def add(self, one: Sequence) -> None:
-        """Puts it into its actor's line, behind those whose priority is no higher a number."""
         super().add(one)
-        line, priority = self._lines[one.actor], one.request.priority
-        line.pop()
-        line.insert(sum(other.request.priority <= priority for other in line), one)
         if one.group is not None:
             self._groups[one.group] += 1
 
@@ -52,8 +48,8 @@ class Waiting(Lines[Sequence]):
     def give_back(self, sequence: Sequence) -> None:
         """Puts one that gave its place to another caller before those of its own that are no more urgent; all
         others' turns come before its caller's next one."""
-        line, priority = self._lines.setdefault(sequence.actor, deque()), sequence.request.priority
-        line.insert(sum(other.request.priority < priority for other in line), sequence)
+        line = self._lines.setdefault(sequence.actor, deque())
+        line.insert(sum(other.priority < sequence.priority for other in line), sequence)
         self._count += 1
         self._turn(sequence.actor)
 

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from antiphon.domain.context import Context
+from antiphon.domain.fair_queue import FairSemaphore
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import TextPiece
 from antiphon.errors import Overloaded
-from antiphon.rendering.ordered import BOUNDS, LONG_TEXT, InTurn
+from antiphon.rendering.fair_tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.turns import Places
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
 from tests.freed import freed
 from tests.rendering.asking import answer, asking
@@ -73,11 +73,11 @@ async def test_who_sends_many_long_texts_keeps_nobody_else_waiting(generates):
 
 
 async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
-    engine, places, clock = Slow(), Places(BOUNDS), FakeClock()
+    engine, places, clock = Slow(), FairSemaphore(BOUNDS), FakeClock()
     text = [TextPiece("ada " * LONG_TEXT)]
 
     async def ask():
-        await InTurn(engine, places, actor("ada"), clock).tokenize(text, False)
+        await FairTokenizer(engine, places, actor("ada"), clock).tokenize(text, False)
 
     async with asyncio.TaskGroup() as group:
         jobs = [group.create_task(ask()) for _ in range(1 + BOUNDS.queue_per_actor)]
@@ -93,10 +93,10 @@ async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
 
 async def test_a_request_of_many_long_texts_waits_as_one():
     """So that a few of the largest requests for vectors are not too many."""
-    engine, places, clock = Slow(), Places(BOUNDS), FakeClock()
+    engine, places, clock = Slow(), FairSemaphore(BOUNDS), FakeClock()
     async with asyncio.TaskGroup() as group:
         for name in ("ada", "bob"):
-            tokens = InTurn(engine, places, actor("all"), clock)
+            tokens = FairTokenizer(engine, places, actor("all"), clock)
             text = [TextPiece(f"{name} " * LONG_TEXT)]
             for _ in range(BOUNDS.queue_per_actor):
                 group.create_task(tokens.tokenize(text, False))

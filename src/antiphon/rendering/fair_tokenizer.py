@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from antiphon.domain.context import Clock
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.identity import Actor
 from antiphon.engines.base import TextPiece, TokenEngine
-from antiphon.rendering.turns import Bounds, Places
 
 LONG_TEXT = 8192
 """Characters above which callers take turns: the worst text of this size takes some twenty milliseconds."""
@@ -25,13 +25,13 @@ class Tokens(Protocol):
         """Token ids of the pieces joined to one text."""
 
 
-class InTurn:
+class FairTokenizer:
     """An engine's tokenizer, for one request: its long texts take their turns one after the other, so that a
     request of many waits where a request of one does."""
 
     __slots__ = ("_actor", "_clock", "_engine", "_one", "_places")
 
-    def __init__(self, engine: TokenEngine, places: Places, actor: Actor, clock: Clock) -> None:
+    def __init__(self, engine: TokenEngine, places: FairSemaphore, actor: Actor, clock: Clock) -> None:
         self._engine = engine
         self._places = places
         self._actor = actor

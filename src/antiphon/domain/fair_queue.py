@@ -1,0 +1,224 @@
+"""A queue with bounds, in which actors take turns: whoever sends much keeps nobody else waiting.
+`FairSemaphore` lets a few out of such a queue at once."""
+
+import asyncio
+import sys
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from antiphon.domain.context import Clock
+from antiphon.errors import AntiphonError, EngineBusy, Overloaded
+
+ENDINGS = 32
+"""Ends that say how fast the queue moves."""
+SOONEST, LATEST = 1.0, 60.0
+"""Seconds after which a refused caller is told to try again."""
+
+
+class Queued(Protocol):
+    """Belongs to an actor, and has its place among what waits of that actor."""
+
+    @property
+    def actor(self) -> str: ...
+
+    @property
+    def priority(self) -> int:
+        """Lower ones come first."""
+
+
+class QueueBounds(Protocol):
+    """How many may wait."""
+
+    @property
+    def queue(self) -> int:
+        """Altogether."""
+
+    @property
+    def queue_per_actor(self) -> int:
+        """Of one actor."""
+
+
+Q = TypeVar("Q", bound=Queued)
+
+
+class FairQueue(Generic[Q]):
+    """A line for each actor."""
+
+    def __init__(self, policy: QueueBounds, waiting: str = "requests", pace: float = 0.0) -> None:
+        """`waiting`: what does, as errors call it. `pace`: seconds between two ends, while none are known."""
+        self.refused = 0
+        """How many were refused so far."""
+        self._policy = policy
+        self._what = waiting
+        self._pace = pace
+        self._lines: dict[str, deque[Q]] = {}
+        """One for each actor that waits, in the order of their turns."""
+        self._count = 0
+        self._endings: deque[float] = deque(maxlen=ENDINGS)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def everybody(self) -> list[Q]:
+        """All that wait, in no order that matters. From any thread."""
+        lines = [tuple(line) for line in tuple(self._lines.values())]
+        return [one for line in lines for one in line]
+
+    def refusal(self, one: Q, now: float, free: int = 0) -> AntiphonError | None:
+        """Why it may not be queued, if so. `free`: places that nobody has; who is about to take one of these
+        does not wait."""
+        mine, policy = len(self._lines.get(one.actor, ())), self._policy
+        if self._count >= policy.queue + free:
+            self.refused += 1
+            return EngineBusy(
+                "The server is currently overloaded, please try again later: no more than "
+                f"{policy.queue:,} {self._what} may wait",
+                retry_after=self._retry_after(self._count, now),
+            )
+        if mine >= policy.queue_per_actor + free:
+            self.refused += 1
+            return Overloaded(
+                f"no more than {policy.queue_per_actor:,} {self._what} of yours may wait; wait for some of "
+                "them to end",
+                retry_after=self._retry_after(mine * len(self._lines), now),
+            )
+        return None
+
+    def add(self, one: Q) -> None:
+        """Puts it into its actor's line, behind those whose priority is no higher a number."""
+        line = self._lines.setdefault(one.actor, deque())
+        line.insert(sum(other.priority <= one.priority for other in line), one)
+        self._count += 1
+
+    def remove(self, one: Q) -> None:
+        """It waits no longer."""
+        self._count -= 1
+        line = self._lines[one.actor]
+        line.remove(one)
+        if not line:
+            del self._lines[one.actor]
+
+    def turns(self) -> Iterator[Q]:
+        """The first of each actor, in the order of their turns."""
+        return (line[0] for line in self._lines.values())
+
+    def served(self, one: Q) -> None:
+        """It had its turn and still waits: everybody else of its actor comes before it, every other actor
+        before this one."""
+        self._lines[one.actor].remove(one)
+        self._lines[one.actor].append(one)
+        self._turn(one.actor)
+
+    def leave(self, one: Q) -> None:
+        """It had its last turn; its actor's next turn comes after everybody else's."""
+        self.remove(one)
+        self._turn(one.actor)
+
+    def note_end(self, now: float) -> None:
+        """One of those that waited here has ended."""
+        self._endings.append(now)
+
+    def note_rest(self) -> None:
+        """Nothing waits, so the next end says nothing of how fast the queue moves."""
+        self._endings.clear()
+
+    def _turn(self, actor: str) -> None:
+        """Puts the actor's line behind all others."""
+        line = self._lines.pop(actor, None)
+        if line is not None:
+            self._lines[actor] = line
+
+    def _retry_after(self, ahead: int, now: float) -> float:
+        """Seconds in which so many end, as fast as the last ones did."""
+        pace = self._pace
+        if len(self._endings) > 1 and now > self._endings[0]:
+            pace = (now - self._endings[0]) / (len(self._endings) - 1)
+        return min(LATEST, max(SOONEST, ahead * pace))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is done at once, and how much may wait for it."""
+
+    at_once: int
+    queue: int
+    queue_per_actor: int
+    waiting: str = "requests"
+    """What waits, as errors call it."""
+    usual: float = 0.0
+    """Seconds that one takes, while nothing is known of any."""
+    at_once_per_actor: int = sys.maxsize
+
+
+class _Waiter:
+    __slots__ = ("actor", "come", "priority")
+
+    def __init__(self, actor: str, priority: int) -> None:
+        self.actor = actor
+        self.priority = priority
+        self.come = asyncio.Event()
+        """Set when it has a place."""
+
+
+class FairSemaphore:
+    """A few places. Belongs to one event loop."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._queue: FairQueue[_Waiter] = FairQueue(bounds, bounds.waiting, bounds.usual / bounds.at_once)
+        self._running: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def taken(self, actor: str, clock: Clock) -> AsyncIterator[None]:
+        """A place for an actor, kept while the context lasts. Raises Overloaded or EngineBusy where too many
+        wait for one."""
+        await self.acquire(actor, clock)
+        try:
+            yield
+        finally:
+            self.release(actor, clock)
+
+    async def acquire(self, actor: str, clock: Clock, priority: int = 0) -> None:
+        """Takes a place, now or when it is this one's turn. Raises as `taken` does."""
+        if self.has_room(actor):
+            self._running[actor] += 1
+            return
+        one = _Waiter(actor, priority)
+        refusal = self._queue.refusal(one, clock.monotonic())
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            del refusal  # or its own traceback leads to it, and keeps the request
+        self._queue.add(one)
+        try:
+            await one.come.wait()
+        except asyncio.CancelledError:
+            if one.come.is_set():
+                self.release(actor, clock)
+            else:
+                self._queue.remove(one)
+            raise
+
+    def release(self, actor: str, clock: Clock) -> None:
+        """Gives a place back: to the actor whose turn it is."""
+        self._running[actor] -= 1
+        if not self._running[actor]:
+            del self._running[actor]
+        if not len(self._queue):
+            self._queue.note_rest()
+            return
+        self._queue.note_end(clock.monotonic())
+        one = next((one for one in self._queue.turns() if self.has_room(one.actor)), None)
+        if one is not None:
+            self._queue.leave(one)
+            self._running[one.actor] += 1
+            one.come.set()
+
+    def has_room(self, actor: str) -> bool:
+        """Whether the actor would not wait: who waits does so for want of room."""
+        bounds = self._bounds
+        return self._running.total() < bounds.at_once and self._running[actor] < bounds.at_once_per_actor
