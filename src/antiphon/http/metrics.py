@@ -40,7 +40,7 @@ def metrics_endpoint(edge: Edge) -> Endpoint:
     async def show(_request: Request, _services: Services) -> Response:
         seen = await observed(edge.models)
         page = await asyncio.to_thread(exposition, list(_series(edge, seen)))
-        return Response(page, media_type=CONTENT_TYPE)
+        return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
         method="GET",
