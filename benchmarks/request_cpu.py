@@ -87,7 +87,12 @@ def build_models() -> Any:
     from antiphon.testing import Answer, ScriptedEngine
 
     at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=0.0)
-    engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
+
+    def choose(request: Any) -> Answer:
+        engine.streams.clear()  # its records of streams are for tests; no engine keeps requests
+        return at_once if request.output.max_tokens == TOKENS else one_by_one
+
+    engine = ScriptedEngine(choose)
     make: Any = registry.Model
     if hasattr(registry, "ModelRoute"):
         return registry.Models((make("scripted", (registry.ModelRoute(engine, "scripted"),), 0),))
@@ -222,7 +227,10 @@ class Server:
 @contextmanager
 def run_server(name: str, kind: str, tree: Path) -> Iterator[Server]:
     """A server process of a checkout; it is ready when this is entered."""
-    with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        socket.create_server(("127.0.0.1", 0), backlog=64) as listener,
+    ):
         command = [sys.executable, __file__, "--serve", kind, "--home", place, "--fd", str(listener.fileno())]
         env = os.environ | {"PYTHONPATH": str(tree / "src")}
         child = subprocess.Popen(command, pass_fds=[listener.fileno()], env=env, stderr=subprocess.DEVNULL)
@@ -249,7 +257,13 @@ def build_request(key: str, stream: bool) -> bytes:
     messages = [{"role": "user", "content": PROMPT}]
     body = json.dumps({"model": "scripted", "messages": messages} | asked).encode()
     head = [f"POST {PATH} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {key}", "accept: */*"]
-    head += ["content-type: application/json", f"content-length: {len(body)}", "user-agent: benchmark", "", ""]
+    head += [
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "user-agent: benchmark",
+        "",
+        "",
+    ]
     return "\r\n".join(head).encode() + body
 
 
@@ -322,7 +336,9 @@ def main(rounds: int, against: Path | None, scale: float) -> None:
                     figure = measure(server, streams if stream else answers, stream)
                     if number:
                         found.setdefault((server.name, stream), []).append(figure)
-    print(f"{rounds} rounds, {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()},")
+    print(
+        f"{rounds} rounds, {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()},"
+    )
     print(f"load average {os.getloadavg()[0]:.1f}; microseconds of CPU: median (quietest round)")
     for stream in (False, True):
         report("a streamed chunk" if stream else "a buffered answer", stream, found)
