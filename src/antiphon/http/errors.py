@@ -2,8 +2,6 @@
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from starlette.types import Message, Send
 
@@ -79,19 +77,31 @@ async def send_error(
     await send({"type": "http.response.body", "body": body})
 
 
-@contextmanager
-def translated(request_id: str) -> Iterator[None]:
-    """Turns a defect into an InternalError and a log record with its place, but not its message. An engine
-    that contained a defect of its own says the place."""
-    try:
-        yield
-    except InternalError as problem:
-        if problem.message == internal(request_id).message:
-            raise
-        record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
-        raise internal(request_id) from problem
-    except (AntiphonError, ClientLeft):
-        raise
-    except Exception as problem:
-        record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
-        raise internal(request_id) from problem
+class Translation:
+    """A context that turns a defect into an InternalError and a log record with its place, but not its
+    message. An engine that contained a defect of its own says the place."""
+
+    __slots__ = ("_request_id",)
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+
+    def __enter__(self) -> None:
+        """Nothing is prepared."""
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        if isinstance(raised, InternalError):
+            if raised.message == internal(self._request_id).message:
+                return
+            problem = raised.message
+        elif isinstance(raised, Exception) and not isinstance(raised, AntiphonError | ClientLeft):
+            problem = frames(raised)
+        else:
+            return
+        record("internal_error", logging.ERROR, request_id=self._request_id, problem=problem)
+        raise internal(self._request_id) from raised
+
+
+def translated(request_id: str) -> Translation:
+    """The context of what answers one request."""
+    return Translation(request_id)

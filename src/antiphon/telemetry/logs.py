@@ -72,7 +72,7 @@ class TextFormatter(PlaceFormatter):
             event = f"{record.name}: {_plain(event)}"
         line = f"{_timestamp(record.created)} {record.levelname.lower():7} {event}"
         for name, value in getattr(record, FIELDS, {}).items():
-            if value is not None and value != "" and value != []:
+            if value is not None and value not in ("", []):
                 line += f" {name}={_plain(value)}"
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
@@ -81,7 +81,7 @@ _encode = json.JSONEncoder(default=str).encode
 
 
 def _plain(value: object) -> str:
-    if type(value) is int:
+    if type(value) in (int, float):
         return repr(value)
     if isinstance(value, list):
         return ",".join([_plain(item) for item in value])
