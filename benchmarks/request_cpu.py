@@ -30,7 +30,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antiphon.assembly.keys import Managed
+    from antiphon.domain.request import GenerationRequest
+    from antiphon.engines.registry import Models
+    from antiphon.limits.base import Limiter
 
 ROOT = Path(__file__).parents[1]
 PATH = "/v1/chat/completions"
@@ -56,7 +62,7 @@ PLENTY = 10**15
 # --- the servers --------------------------------------------------------------------------------------------
 
 
-def serve_plain(listener: socket.socket, home: Path) -> None:
+def serve_plain(listener: socket.socket, _: Path) -> None:
     """Antiphon with the key of the settings."""
     import uvloop
 
@@ -81,14 +87,14 @@ def prepare_process() -> None:
     configure("info", "text")
 
 
-def build_models() -> Any:
+def build_models() -> "Models":
     """The scripted model, in either shape that a model has had."""
     from antiphon.engines import registry
     from antiphon.testing import Answer, ScriptedEngine
 
     at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=0.0)
 
-    def choose(request: Any) -> Answer:
+    def choose(request: "GenerationRequest") -> Answer:
         engine.streams.clear()  # its records of streams are for tests; no engine keeps requests
         return at_once if request.output.max_tokens == TOKENS else one_by_one
 
@@ -141,7 +147,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     managed.close()
 
 
-async def add_limited_key(managed: Any, limiter: Any) -> str:
+async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
     """A key with limits that are never reached, and a price."""
     from antiphon.auth.limiting import Limiting
     from antiphon.auth.policy import WantedKey
@@ -166,7 +172,7 @@ async def add_limited_key(managed: Any, limiter: Any) -> str:
     return str(made.secret)
 
 
-def serve_bare(listener: socket.socket, home: Path) -> None:
+def serve_bare(listener: socket.socket, _: Path) -> None:
     """The framework alone: decode, answer; for a stream, as many chunks of as many bytes."""
     import msgspec
     import uvicorn
@@ -220,7 +226,8 @@ class Server:
         return (self.home / KEY_FILE).read_text() if self.kind == "managed" else KEY
 
     def read_cpu_time(self) -> float:
-        """Seconds of all its threads, to the nanosecond (Linux: the id of a process's clock holds its pid)."""
+        """Seconds of all its threads, to the nanosecond. The id of a process's clock holds its pid, on
+        Linux."""
         return time.clock_gettime(~self.pid << 3 | 2)
 
 
@@ -270,17 +277,18 @@ def build_request(key: str, stream: bool) -> bytes:
 def ask(server: Server, times: int, stream: bool) -> None:
     """Asks so many times, on several connections at once. Raises when an answer is not whole or not a 200."""
     request, left, waiting = build_request(server.key, stream), times, 0
-    selector = selectors.DefaultSelector()
+    selector, connections = selectors.DefaultSelector(), dict[int, socket.socket]()
     for _ in range(min(CONNECTIONS, times)):
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)
+        connections[connection.fileno()] = connection
         selector.register(connection, selectors.EVENT_READ, bytearray())
         left, waiting = left - 1, waiting + 1
     while waiting:
         for ready, _ in selector.select(60):
-            got, connection = ready.data, ready.fileobj
-            data = connection.recv(1 << 16)  # type: ignore[union-attr]
+            got, answering = ready.data, connections[ready.fd]
+            data = answering.recv(1 << 16)
             if not data:
                 raise SystemExit(f"{server.name} closed a connection after {bytes(got)!r}")
             got += data
@@ -291,10 +299,10 @@ def ask(server: Server, times: int, stream: bool) -> None:
             got.clear()
             waiting -= 1
             if left:
-                connection.sendall(request)  # type: ignore[union-attr]
+                answering.sendall(request)
                 left, waiting = left - 1, waiting + 1
-    for key in tuple(selector.get_map().values()):
-        key.fileobj.close()  # type: ignore[union-attr]
+    for connection in connections.values():
+        connection.close()
     selector.close()
 
 
