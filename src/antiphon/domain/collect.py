@@ -63,6 +63,23 @@ class _Said:
         self.ids: list[int] = []
         self.end: Finished | None = None
 
+    def add(self, event: Delta | Finished) -> None:
+        """Takes what it says next."""
+        if isinstance(event, TextDelta):
+            self.text.append(event.text)
+        elif isinstance(event, Finished):
+            self.end = event
+        elif isinstance(event, ReasoningDelta):
+            self.reasoning.append(event.text)
+        elif isinstance(event, ToolCallBegun):
+            self.begun.append(event)
+        else:
+            self.arguments.setdefault(event.index, []).append(event.arguments)
+        if event.scores:
+            self.scores.append(event.scores)
+        if event.ids:
+            self.ids.extend(event.ids)
+
     def choice(self, index: int, end: Finished) -> Choice:
         """All of it."""
         scores = None if end.scores is None else joined(self.scores)
@@ -80,33 +97,17 @@ async def collect(events: AsyncIterator[Event]) -> Generation:
     prompts: tuple[tuple[int, ...], ...] = ()
     scored: dict[int, Scores] = {}
     async for event in events:
-        if isinstance(event, Usage):
+        if isinstance(event, TextDelta):  # the commonest
+            choices[event.choice].add(event)
+        elif isinstance(event, Usage):
             usage = event
         elif isinstance(event, Started):
             prompts = event.prompts
         elif isinstance(event, PromptScored):
             scored[event.prompt] = event.scores
         elif not isinstance(event, Drafted):
-            _add(event, choices[event.choice])
+            choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")
     ended = [said.choice(index, said.end) for index, said in sorted(choices.items()) if said.end]
     return Generation(tuple(ended), usage, prompts, tuple(scores for _, scores in sorted(scored.items())))
-
-
-def _add(event: Delta | Finished, said: _Said) -> None:
-    """The commonest event first."""
-    if isinstance(event, TextDelta):
-        said.text.append(event.text)
-    elif isinstance(event, Finished):
-        said.end = event
-    elif isinstance(event, ReasoningDelta):
-        said.reasoning.append(event.text)
-    elif isinstance(event, ToolCallBegun):
-        said.begun.append(event)
-    else:
-        said.arguments.setdefault(event.index, []).append(event.arguments)
-    if event.scores:
-        said.scores.append(event.scores)
-    if event.ids:
-        said.ids.extend(event.ids)

@@ -81,11 +81,14 @@ _encode = json.JSONEncoder(default=str).encode
 
 
 def _plain(value: object) -> str:
-    if type(value) in (int, float):
+    if isinstance(value, str):
+        text = value
+    elif type(value) in (int, float):
         return repr(value)
-    if isinstance(value, list):
+    elif isinstance(value, list):
         return ",".join([_plain(item) for item in value])
-    text = value if isinstance(value, str) else _encode(value)
+    else:
+        text = _encode(value)
     bare = text.isascii() and text.isprintable() and " " not in text and '"' not in text
     return text if bare else _encode(text)
 
