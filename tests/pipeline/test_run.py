@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from antiphon.domain.collect import collect
 from antiphon.domain.context import Context
 from antiphon.domain.events import TextDelta
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
+from antiphon.domain.values import changed
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied, EngineLost, EngineUnavailable, InvalidValue, ModelNotFound
@@ -46,7 +46,7 @@ def bench(caplog):
 
 async def test_what_candidates_made_is_counted_also_when_the_caller_leaves(bench):
     at = bench(Answer(endless=True))
-    request = replace(REQUEST, output=Output(best_of=5))
+    request = changed(REQUEST, output=Output(best_of=5))
     async with at.run(request) as events:
         async for event in events:
             if isinstance(event, TextDelta):

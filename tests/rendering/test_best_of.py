@@ -1,7 +1,6 @@
 """The best of several candidates: by mean log-probability, renumbered, with every candidate counted."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -10,6 +9,7 @@ from antiphon.domain.events import Drafted, Finished, Started, TextDelta
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import AskedSampling
+from antiphon.domain.values import changed
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.streaming import open_stream
@@ -17,7 +17,7 @@ from tests.rendering.asking import answer, asking, events_of, renderer
 from tests.rendering.support import prove_here
 
 HOT = AskedSampling(temperature=1.5, seed=11)
-ENDLESS = replace(HOT, ignore_eos=True)
+ENDLESS = changed(HOT, ignore_eos=True)
 
 
 async def test_the_given_choices_are_the_best_candidates_best_first():

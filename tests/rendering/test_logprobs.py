@@ -2,7 +2,6 @@
 stop strings cut the text."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from antiphon.domain.events import Finished, TextDelta
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.scores import TokenScore
+from antiphon.domain.values import changed
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import HouseRules, Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
@@ -210,7 +210,7 @@ async def test_entries_offsets_and_text_agree_however_the_stream_is_cut(words, s
     told += choice.scores[len(told) :]
     assert (choice.text, list(choice.scores)) == (text, told)
     assert choice.ids == tuple(score.token for score in told)
-    (bare,) = (await answer(engine, replace(request, output=replace(request.output, logprobs=None)))).choices
+    (bare,) = (await answer(engine, changed(request, output=changed(request.output, logprobs=None)))).choices
     assert (bare.text, bare.ids) == (choice.text, choice.ids)
     told = [score for score in told if score.piece != b"</s>"]
     offsets = [score.offset for score in told]

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from antiphon.domain.events import Finished, Started, TextDelta
 from antiphon.domain.usage import Usage
+from antiphon.domain.values import changed
 from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.testing import (
     Answer,
@@ -288,7 +289,7 @@ class Padding(Retold):
 
 class Unbilled(Retold):
     def told(self, event):
-        return [replace(event, tokens=0)] if isinstance(event, TextDelta) else [event]
+        return [changed(event, tokens=0)] if isinstance(event, TextDelta) else [event]
 
 
 class Patient(Retold):
@@ -332,8 +333,8 @@ class Unsized(Retold):
 
 class Insatiable(Retold):
     def _told(self, answer, request, prompt_tokens):
-        more = replace(request.output, max_tokens=20)
-        return super()._told(answer, replace(request, output=more), prompt_tokens)
+        more = changed(request.output, max_tokens=20)
+        return super()._told(answer, changed(request, output=more), prompt_tokens)
 
 
 BROKEN_ENGINES = {

@@ -9,6 +9,7 @@ import pytest
 from antiphon.domain.events import Drafted, Finished, PromptScored, Started, TextDelta
 from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.scores import TokenScore
+from antiphon.domain.values import changed
 from antiphon.engines.base import LoadSpec, PromptScores, SequenceFinished, Steps, StopCause, TextPiece
 from antiphon.errors import EngineBusy, EngineUnavailable, Overloaded
 from antiphon.testing import ScriptedEngine, ScriptedTokenEngine, check_engine, scripted_info
@@ -204,14 +205,14 @@ class Retold(ScriptedEngine):
 
 class Bare(Retold):
     def tell(self, event, output):
-        return replace(event, scores=None) if isinstance(event, Finished) else event
+        return changed(event, scores=None) if isinstance(event, Finished) else event
 
 
 class Displaced(Retold):
     def tell(self, event, output):
         if not isinstance(event, TextDelta):
             return event
-        return replace(event, scores=tuple(replace(score, offset=0) for score in event.scores))
+        return changed(event, scores=tuple(replace(score, offset=0) for score in event.scores))
 
 
 class Mute(Retold):
@@ -228,12 +229,12 @@ class Unscored(Retold):
     def tell(self, event, output):
         if not isinstance(event, TextDelta) or not event.scores or event.tokens:
             return event
-        return replace(event, scores=(TokenScore(0, event.text.encode(), None),))
+        return changed(event, scores=(TokenScore(0, event.text.encode(), None),))
 
 
 class Nameless(Retold):
     def tell(self, event, output):
-        return replace(event, ids=()) if isinstance(event, TextDelta) else event
+        return changed(event, ids=()) if isinstance(event, TextDelta) else event
 
 
 class Guessing(ScriptedEngine):
@@ -243,8 +244,8 @@ class Guessing(ScriptedEngine):
 
     async def prepare(self, request, context):
         self.wanted = request.output.prompt_logprobs
-        output = replace(request.output, prompt_logprobs=None)
-        return await super().prepare(replace(request, output=output), context)
+        output = changed(request.output, prompt_logprobs=None)
+        return await super().prepare(changed(request, output=output), context)
 
     def _told(self, answer, request, prompt_tokens):
         for event in super()._told(answer, request, prompt_tokens):

@@ -1,10 +1,10 @@
 """The verifier of the one service key of ANTIPHON_API_KEY. It keeps a digest of the key, never the key."""
 
-import hashlib
 import hmac
 import secrets
 
 from antiphon.auth.base import Chosen
+from antiphon.auth.secrets import Pepper
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.errors import PermissionDenied
 
@@ -19,13 +19,13 @@ class ServiceKey:
         """`alone`: whether there is no other key, and so no project or user to choose: what a request says of
         them is then not read."""
         self._alone = alone
-        self._salt = secrets.token_bytes(32)
-        self._digest = self._digested(key)
+        self._pepper = Pepper(secrets.token_bytes(32))
+        self._digest = self._pepper.digest(key)
 
     async def verify(self, token: str, chosen: Chosen) -> Actor | None:
         """The service actor when the token is the key. Takes the same time for every token of one length.
         Raises PermissionDenied where another project, or a user, was chosen."""
-        if not hmac.compare_digest(self._digest, self._digested(token)):
+        if not hmac.compare_digest(self._digest, self._pepper.digest(token)):
             return None
         if not self._alone and (
             chosen.project not in (None, SERVICE_ACTOR.project) or chosen.user is not None
@@ -35,6 +35,3 @@ class ServiceKey:
                 param="x-user-id" if chosen.user is not None else "x-project-id",
             )
         return SERVICE_ACTOR
-
-    def _digested(self, token: str) -> bytes:
-        return hmac.digest(self._salt, token.encode(), hashlib.sha256)

@@ -1,11 +1,11 @@
 """A buffered answer is a fold over the events of a stream: there is no second path."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections import defaultdict
+from collections.abc import AsyncIterator
 
 from antiphon.domain.events import (
     Delta,
+    Drafted,
     Event,
     Finished,
     FinishReason,
@@ -14,15 +14,14 @@ from antiphon.domain.events import (
     Started,
     TextDelta,
     ToolCallBegun,
-    ToolCallDelta,
 )
 from antiphon.domain.scores import Scores, joined
 from antiphon.domain.tools import ToolCall
 from antiphon.domain.usage import Usage
+from antiphon.domain.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Value, frozen=True):
     """One complete choice."""
 
     index: int
@@ -38,8 +37,7 @@ class Choice:
     """Of its tokens, as many as `scores`, when token ids were asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Value, frozen=True):
     """All that a stream said, once it has ended."""
 
     choices: tuple[Choice, ...]
@@ -50,44 +48,66 @@ class Generation:
     """Of each prompt's tokens, when they were asked for."""
 
 
+class _Said:
+    """What one choice has said so far."""
+
+    __slots__ = ("arguments", "begun", "end", "ids", "reasoning", "scores", "text")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.begun: list[ToolCallBegun] = []
+        self.arguments: dict[int, list[str]] = {}
+        """Of each call, by its number."""
+        self.scores: list[Scores] = []
+        self.ids: list[int] = []
+        self.end: Finished | None = None
+
+    def add(self, event: Delta | Finished) -> None:
+        """Takes what it says next."""
+        if isinstance(event, TextDelta):
+            self.text.append(event.text)
+        elif isinstance(event, Finished):
+            self.end = event
+        elif isinstance(event, ReasoningDelta):
+            self.reasoning.append(event.text)
+        elif isinstance(event, ToolCallBegun):
+            self.begun.append(event)
+        else:
+            self.arguments.setdefault(event.index, []).append(event.arguments)
+        if event.scores:
+            self.scores.append(event.scores)
+        if event.ids:
+            self.ids.extend(event.ids)
+
+    def choice(self, index: int, end: Finished) -> Choice:
+        """All of it."""
+        scores = None if end.scores is None else joined(self.scores)
+        calls = tuple(
+            [ToolCall(call.id, call.name, "".join(self.arguments.get(call.index, ()))) for call in self.begun]
+        )
+        text, reasoning = "".join(self.text), "".join(self.reasoning)
+        return Choice(index, text, end.reason, scores, calls, reasoning, tuple(self.ids))
+
+
 async def collect(events: AsyncIterator[Event]) -> Generation:
     """Folds a whole stream. Raises what the stream raises; ValueError when it breaks the order of events."""
-    said: dict[int, list[Delta]] = {}
-    ends: dict[int, Finished] = {}
+    choices: defaultdict[int, _Said] = defaultdict(_Said)
     usage: Usage | None = None
     prompts: tuple[tuple[int, ...], ...] = ()
     scored: dict[int, Scores] = {}
     async for event in events:
-        if isinstance(event, TextDelta | ReasoningDelta | ToolCallBegun | ToolCallDelta):
-            said.setdefault(event.choice, []).append(event)
-        elif isinstance(event, Finished):
-            ends[event.choice] = event
+        if isinstance(event, TextDelta):  # the commonest
+            choices[event.choice].add(event)
         elif isinstance(event, Usage):
             usage = event
         elif isinstance(event, Started):
             prompts = event.prompts
         elif isinstance(event, PromptScored):
             scored[event.prompt] = event.scores
+        elif not isinstance(event, Drafted):
+            choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")
-    choices = (_choice(index, said.get(index, []), end) for index, end in sorted(ends.items()))
-    return Generation(tuple(choices), usage, prompts, tuple(scores for _, scores in sorted(scored.items())))
-
-
-def _choice(index: int, deltas: Sequence[Delta], end: Finished) -> Choice:
-    text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
-    reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
-    parts = [delta.scores for delta in deltas if delta.scores]
-    scores = None if end.scores is None else joined([*parts, end.scores])
-    ids = tuple(chain.from_iterable((*(delta.ids for delta in deltas if delta.ids), end.ids)))
-    return Choice(index, text, end.reason, scores, tuple(_calls(deltas)), reasoning, ids)
-
-
-def _calls(deltas: Sequence[Delta]) -> Iterator[ToolCall]:
-    arguments: dict[int, list[str]] = {}
-    for delta in deltas:
-        if isinstance(delta, ToolCallDelta):
-            arguments.setdefault(delta.index, []).append(delta.arguments)
-    for delta in deltas:
-        if isinstance(delta, ToolCallBegun):
-            yield ToolCall(delta.id, delta.name, "".join(arguments.get(delta.index, ())))
+    ended = [said.choice(index, said.end) for index, said in sorted(choices.items()) if said.end]
+    return Generation(tuple(ended), usage, prompts, tuple(scores for _, scores in sorted(scored.items())))

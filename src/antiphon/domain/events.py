@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from antiphon.domain.scores import Scores
 from antiphon.domain.usage import Usage
+from antiphon.domain.values import Value
 
 
 class FinishReason(StrEnum):
@@ -36,8 +37,7 @@ class Started:
     """Seconds until the first choice was in the engine's batch, where the engine says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptScored:
+class PromptScored(Value, frozen=True):
     """One prompt's tokens are scored, when that was asked for; one for each prompt, after Started."""
 
     prompt: int
@@ -45,8 +45,7 @@ class PromptScored:
     """Of all its tokens, with their ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Value, frozen=True):
     """More text of one choice; never empty, never half a character. With `echo` the first of a choice is its
     prompt; with `logprobs` too, a long one comes in several."""
 
@@ -64,8 +63,7 @@ class TextDelta:
     of a choice's tokens, the one that ended it among them, but for those that a stop text cut off whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Value, frozen=True):
     """More of what one choice thinks before its text; never empty."""
 
     choice: int
@@ -76,8 +74,7 @@ class ReasoningDelta:
     ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallBegun:
+class ToolCallBegun(Value, frozen=True):
     """The next call of one choice; its arguments follow in deltas."""
 
     choice: int
@@ -91,8 +88,7 @@ class ToolCallBegun:
     ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Value, frozen=True):
     """More of a call's arguments; never empty."""
 
     choice: int
@@ -103,8 +99,7 @@ class ToolCallDelta:
     ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Value, frozen=True):
     """One choice is complete; exactly one for each choice."""
 
     choice: int
@@ -118,8 +113,7 @@ class Finished:
     """Of these tokens, when token ids were asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
+class Drafted(Value, frozen=True):
     """Tokens of candidates were made, of which some choose the best. They are part of the usage, and not
     told again by the deltas of those that are given."""
 

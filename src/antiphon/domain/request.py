@@ -8,6 +8,7 @@ from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.tools import Tools
+from antiphon.domain.values import Value
 
 
 class Overflow(StrEnum):
@@ -93,8 +94,7 @@ class RawPrompt:
 Prompt = Conversation | RawPrompt
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Value, frozen=True):
     """What comes back, and when it ends."""
 
     max_tokens: int | None = None
@@ -139,14 +139,13 @@ class Output:
     """Whether `max_tokens` is what the dialect takes where its caller says none."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(Value, frozen=True):
     """One call. With several prompts, choice `i` of prompt `p` has index `p * output.choices + i`."""
 
     model: str
     prompts: tuple[Prompt, ...]
-    sampling: AskedSampling = field(default_factory=AskedSampling)
-    output: Output = field(default_factory=Output)
+    sampling: AskedSampling = AskedSampling()
+    output: Output = Output()
     cache_salt: str = ""
     """Prompts share what is kept of them only under an equal salt, within the caller's project."""
     priority: int = 0

@@ -6,7 +6,9 @@ four. Temperature 0 is greedy over the penalised logits. Each draw depends on ha
 alone.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+from antiphon.domain.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ class Sampling:
     last token cannot be drawn. The prompt is no part of the output."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedSampling:
+class AskedSampling(Value, frozen=True):
     """What somebody said about sampling, the caller or a model's profile; None is silence."""
 
     temperature: float | None = None
@@ -81,10 +82,8 @@ class AskedSampling:
         """The caller's value, else the profile's, else the dialect-independent default; `seed` when nobody
         said one."""
         said = {
-            field.name: mine
-            if (mine := getattr(self, field.name)) is not None
-            else getattr(defaults, field.name)
-            for field in fields(self)
+            name: mine if (mine := getattr(self, name)) is not None else getattr(defaults, name)
+            for name in self.__struct_fields__
         }
         known = {name: value for name, value in said.items() if value is not None}
         return Sampling(**({"seed": seed} | known))

@@ -6,8 +6,7 @@ of it, until the garbage collector happens to look.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from antiphon.domain.context import Progress
 from antiphon.domain.identity import Actor
@@ -25,37 +24,58 @@ class ClientLeft(Exception):
 
 
 class Work:
-    """One caller's work. It is ended from outside by cancelling its task, and says with which error.
+    """One caller's work, and the context in which its task does it. It is ended from outside by cancelling
+    the task, and raises then what it was ended with."""
 
-    Owned by the task that runs `attended`.
-    """
+    __slots__ = ("_connection", "_errors", "_is_open", "_ongoing", "_progress", "_task", "_timer", "actor")
 
-    def __init__(self, task: asyncio.Task[object], actor: Actor, progress: Progress) -> None:
-        """`actor`: the caller."""
-        self._progress = progress
+    def __init__(
+        self, connection: Connection, ongoing: "Ongoing", seconds: float, actor: Actor, progress: Progress
+    ) -> None:
+        ongoing.require(actor)
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        if task is None:
+            raise RuntimeError("work belongs to a task")
+        if connection.has_left:
+            raise ClientLeft
         self.actor = actor
+        """The caller."""
+        self._connection = connection
+        self._ongoing = ongoing
+        self._progress = progress
         self._task = task
         self._errors: list[Exception] = []
         """What it was ended with, until that is raised: one at most."""
-        self._open = True
+        self._is_open = True
+        self._timer = loop.call_later(seconds, self._end_late, seconds)
+
+    def __enter__(self) -> "Work":
+        self._connection.on_leave = self._end_left
+        self._ongoing.add(self)
+        return self
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        self._is_open = False
+        self._ongoing.discard(self)
+        self._timer.cancel()
+        self._connection.on_leave = None
+        if self._errors and isinstance(raised, asyncio.CancelledError):
+            self._task.uncancel()
+            raise self._errors.pop() from None
 
     def end(self, error: Exception) -> None:
-        """Ends what runs inside `attended`, once; does nothing after."""
-        if self._open and not self._errors:
+        """Ends what runs in the context, once; does nothing after."""
+        if self._is_open and not self._errors:
             self._errors.append(error)
             self._progress.is_ended = isinstance(error, AntiphonError)
             self._task.cancel()
 
-    def close(self) -> None:
-        """It can not be ended any more."""
-        self._open = False
+    def _end_late(self, seconds: float) -> None:
+        self.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
 
-    def take_error(self) -> Exception | None:
-        """What it was ended with, where its task was cancelled for that."""
-        if not self._errors:
-            return None
-        self._task.uncancel()
-        return self._errors.pop()
+    def _end_left(self) -> None:
+        self.end(ClientLeft())
 
 
 class Ongoing:
@@ -93,38 +113,10 @@ class Ongoing:
                 work.end(AuthenticationFailed(ENDED))
 
 
-@contextmanager
 def attended(
     connection: Connection, ongoing: Ongoing, seconds: float, actor: Actor, progress: Progress
-) -> Iterator[Work]:
+) -> Work:
     """Work that ends when the caller leaves (ClientLeft), after so many seconds (DeadlineExceeded), when the
     caller is not accepted any more (AuthenticationFailed), or with `ongoing`. Raises what it was ended
     with."""
-    ongoing.require(actor)
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("work belongs to a task")
-    if connection.has_left:
-        raise ClientLeft
-    work = Work(task, actor, progress)
-    timer = asyncio.get_running_loop().call_later(seconds, _end_late, work, seconds)
-    connection.on_leave = lambda: work.end(ClientLeft())
-    ongoing.add(work)
-    try:
-        yield work
-    except asyncio.CancelledError:
-        if (error := work.take_error()) is None:
-            raise
-        try:
-            raise error from None
-        finally:
-            del error
-    finally:
-        work.close()
-        ongoing.discard(work)
-        timer.cancel()
-        connection.on_leave = None
-
-
-def _end_late(work: Work, seconds: float) -> None:
-    work.end(DeadlineExceeded(f"the answer was not finished within {seconds:g} seconds"))
+    return Work(connection, ongoing, seconds, actor, progress)

@@ -6,10 +6,11 @@ route is ready, nobody waits. After the first event nothing is tried again.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import cycle
+from types import TracebackType
 from typing import TypeVar
 
 from antiphon.domain.context import Context
@@ -38,20 +39,41 @@ async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
     """`Reserve` where nothing is limited."""
 
 
-async def attempt(
+class Begun:
+    """A stream that has begun, as a context that closes it."""
+
+    __slots__ = ("_stream", "events", "first")
+
+    def __init__(
+        self,
+        stream: AbstractAsyncContextManager[AsyncIterator[Event]],
+        first: Event,
+        events: AsyncIterator[Event],
+    ) -> None:
+        self._stream = stream
+        self.first = first
+        self.events = events
+        """Those after the first."""
+
+    async def __aenter__(self) -> "Begun":
+        return self
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Awaitable[bool | None]:
+        return self._stream.__aexit__(kind, error, trace)
+
+
+def attempt(
     routes: tuple[ModelRoute, ...],
     request: GenerationRequest,
     context: Context,
     patience: float,
     reserve: Reserve,
-) -> AsyncGenerator[Event, None]:
-    """Events of the first route that begins. Raises what the last try raised."""
+) -> Awaitable[Begun]:
+    """The stream of the first route that begins. Raises what the last try raised."""
     start = partial(_start, request=request, context=context, reserve=reserve)
-    stream, events, first = await first_that_begins(routes, start, context, patience)
-    async with stream:
-        yield first
-        async for event in events:
-            yield event
+    return first_that_begins(routes, start, context, patience)
 
 
 async def first_that_begins(
@@ -62,8 +84,9 @@ async def first_that_begins(
 ) -> T:
     """What `start` gives for the first route that begins, within `patience` seconds and the request's own
     deadline. Raises what the last try raised."""
-    left = context.remaining()
-    give_up = context.clock.monotonic() + (patience if left is None else min(patience, left))
+    give_up = context.clock.monotonic() + patience
+    if context.deadline is not None:
+        give_up = min(give_up, context.deadline)
     pause, losses = FIRST_PAUSE, 0
     for route in cycle(routes):
         try:
@@ -86,12 +109,15 @@ def _has_failed(route: ModelRoute) -> bool:
 
 async def _start(
     route: ModelRoute, *, request: GenerationRequest, context: Context, reserve: Reserve
-) -> tuple[AsyncExitStack, AsyncIterator[Event], Event]:
-    """One try: what must be closed, the events, and the first of them. Closed again when it has none."""
+) -> Begun:
+    """One try. Closed again when it has no first event."""
     prepared = await route.engine.prepare(request, context)
     await reserve(route, prepared.size)
     context.progress.attempts += 1
-    async with AsyncExitStack() as stack:
-        events = await stack.enter_async_context(prepared.stream(context))
-        first = await anext(events)
-        return stack.pop_all(), events, first
+    stream = prepared.stream(context)
+    events = await stream.__aenter__()
+    try:
+        return Begun(stream, await anext(events), events)
+    except BaseException as error:
+        await stream.__aexit__(type(error), error, error.__traceback__)
+        raise

@@ -8,7 +8,7 @@ A generation that is cut short counts the tokens that were made. Holds no limits
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock, Context
@@ -27,6 +27,7 @@ from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.pipeline.account import Account, Ending
+from antiphon.pipeline.attempt import Begun
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -87,13 +88,14 @@ class Tally:
 
 
 async def metered(
-    events: AsyncGenerator[Event, None],
+    begin: Callable[[], Awaitable[Begun]],
     request: GenerationRequest,
     context: Context,
     metrics: Metrics,
     account: Account | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """The same events, while the account has room for them; settles when they end, for whatever reason.
+    """The events of a stream that is begun here, while the account has room for them; settles when they end,
+    for whatever reason.
 
     Raises LedgerFull where a generation that is whole cannot be written down: so its last bytes are not sent.
     """
@@ -103,22 +105,22 @@ async def metered(
     try:
         if account is not None:
             await account.open()
-        async for event in events:
-            tally.add(event, clock)
-            if account is not None and tally.completion_tokens > account.granted:
-                await account.grow(tally.completion_tokens)
-            yield event
+        async with await begin() as begun:
+            event: Event | None = begun.first
+            while event is not None:
+                tally.add(event, clock)
+                if account is not None and tally.completion_tokens > account.granted:
+                    await account.grow(tally.completion_tokens)
+                yield event
+                event = await anext(begun.events, None)
     finally:
-        try:
-            await events.aclose()
-        finally:
-            whole = tally.whole and not isinstance(sys.exception(), AntiphonError)
-            ended = tally.ending(OK if whole else ending(sys.exception(), context), clock.monotonic())
-            lost = None if account is None else account.close(ended)
-            if lost is not None:
-                ended = changed(ended, status=lost.code)
-            answered = lost is not None or is_answered(sys.exception(), context)
-            _settle(ended, tally.finish_reasons, request, context, metrics, answered)
+        whole = tally.whole and not isinstance(sys.exception(), AntiphonError)
+        ended = tally.ending(OK if whole else ending(sys.exception(), context), clock.monotonic())
+        lost = None if account is None else account.close(ended)
+        if lost is not None:
+            ended = changed(ended, status=lost.code)
+        answered = lost is not None or is_answered(sys.exception(), context)
+        _settle(ended, tally.finish_reasons, request, context, metrics, answered)
         try:
             if lost is not None and sys.exception() is None:
                 raise lost

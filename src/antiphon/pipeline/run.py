@@ -6,12 +6,14 @@ Holds no stage's logic. What a stage adds is in the module of its name.
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
+from antiphon.domain.values import changed
 from antiphon.engines.registry import Models
 from antiphon.pipeline.account import Account
 from antiphon.pipeline.attempt import attempt, pass_unlimited
@@ -51,14 +53,14 @@ class Pipeline:
         model = resolve(self.models, asked, context.actor)
         context.progress.model = model.name
         if asked != model.name:
-            request = replace(request, model=model.name)
+            request = changed(request, model=model.name)
         account = None
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
             account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
-        attempted = attempt(model.routes, request, context, self.restart_patience, reserve)
-        events = metered(attempted, request, context, self.metrics, account)
+        begin = partial(attempt, model.routes, request, context, self.restart_patience, reserve)
+        events = metered(begin, request, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
         if account is not None and recorder is not None and recorder.wants(context.actor.project):
             events = recorded(events, account, context, recorder)

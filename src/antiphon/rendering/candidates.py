@@ -3,9 +3,9 @@ token."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from antiphon.domain.events import Delta, Drafted, Event, Finished
+from antiphon.domain.values import changed
 from antiphon.rendering.scored import ScoredVoice
 
 
@@ -28,4 +28,4 @@ async def best(
         ranked = sorted(voices[prompt * each : (prompt + 1) * each], key=lambda voice: -voice.mean())
         for place, voice in enumerate(ranked[:choices], start=prompt * choices):
             for event in said[voice.choice]:
-                yield replace(event, choice=place, tokens=0)
+                yield changed(event, choice=place, tokens=0)

@@ -9,12 +9,13 @@ import asyncio
 from array import array
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from antiphon.domain.events import Event, Finished, Started, TextDelta
 from antiphon.domain.request import RawPrompt
 from antiphon.domain.scores import Scores, joined
+from antiphon.domain.values import changed
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.facts import Facts
@@ -99,7 +100,7 @@ class Recital:
         """The event, with the prompt after Started. `carried`: scores that no part of its text goes with, for
         what comes next."""
         if carried and isinstance(event, TextDelta | Finished):
-            yield replace(event, scores=joined((*carried, event.scores or ())))
+            yield changed(event, scores=joined((*carried, event.scores or ())))
             carried.clear()
         else:
             yield event

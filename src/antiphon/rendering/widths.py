@@ -1,9 +1,8 @@
 """How many of the likeliest tokens a request has at each place: within the operator's bound, -1 being the
 whole vocabulary."""
 
-from dataclasses import replace
-
 from antiphon.domain.request import Conversation, GenerationRequest
+from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue
 from antiphon.rendering.facts import Facts
 
@@ -21,7 +20,7 @@ def settle_widths(request: GenerationRequest, facts: Facts, most: int) -> Genera
     name = "top_logprobs" if is_chat else "logprobs"
     logprobs = _settle(output.logprobs, size, bound, name)
     scored = _settle(output.prompt_logprobs, size, bound, "prompt_logprobs")
-    return replace(request, output=replace(output, logprobs=logprobs, prompt_logprobs=scored))
+    return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=scored))
 
 
 def _settle(asked: int | None, size: int, bound: int, field: str) -> int | None:

@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 from antiphon.telemetry.places import frames
@@ -22,9 +23,12 @@ FIELDS = "antiphon_fields"
 
 
 def record(event: str, level: int = logging.INFO, **values: object) -> None:
-    """Writes one record. Costs nothing when the level is off."""
+    """Writes one record. Costs nothing when the level is off. Nobody is told from which line it came, which
+    the standard library would walk the stack for."""
     if LOGGER.isEnabledFor(level):
-        LOGGER.log(level, event, extra={FIELDS: values})
+        line = logging.LogRecord(LOGGER.name, level, "", 0, event, (), None)
+        line.__dict__[FIELDS] = values
+        LOGGER.handle(line)
 
 
 def record_loop_failure(_: asyncio.AbstractEventLoop, failure: Mapping[str, object]) -> None:
@@ -55,7 +59,7 @@ class JsonFormatter(PlaceFormatter):
         line |= getattr(record, FIELDS, {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _encode(line)
 
 
 class TextFormatter(PlaceFormatter):
@@ -63,34 +67,46 @@ class TextFormatter(PlaceFormatter):
     characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        values = getattr(record, FIELDS, {})
-        said = "".join(
-            f" {name}={_plain(value)}" for name, value in values.items() if value not in (None, [], "")
-        )
-        event = (
-            record.getMessage()
-            if record.name == LOGGER.name
-            else f"{record.name}: {_plain(record.getMessage())}"
-        )
-        line = f"{_timestamp(record.created)} {record.levelname.lower():7} {event}{said}"
+        event = record.getMessage()
+        if record.name != LOGGER.name:
+            event = f"{record.name}: {_plain(event)}"
+        line = f"{_timestamp(record.created)} {record.levelname.lower():7} {event}"
+        for name, value in getattr(record, FIELDS, {}).items():
+            if value is not None and value not in ("", []):
+                line += f" {name}={_plain(value)}"
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
 
+_encode = json.JSONEncoder(default=str).encode
+
+
 def _plain(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(_plain(item) for item in value)
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    if isinstance(value, str):
+        text = value
+    elif type(value) in (int, float):
+        return repr(value)
+    elif isinstance(value, list):
+        return ",".join([_plain(item) for item in value])
+    else:
+        text = _encode(value)
     bare = text.isascii() and text.isprintable() and " " not in text and '"' not in text
-    return text if bare else json.dumps(text)
+    return text if bare else _encode(text)
 
 
 def _timestamp(created: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
-    return f"{whole}.{int(created * 1000) % 1000:03d}Z"
+    whole = int(created)
+    return f"{_spell_second(whole)}.{int(created * 1000) % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _spell_second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Sends every logger of the process to standard error in one form."""
+    """Sends every logger of the process to standard error in one form. No form shows a thread or a process,
+    so no record looks for them."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from antiphon.domain import values
 from antiphon.domain.load import LATENCY_BOUNDS, Histogram
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
 
@@ -130,8 +131,7 @@ class Times:
         return Histogram(tuple(self._counts), self._total)
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(values.Value, frozen=True):
     """One that ended, in numbers; times in seconds."""
 
     model: str

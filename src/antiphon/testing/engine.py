@@ -6,6 +6,7 @@ place, and `encode` gives UTF-8 bytes. It keeps the contract of `Engine`, honour
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -136,7 +137,7 @@ class ScriptedEngine:
             raise UnsupportedParameter("a script ranks no tokens", param="prompt_logprobs")
         if request.output.logprob_token_ids:
             raise UnsupportedParameter("a script knows no token ids", param="logprob_token_ids")
-        counts = [len(_tokens(prompt)) for prompt in request.prompts]
+        counts = [len(_bytes(prompt)) for prompt in request.prompts]
         if max(counts) >= self._profile.context_length:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {self._profile.context_length} tokens. "
@@ -202,13 +203,15 @@ class ScriptedEngine:
             raise EngineUnavailable(f"the scripted engine is {self.standing}", retry_after=1.0)
 
     async def _events(self, record: Record) -> AsyncGenerator[Event, None]:
+        context = record.context
+        now, deadline = context.clock.monotonic, math.inf if context.deadline is None else context.deadline
         try:
-            async with asyncio.timeout(record.context.remaining()):
-                answer, prompt_tokens = await self._begin(record.request)
+            answer, prompt_tokens = await self._begin(record.request, context)
+            pace = answer.pace
             for event in self._told(answer, record.request, prompt_tokens):
-                if answer.pace is not None and isinstance(event, TextDelta):
-                    await asyncio.sleep(answer.pace)
-                if record.context.remaining() == 0:
+                if pace is not None and isinstance(event, TextDelta):
+                    await asyncio.sleep(pace)
+                if now() >= deadline:
                     raise TimeoutError
                 record.events += 1
                 yield event
@@ -220,16 +223,20 @@ class ScriptedEngine:
             record.ending = Ending.FAILED
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
-    async def _begin(self, request: GenerationRequest) -> tuple[Answer, int]:
-        """All that comes before Started."""
+    async def _begin(self, request: GenerationRequest, context: Context) -> tuple[Answer, int]:
+        """All that comes before Started. Raises TimeoutError at the deadline."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
-        await asyncio.sleep(answer.wait)
-        if answer.gate is not None:
-            await answer.gate.wait()
+        if answer.wait or answer.gate is not None:
+            async with asyncio.timeout(context.remaining()):
+                await asyncio.sleep(answer.wait)
+                if answer.gate is not None:
+                    await answer.gate.wait()
+        else:
+            await asyncio.sleep(0)
         if answer.error is not None and answer.error_after is None:
             raise answer.error
-        return answer, sum(len(_tokens(prompt)) for prompt in request.prompts)
+        return answer, sum([len(_bytes(prompt)) for prompt in request.prompts])
 
     def _told(self, answer: Answer, request: GenerationRequest, prompt_tokens: int) -> Iterator[Event]:
         output = request.output
@@ -246,7 +253,8 @@ class ScriptedEngine:
                 raise answer.error
             if output.best_of is not None:
                 yield Drafted(candidates)
-            yield from (teller.say(choice, text) for choice, teller in enumerate(tellers))
+            for choice, teller in enumerate(tellers):
+                yield teller.say(choice, text)
         if answer.error is not None:
             raise answer.error
         scores = None if output.logprobs is None else ()
@@ -289,8 +297,12 @@ class _Teller:
         return (TokenScore(0, piece, None if first else value, () if first else best, offset),)
 
 
-def _tokens(prompt: Prompt) -> tuple[int, ...]:
-    """Bytes of the text, as if each were a token."""
+def _bytes(prompt: Prompt) -> bytes | tuple[int, ...]:
+    """Bytes of the text, each of which is a token, or the tokens themselves."""
     if isinstance(prompt, Conversation):
-        return tuple("\n".join(message.text for message in prompt.messages).encode(errors="replace"))
-    return prompt.tokens if prompt.tokens is not None else tuple((prompt.text or "").encode(errors="replace"))
+        return "\n".join([message.text for message in prompt.messages]).encode(errors="replace")
+    return prompt.tokens if prompt.tokens is not None else (prompt.text or "").encode(errors="replace")
+
+
+def _tokens(prompt: Prompt) -> tuple[int, ...]:
+    return tuple(_bytes(prompt))

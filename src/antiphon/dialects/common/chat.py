@@ -43,6 +43,8 @@ TEXT_MAX_TOKENS = 16
 MEDIA_PARTS = ("image_url", "input_audio", "file", "video_url", "image", "audio", "video")
 """Types of parts that are known and that no model here takes."""
 
+ROLES = {role.value: role for role in Role}
+
 PLAIN_MESSAGE = frozenset({"role", "content", "name"})
 
 
@@ -71,7 +73,7 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict
         ignored += ("top_logprobs",)
     tools, relaxed = asked_tools(wire, strict)
     prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens, asked_reasoning(wire))
-    call = replace(_call(wire, (prompt,), output, ignored), relaxed=shorten(form.relaxed + relaxed))
+    call = _call(wire, (prompt,), output, ignored, form.relaxed + relaxed)
     if wire.safety_identifier is not None:
         said = ascribed(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=said)
@@ -97,8 +99,8 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bo
         logprobs=wire.logprobs,
         **_shown(wire),
     )
-    call = _call(wire, _raw_prompts(wire.prompt or "", wire.add_special_tokens is not False), output, ignored)
-    return replace(call, relaxed=shorten(form.relaxed))
+    prompts = _raw_prompts(wire.prompt or "", wire.add_special_tokens is not False)
+    return _call(wire, prompts, output, ignored, form.relaxed)
 
 
 def _candidates(wire: Common) -> int | None:
@@ -151,7 +153,7 @@ def _shown(wire: Common) -> Shown:
         token_ids=bool(wire.return_token_ids),
         prompt_logprobs=wire.prompt_logprobs,
         truncate_prompt=wire.truncate_prompt_tokens,
-        truncation=Truncation(wire.truncation_side or "left"),
+        truncation=Truncation.RIGHT if wire.truncation_side == "right" else Truncation.LEFT,
         logprob_token_ids=_listed(wire),
         bad_words=tuple(wire.bad_words or ()),
     )
@@ -204,9 +206,9 @@ def text_of(content: str | Sequence[TextPart | RefusalPart]) -> str:
 
 def _message(message: ChatMessage, where: str) -> Message:
     text = text_of(message.content or message.refusal or "")
-    calls, said = made_calls(message, where), thought(message, where)
-    role, field = Role(message.role), thought_field(message)
-    return Message(role, text, message.name, calls, message.tool_call_id, said, field)
+    calls = made_calls(message, where) if message.tool_calls else ()
+    said, field = thought(message, where), thought_field(message)
+    return Message(ROLES[message.role], text, message.name, calls, message.tool_call_id, said, field)
 
 
 def _sift_message(message: object, where: str, report: Report | None) -> object:
@@ -252,7 +254,13 @@ def _sift_part(part: object, where: str, report: Report | None) -> object:
     return kept
 
 
-def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tuple[str, ...]) -> Call:
+def _call(
+    wire: Common,
+    prompts: tuple[Prompt, ...],
+    output: Output,
+    ignored: tuple[str, ...],
+    relaxed: tuple[str, ...],
+) -> Call:
     each = output.best_of or output.choices
     if len(prompts) * each > MAX_SEQUENCES:
         many = "best_of" if output.best_of else "n"
@@ -287,6 +295,7 @@ def _call(wire: Common, prompts: tuple[Prompt, ...], output: Output, ignored: tu
         bool(wire.stream),
         include_usage,
         ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),
+        relaxed=shorten(relaxed),
         continuous_usage=continuous,
         token_names=names,
         attribution=ascribed(wire.user, wire.metadata),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from antiphon.constraints.json_schema.normalize import parsed, relax
@@ -33,9 +34,27 @@ class RelaxedConstraint:
     relaxed: tuple[str, ...] = ()
 
 
+UNCONSTRAINED = RelaxedConstraint(None)
+
+_ASKED = attrgetter(
+    "response_format",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_whitespace_pattern",
+    "structured_outputs",
+)
+"""All that may say what a choice looks like."""
+
+SILENCE = (None,) * 7
+
+
 def asked_constraint(wire: Common, strict: bool = False) -> RelaxedConstraint:
     """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises
     InvalidValue where two fields say so."""
+    if _ASKED(wire) == SILENCE:
+        return UNCONSTRAINED
     fields = [*formatted(wire.response_format, strict), *_guided(wire, strict)]
     fields += _structured(wire.structured_outputs, strict)
     found = [(each, each.constraint) for each in fields if each.constraint is not None]
@@ -44,7 +63,7 @@ def asked_constraint(wire: Common, strict: bool = False) -> RelaxedConstraint:
         raise InvalidValue(f"{both} exclude each other; send one of them", param=found[1][1].field)
     pattern, field = _whitespace(wire)
     if pattern is None:
-        return found[0][0] if found else RelaxedConstraint(None)
+        return found[0][0] if found else UNCONSTRAINED
     if not found or found[0][1].kind not in JSON:
         raise InvalidValue(f"{field} is taken only together with a constraint of JSON", param=field)
     require_whitespace(pattern, field)

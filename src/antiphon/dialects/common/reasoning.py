@@ -45,7 +45,7 @@ def thought_field(message: Thinking) -> str:
 def thought(message: Thinking, where: str) -> str | None:
     """What was thought before a message's text. Raises InvalidValue."""
     both = (message.reasoning_content, message.reasoning)
-    if both == (None, None):
+    if both[0] is None and both[1] is None:
         return None
     field = f"{where}.{thought_field(message)}"
     if message.role != "assistant":

@@ -15,5 +15,6 @@ def header_names(field: str, keywords: Sequence[str]) -> tuple[str, ...]:
 
 def shorten(names: Sequence[str]) -> tuple[str, ...]:
     """As many names as an answer holds, and how many more there are."""
-    more = (f"and {len(names) - MOST_RELAXED} more",) if len(names) > MOST_RELAXED else ()
-    return (*names[:MOST_RELAXED], *more)
+    if len(names) <= MOST_RELAXED:
+        return tuple(names)
+    return (*names[:MOST_RELAXED], f"and {len(names) - MOST_RELAXED} more")

@@ -97,6 +97,8 @@ class Report:
     @property
     def names(self) -> tuple[str, ...]:
         """Each field once, whichever message it belongs to, and no more of them than a header can hold."""
+        if not self.paths:
+            return ()
         names = list(dict.fromkeys(INDEX.sub("[]", path) for path in self.paths))
         more = (f"and {len(names) - MOST_NAMED} more",) if len(names) > MOST_NAMED else ()
         return (*names[:MOST_NAMED], *more)

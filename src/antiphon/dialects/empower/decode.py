@@ -22,6 +22,7 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms
 from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.tools import Tools
+from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 MAX_TOKENS = 256
@@ -118,7 +119,7 @@ def _request(
 
 def _sampling(wire: ChatRequest, limit: int) -> AskedSampling:
     asked = asked_sampling(wire, limit)
-    return replace(
+    return changed(
         asked,
         temperature=_or(asked.temperature, DEFAULTS.temperature),
         top_p=_or(asked.top_p, DEFAULTS.top_p),

@@ -19,6 +19,7 @@ from antiphon.dialects.fireworks.images import require_images
 from antiphon.dialects.fireworks.reasoning import asked_reasoning
 from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
 from antiphon.domain.request import Conversation, Overflow
+from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, MissingParameter
 
 CHAT_MAX_TOKENS = 200
@@ -95,7 +96,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
         for prompt in call.request.prompts
     )
     form = asked_constraint(wire.response_format, strict)
-    return _settled(replace(call, request=replace(call.request, prompts=prompts)), wire, form, limit is None)
+    return _settled(replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None)
 
 
 def _alike(wire: Common) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _tool_choice(
 def _settled(call: Call, wire: Common, form: RelaxedConstraint, is_usual: bool) -> FireworksCall:
     """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
     tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""
-    output = replace(
+    output = changed(
         call.request.output,
         constraint=form.constraint,
         is_usual=is_usual,
@@ -156,7 +157,7 @@ def _settled(call: Call, wire: Common, form: RelaxedConstraint, is_usual: bool) 
         overflow=Overflow.ERROR if wire.context_length_exceeded_behavior == "error" else Overflow.SHORTEN,
     )
     return FireworksCall(
-        replace(call.request, output=output),
+        changed(call.request, output=output),
         call.stream,
         include_usage=True,
         ignored=call.ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),

@@ -9,6 +9,7 @@ from antiphon.domain.context import Clock
 from antiphon.domain.events import Event
 from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
 from antiphon.domain.tools import ToolChoice, Tools
+from antiphon.domain.values import changed
 from antiphon.rendering.facts import Facts
 from antiphon.rendering.reasoning.counting import Thoughts
 from antiphon.rendering.reasoning.effort import require_able
@@ -33,7 +34,7 @@ def calling(request: GenerationRequest, facts: Facts) -> GenerationRequest:
     if constraint is not None and tools.choice is ToolChoice.NONE:
         return request
     constraint = facts.template.layout.constraint(tools, facts.controls, constraint)
-    return replace(request, output=replace(request.output, constraint=constraint))
+    return changed(request, output=changed(request.output, constraint=constraint))
 
 
 def is_either(request: GenerationRequest) -> bool:

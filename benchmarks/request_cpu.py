@@ -1,0 +1,380 @@
+"""CPU time that one server process spends on a request, and on a streamed chunk, over a scripted engine.
+
+    python benchmarks/request_cpu.py [--rounds 9] [--against TREE]
+
+Servers run beside each other and are asked in turns, each the same number of requests: Antiphon with one key
+in the settings (`plain`); with keys, a price, four limits and the ledger in SQLite (`managed`); and a bare
+Starlette application that decodes the same body and answers as many bytes (`bare`). `--against` adds the
+first two of another checkout, by its directory. All have uvicorn, uvloop and httptools, and write their log
+to /dev/null. CPU time is the process's own, user and system, of all its threads; for `managed` until its
+drain has brought everything into the database.
+
+The client is this process. It has 8 connections and asks for one thing at a time on each. A buffered answer
+has 16 tokens that are there at once; a stream has 200 chunks, each in a turn of the event loop of its own, so
+each is a write. Prints the median of the rounds, the quietest round and the ratios of the medians.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from antiphon.assembly.keys import Managed
+    from antiphon.domain.request import GenerationRequest
+    from antiphon.engines.registry import Models
+    from antiphon.limits.base import Limiter
+
+ROOT = Path(__file__).parents[1]
+PATH = "/v1/chat/completions"
+KEY = "benchmark-key-0123456789"
+KEY_FILE = "benchmark.key"
+
+CONNECTIONS = 8
+TOKENS = 16
+"""Of a buffered answer."""
+CHUNKS = 200
+"""Of a stream."""
+ANSWERS, STREAMS = 2400, 64
+"""That one round asks of one server."""
+SETTLED = 1.5
+"""Seconds in which the drain of the ledger brings what was written last into the database."""
+
+TEXT = " antiphon"
+PROMPT = "Tell me a story about a fox and a hen, and let it end well. " * 5
+PLENTY = 10**15
+"""What no benchmark uses up."""
+
+
+# --- the servers --------------------------------------------------------------------------------------------
+
+
+def serve_plain(listener: socket.socket, _: Path) -> None:
+    """Antiphon with the key of the settings."""
+    import uvloop
+
+    prepare_process()
+    uvloop.run(run_plain(listener))
+
+
+def serve_managed(listener: socket.socket, home: Path) -> None:
+    """Antiphon with keys, limits and ledger."""
+    import uvloop
+
+    prepare_process()
+    uvloop.run(run_managed(listener, home))
+
+
+def prepare_process() -> None:
+    """As `antiphon serve` does with its HTTP process."""
+    from antiphon.assembly.__main__ import TURN
+    from antiphon.telemetry.logs import configure
+
+    sys.setswitchinterval(TURN)
+    configure("info", "text")
+
+
+def build_models() -> "Models":
+    """The scripted model, in either shape that a model has had."""
+    from antiphon.engines import registry
+    from antiphon.testing import Answer, ScriptedEngine
+
+    at_once, one_by_one = Answer((TEXT,) * TOKENS, pace=None), Answer((TEXT,) * CHUNKS, pace=0.0)
+
+    def choose(request: "GenerationRequest") -> Answer:
+        engine.streams.clear()  # its records of streams are for tests; no engine keeps requests
+        return at_once if request.output.max_tokens == TOKENS else one_by_one
+
+    engine = ScriptedEngine(choose)
+    make: Any = registry.Model
+    if hasattr(registry, "ModelRoute"):
+        return registry.Models((make("scripted", (registry.ModelRoute(engine, "scripted"),), 0),))
+    return registry.Models((make("scripted", engine, 0, kind="scripted"),))
+
+
+async def run_plain(listener: socket.socket) -> None:
+    import msgspec
+
+    from antiphon.assembly.edge import edge_of
+    from antiphon.domain.context import SystemClock
+    from antiphon.http.app import create_app
+    from antiphon.http.serve import serve
+    from antiphon.settings import Settings
+
+    settings = Settings()
+    settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, api_key=KEY))
+    edge = edge_of(settings, build_models(), SystemClock())
+    await serve(create_app(edge), edge, listener)
+
+
+async def run_managed(listener: socket.socket, home: Path) -> None:
+    import msgspec
+
+    from antiphon.assembly.accounts import keeping_account
+    from antiphon.assembly.edge import edge_of
+    from antiphon.assembly.keys import managing
+    from antiphon.cli.keyed import opened
+    from antiphon.domain.context import SystemClock
+    from antiphon.http.app import create_app
+    from antiphon.http.serve import serve
+    from antiphon.settings import Settings
+    from antiphon.settings_keys import KeysSettings
+
+    keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
+    said = msgspec.structs.replace(Settings(), keys=keys)
+    settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    managed = managing(settings, clock, home)
+    await managed.tenants.load()
+    async with keeping_account(settings, managed, clock, None) as account:
+        begun = home / "begun"
+        begun.write_text(await add_limited_key(managed, account.accounting.limiter))
+        begun.rename(home / KEY_FILE)
+        edge = edge_of(settings, build_models(), clock, managed, account.accounting)
+        await serve(create_app(edge), edge, listener)
+    managed.close()
+
+
+async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
+    """A key with limits that are never reached, and a price."""
+    from antiphon.auth.limiting import Limiting
+    from antiphon.auth.policy import WantedKey
+    from antiphon.auth.pricing import WantedPrice
+    from antiphon.auth.wanted import WantedLimit
+    from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
+    from antiphon.domain.limits import Measure, Subject, Window
+    from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
+    from antiphon.store.rules import SqlRules
+
+    operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
+    made = await managed.tenants.add_key(operator, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
+    for subject, target, measure, window in (
+        (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),
+        (Subject.KEY, made.key.id, Measure.TOKENS, Window.MINUTE),
+        (Subject.KEY, made.key.id, Measure.COST, Window.MONTH),
+        (Subject.PROJECT, DEFAULT_PROJECT, Measure.COST, Window.DAY),
+    ):
+        await limiting.add(operator, WantedLimit(subject, target, measure, PLENTY, window))
+    await managed.pricing.add(operator, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
+    return str(made.secret)
+
+
+def serve_bare(listener: socket.socket, _: Path) -> None:
+    """The framework alone: decode, answer; for a stream, as many chunks of as many bytes."""
+    import msgspec
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    decoder, encoder = msgspec.json.Decoder(), msgspec.json.Encoder()
+    names = {"id": "x" * 41, "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "scripted"}
+    delta = {"index": 0, "delta": {"content": TEXT}, "logprobs": None, "finish_reason": None}
+    chunk = b"data: %b\n\n" % encoder.encode(names | {"choices": [delta]})
+
+    async def answer(request: Request) -> Response:
+        body = decoder.decode(await request.body())
+        if body.get("stream"):
+            return StreamingResponse(write_chunks(), media_type="text/event-stream")
+        whole = names | {"choices": [{"text": TEXT * TOKENS}], "usage": dict.fromkeys("abcd", 100)}
+        return Response(encoder.encode(whole), media_type="application/json")
+
+    async def write_chunks() -> AsyncIterator[bytes]:
+        for _ in range(CHUNKS):
+            await asyncio.sleep(0)
+            yield chunk
+
+    app = Starlette(routes=[Route(PATH, answer, methods=["POST"])])
+    config = uvicorn.Config(app, loop="uvloop", http="httptools", log_config=None, access_log=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+KINDS: dict[str, Callable[[socket.socket, Path], None]] = {
+    "plain": serve_plain,
+    "managed": serve_managed,
+    "bare": serve_bare,
+}
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that runs."""
+
+    name: str
+    kind: str
+    pid: int
+    port: int
+    home: Path
+
+    @property
+    def key(self) -> str:
+        """What it lets in."""
+        return (self.home / KEY_FILE).read_text() if self.kind == "managed" else KEY
+
+    def read_cpu_time(self) -> float:
+        """Seconds of all its threads, to the nanosecond. The id of a process's clock holds its pid, on
+        Linux."""
+        return time.clock_gettime(~self.pid << 3 | 2)
+
+
+@contextmanager
+def run_server(name: str, kind: str, tree: Path) -> Iterator[Server]:
+    """A server process of a checkout; it is ready when this is entered."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        socket.create_server(("127.0.0.1", 0), backlog=64) as listener,
+    ):
+        command = [sys.executable, __file__, "--serve", kind, "--home", place, "--fd", str(listener.fileno())]
+        env = os.environ | {"PYTHONPATH": str(tree / "src")}
+        child = subprocess.Popen(command, pass_fds=[listener.fileno()], env=env, stderr=subprocess.DEVNULL)
+        server = Server(name, kind, child.pid, listener.getsockname()[1], Path(place))
+        try:
+            until = time.monotonic() + 60
+            while kind == "managed" and not (server.home / KEY_FILE).exists():
+                if child.poll() is not None or time.monotonic() > until:
+                    raise SystemExit(f"{name} did not start")
+                time.sleep(0.05)
+            ask(server, 1, stream=False)
+            yield server
+        finally:
+            child.terminate()
+            child.wait(30)
+
+
+# --- the client ---------------------------------------------------------------------------------------------
+
+
+def build_request(key: str, stream: bool) -> bytes:
+    """One request as it goes over the wire."""
+    asked = {"temperature": 0.7, "max_tokens": CHUNKS if stream else TOKENS, "stream": stream}
+    messages = [{"role": "user", "content": PROMPT}]
+    body = json.dumps({"model": "scripted", "messages": messages} | asked).encode()
+    head = [f"POST {PATH} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {key}", "accept: */*"]
+    head += [
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "user-agent: benchmark",
+        "",
+        "",
+    ]
+    return "\r\n".join(head).encode() + body
+
+
+def ask(server: Server, times: int, stream: bool) -> None:
+    """Asks so many times, on several connections at once. Raises when an answer is not whole or not a 200."""
+    request, left, waiting = build_request(server.key, stream), times, 0
+    selector, connections = selectors.DefaultSelector(), dict[int, socket.socket]()
+    for _ in range(min(CONNECTIONS, times)):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(request)
+        connections[connection.fileno()] = connection
+        selector.register(connection, selectors.EVENT_READ, bytearray())
+        left, waiting = left - 1, waiting + 1
+    while waiting:
+        for ready, _ in selector.select(60):
+            got, answering = ready.data, connections[ready.fd]
+            data = answering.recv(1 << 16)
+            if not data:
+                raise SystemExit(f"{server.name} closed a connection after {bytes(got)!r}")
+            got += data
+            if not is_whole(got, stream):
+                continue
+            if stream and got.count(b'"content":" antiphon"') != CHUNKS:
+                raise SystemExit(f"{server.name} left out chunks: {bytes(got)!r}")
+            got.clear()
+            waiting -= 1
+            if left:
+                answering.sendall(request)
+                left, waiting = left - 1, waiting + 1
+    for connection in connections.values():
+        connection.close()
+    selector.close()
+
+
+def is_whole(got: bytearray, stream: bool) -> bool:
+    """Whether an answer is complete. Raises when it is not a 200."""
+    if not got.startswith(b"HTTP/1.1 200"):
+        raise SystemExit(f"not a 200: {bytes(got)!r}")
+    if stream:
+        return got.endswith(b"0\r\n\r\n")
+    head, mark, body = got.partition(b"\r\n\r\n")
+    return bool(mark) and len(body) >= int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+
+
+def measure(server: Server, times: int, stream: bool) -> float:
+    """Microseconds of CPU time of one answer, or of one chunk."""
+    before = server.read_cpu_time()
+    ask(server, times, stream)
+    if server.kind == "managed":
+        time.sleep(SETTLED)
+    return (server.read_cpu_time() - before) / (times * (CHUNKS if stream else 1)) * 1e6
+
+
+# --- the comparison -----------------------------------------------------------------------------------------
+
+
+def main(rounds: int, against: Path | None, scale: float) -> None:
+    """Every server by turns; the first round warms up."""
+    answers, streams = int(ANSWERS * scale), int(STREAMS * scale)
+    found: dict[tuple[str, bool], list[float]] = {}
+    with ExitStack() as stack:
+        sides = [("plain", "plain", ROOT), ("managed", "managed", ROOT)]
+        if against is not None:
+            sides += [("plain, other", "plain", against), ("managed, other", "managed", against)]
+        sides.append(("bare", "bare", ROOT))
+        servers = [stack.enter_context(run_server(*side)) for side in sides]
+        for number in range(rounds + 1):
+            for stream in (False, True):
+                for server in servers if number % 2 else servers[::-1]:
+                    figure = measure(server, streams if stream else answers, stream)
+                    if number:
+                        found.setdefault((server.name, stream), []).append(figure)
+    print(
+        f"{rounds} rounds, {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()},"
+    )
+    print(f"load average {os.getloadavg()[0]:.1f}; microseconds of CPU: median (quietest round)")
+    for stream in (False, True):
+        report("a streamed chunk" if stream else "a buffered answer", stream, found)
+
+
+def report(title: str, stream: bool, found: dict[tuple[str, bool], list[float]]) -> None:
+    """Prints one load's figures and what they are to each other."""
+    middle = {name: statistics.median(figures) for (name, kind), figures in found.items() if kind is stream}
+    print(title)
+    for name, median in middle.items():
+        print(f"  {name:<18}{median:8.1f} ({min(found[name, stream]):.1f})")
+    print(f"  managed adds {middle['managed'] - middle['plain']:.1f}")
+    for name in ("plain", "managed"):
+        if other := middle.get(f"{name}, other"):
+            print(f"  {name}: {middle[name] / other:.2f} of the other tree")
+    print(f"  plain: {middle['plain'] / middle['bare']:.1f} of bare Starlette")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--against", type=Path, metavar="TREE", help="another checkout to compare with")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the requests in one round")
+    parser.add_argument("--serve", choices=KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        KINDS[options.serve](socket.socket(fileno=options.fd), options.home)
+    else:
+        main(options.rounds, options.against, options.scale)
