@@ -7,9 +7,9 @@ A generation that is cut short counts the tokens that were made. Holds no limits
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import (
@@ -87,6 +87,47 @@ class Tally:
         return Ending(status, usage, now - self.began, self.queued, first)
 
 
+class Settlement:
+    """A context that settles a generation when it ends, for whatever reason."""
+
+    __slots__ = ("_account", "_context", "_metrics", "_request", "_tally")
+
+    def __init__(
+        self,
+        tally: Tally,
+        request: GenerationRequest,
+        context: Context,
+        metrics: Metrics,
+        account: Account | None,
+    ) -> None:
+        self._tally = tally
+        self._request = request
+        self._context = context
+        self._metrics = metrics
+        self._account = account
+
+    async def __aenter__(self) -> None:
+        self._metrics.generation_began(self._request.model)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raises LedgerFull where a generation that is whole cannot be written down."""
+        tally, context = self._tally, self._context
+        whole = tally.whole and not isinstance(error, AntiphonError)
+        ended = tally.ending(OK if whole else ending(error, context), context.clock.monotonic())
+        lost = None if self._account is None else self._account.close(ended)
+        if lost is not None:
+            ended = changed(ended, status=lost.code)
+        answered = lost is not None or is_answered(error, context)
+        _settle(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
+        try:
+            if lost is not None and error is None:
+                raise lost
+        finally:
+            del lost  # an error that its own traceback leads to keeps the whole request
+
+
 async def metered(
     begin: Callable[[], Awaitable[Begun]],
     request: GenerationRequest,
@@ -101,31 +142,21 @@ async def metered(
     """
     clock = context.clock
     tally = Tally(clock.monotonic())
-    metrics.generation_began(request.model)
-    try:
-        if account is not None:
-            await account.open()
-        async with await begin() as begun:
-            event: Event | None = begun.first
-            while event is not None:
-                tally.add(event, clock)
-                if account is not None and tally.completion_tokens > account.granted:
-                    await account.grow(tally.completion_tokens)
-                yield event
-                event = await anext(begun.events, None)
-    finally:
-        whole = tally.whole and not isinstance(sys.exception(), AntiphonError)
-        ended = tally.ending(OK if whole else ending(sys.exception(), context), clock.monotonic())
-        lost = None if account is None else account.close(ended)
-        if lost is not None:
-            ended = changed(ended, status=lost.code)
-        answered = lost is not None or is_answered(sys.exception(), context)
-        _settle(ended, tally.finish_reasons, request, context, metrics, answered)
-        try:
-            if lost is not None and sys.exception() is None:
-                raise lost
-        finally:
-            del lost  # an error that its own traceback leads to keeps the whole request
+    settlement = Settlement(tally, request, context, metrics, account)
+    async with settlement, await _open(begin, account) as begun:
+        event: Event | None = begun.first
+        while event is not None:
+            tally.add(event, clock)
+            if account is not None and tally.completion_tokens > account.granted:
+                await account.grow(tally.completion_tokens)
+            yield event
+            event = await anext(begun.events, None)
+
+
+async def _open(begin: Callable[[], Awaitable[Begun]], account: Account | None) -> Begun:
+    if account is not None:
+        await account.open()
+    return await begin()
 
 
 def ending(error: BaseException | None, context: Context) -> str:
