@@ -11,10 +11,10 @@ import pytest
 from antiphon.cli.rates import Latency, ModelRates, quantile, rates
 from antiphon.cli.scrape import read
 from antiphon.cli.top_page import bar, cut, lines
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry.engines import series
 from antiphon.telemetry.exposition import Series, exposition
-from antiphon.telemetry.metrics import BUILD, Times
+from antiphon.telemetry.metrics import BUILD
 from tests.cli.conftest import Run
 from tests.cli.pty_screen import CTRL_C, screen
 from tests.cli.standin import Standin, standin
@@ -23,7 +23,7 @@ NASTY = 'a"b\\\n\x1b[2J'
 
 
 def times(*seconds: float) -> Histogram:
-    made = Times()
+    made = Timer()
     for each in seconds:
         made.add(each)
     return made.histogram()

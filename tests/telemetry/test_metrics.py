@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry import engines, metrics
 from antiphon.telemetry.exposition import Family, Kind, Series, exposition
-from antiphon.telemetry.metrics import Generation, Metrics, Times
+from antiphon.telemetry.metrics import Generation, Metrics
 
 NASTY = 'a"b\\c\nd{}é'
 
@@ -32,7 +32,7 @@ def test_labels_may_hold_anything():
 
 
 def test_buckets_are_cumulative_and_hold_their_bounds():
-    times = Times()
+    times = Timer()
     for seconds in (0.001, 0.0011, 0.3, 1000.0):
         times.add(seconds)
     found = read(exposition([(Family("antiphon_s", Kind.HISTOGRAM, "Seconds."), {(): times.histogram()})]))

@@ -16,7 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon.constraints.grammar import Grammar, load_grammar
+from msgspec import convert, to_builtins
+
+from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.remembering import Remembered
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.error_reports import ErrorReport
@@ -148,13 +150,7 @@ class Checker:
     async def _answer(self, constraint: Constraint) -> Answer:
         """What the process says; one that ends over its caps has answered too. Raises EngineBusy where the
         machine, and not the constraint, kept it from answering."""
-        job = {
-            "kind": constraint.kind,
-            "source": constraint.source,
-            "whitespace": constraint.whitespace,
-            "prelude": constraint.prelude,
-            "field": constraint.field,
-        }
+        job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._started()
             try:
@@ -272,8 +268,8 @@ class Checker:
 
 def _read(said: Mapping[str, object]) -> Answer:
     """An answer as the process wrote it; whatever is neither a grammar nor a refusal is an error."""
-    if isinstance(grammar := said.get("grammar"), str):
-        return load_grammar(grammar)
+    if (grammar := said.get("grammar")) is not None:
+        return convert(grammar, Grammar)
     if isinstance(error := said.get("error"), dict):
         report = ErrorReport(**error)
         if isinstance(report.exception(), RequestError):

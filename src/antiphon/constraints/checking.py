@@ -14,10 +14,12 @@ from dataclasses import asdict
 from random import Random
 from typing import BinaryIO
 
+from msgspec import convert, to_builtins
+
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.grammars import build_grammar, format_of, parts
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.domain.constraint import Constraint
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import AntiphonError, EngineError, InvalidValue, UnsupportedParameter
 
@@ -132,11 +134,8 @@ def _tokens(first: Mapping[str, object]) -> Tokens:
 
 
 def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, object]:
-    spacing = None if job["whitespace"] is None else str(job["whitespace"])
-    kind, source, field = ConstraintKind(str(job["kind"])), str(job["source"]), str(job["field"])
-    constraint = Constraint(kind, source, spacing, field, str(job["prelude"]))
     try:
-        return {"grammar": checked(constraint, vocabulary).dump()}
+        return {"grammar": to_builtins(checked(convert(job, Constraint), vocabulary))}
     except AntiphonError as error:
         return {"error": asdict(ErrorReport.of(error))}
 

@@ -1,7 +1,6 @@
 """A grammar as the compiler reads it, and where in its texts JSON stands whose keys have to be watched."""
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from antiphon.constraints.groups import Group, Marks, Prelude
 
@@ -46,22 +45,6 @@ class Grammar:
     places: JsonPlaces | None = None
     """Where its texts hold JSON whose keys the compiler does not keep apart: objects that take keys which
     their schema does not list. None where there is none."""
-
-    def dump(self) -> str:
-        """As JSON."""
-        return json.dumps(asdict(self))
-
-
-def load_grammar(source: str) -> Grammar:
-    """What `Grammar.dump` wrote."""
-    values = json.loads(source)
-    places = values["places"]
-    if places is None:
-        return Grammar(values["text"])
-    at_start, anywhere, after_json = (
-        tuple(map(tuple, places[name])) for name in ("at_start", "anywhere", "after_json")
-    )
-    return Grammar(values["text"], JsonPlaces(at_start, anywhere, after_json, places["keys_run_out"]))
 
 
 WHOLE_TEXT = JsonPlaces(at_start=((),))

@@ -3,11 +3,13 @@
 are a caller's. `calls` makes the grammar."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
-from antiphon.domain.constraint import Constraint, ConstraintKind
+from msgspec import convert, to_builtins
+
+from antiphon.domain.constraint import Constraint
 
 Mark = str | int
 """A text, or the id of a control token."""
@@ -74,8 +76,8 @@ class Group:
         return self.format is not None and self.around is Around.TEXT
 
     def dump(self) -> str:
-        """As JSON. Not by `asdict`, which copies every value of every schema."""
-        return json.dumps(self, default=_fields)
+        """As JSON."""
+        return json.dumps(to_builtins(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,51 +98,14 @@ class Prelude:
 
     def dump(self) -> str:
         """As JSON."""
-        return json.dumps(asdict(self))
-
-
-def _fields(value: object) -> Mapping[str, object]:
-    """The values of a group, or of a part of one, by name."""
-    if not isinstance(value, Group | Call | Frame | Constraint):
-        raise TypeError(f"a {type(value).__name__} is no part of a group")
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+        return json.dumps(to_builtins(self))
 
 
 def load_prelude(source: str) -> Prelude:
     """What `Prelude.dump` wrote."""
-    said = json.loads(source)
-    frames = tuple(map(_frame, said["frames"]))
-    budget, never = said["budget"], said["never"]
-    return Prelude(frames, said["optional"], said["many"], budget, never, tuple(said["answer"]))
+    return convert(json.loads(source), Prelude)
 
 
 def load(source: str) -> Group:
-    """What `dump` wrote."""
-    said = json.loads(source)
-    calls = (
-        Call(tuple(call["begin"]), call["schema"], tuple(call["end"]), call["field"])
-        for call in said["calls"]
-    )
-    between, again = (_marks(said[name]) for name in ("between", "again"))
-    return Group(
-        Around(said["around"]),
-        tuple(said["open"]),
-        tuple(calls),
-        tuple(said["close"]),
-        between,
-        again,
-        said["sign"],
-        tuple(map(_frame, said["frames"])),
-        None
-        if (form := said["format"]) is None
-        else Constraint(**form | {"kind": ConstraintKind(form["kind"])}),
-        tuple(said["heads"]),
-    )
-
-
-def _frame(said: Mapping[str, Sequence[Mark]]) -> Frame:
-    return Frame(tuple(said["open"]), _marks(said["close"]))
-
-
-def _marks(said: Sequence[Mark] | None) -> Marks | None:
-    return None if said is None else tuple(said)
+    """What `Group.dump` wrote."""
+    return convert(json.loads(source), Group)

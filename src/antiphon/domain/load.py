@@ -1,5 +1,6 @@
 """What an engine does at this moment and did so far, in numbers."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 LATENCY_BOUNDS: tuple[float, ...] = (
@@ -16,6 +17,25 @@ class Histogram:
     """One for each bound, not cumulative, and one for what is above all."""
     total: float = 0.0
     """Seconds of all together."""
+
+
+class Timer:
+    """A histogram that grows. One thread adds, any may look."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._total = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        """Notes that something took so long, so many times."""
+        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
+        self._total += seconds * times
+
+    def histogram(self) -> Histogram:
+        """What came so far."""
+        return Histogram(tuple(self._counts), self._total)
 
 
 @dataclass(frozen=True, slots=True)

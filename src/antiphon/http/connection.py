@@ -1,7 +1,6 @@
 """What a request knows of the connection that it came on. The protocol makes one for each request, and calls
 `leave` when nobody waits for the answer any more."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -60,21 +59,7 @@ class Connection:
             self.on_leave()
 
 
-class _AlwaysWritable:
-    """Of a connection that tells nothing."""
-
-    write_paused = False
-
-    async def drain(self) -> None:
-        """Returns at once."""
-
-    def resume_reading(self) -> None:
-        """Does nothing."""
-
-
 def connection_of(scope: Scope) -> Connection:
-    """The connection of a request. Under another server than ours it tells nothing, and nobody leaves."""
-    found = scope.get("state", {}).get(CONNECTION)
-    if isinstance(found, Connection):
-        return found
-    return Connection(lambda: None, asyncio.get_running_loop().time(), _AlwaysWritable())
+    """The connection of a request."""
+    connection: Connection = scope["state"][CONNECTION]
+    return connection

@@ -5,13 +5,12 @@ Labels are names that the settings and the code hold, and those of loaded adapte
 they are unloaded: so their number is bounded. Never what else a caller wrote, who it was, or what was said.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from antiphon.domain import values
-from antiphon.domain.load import LATENCY_BOUNDS, Histogram
+from antiphon.domain.load import Timer
 from antiphon.telemetry.exposition import Family, Kind, Series, Value
 
 MODEL = ("model",)
@@ -113,24 +112,6 @@ FAMILIES = (
 """What the HTTP processes tell of themselves, in the order of the page."""
 
 
-class Times:
-    """Seconds by bucket, as they come."""
-
-    __slots__ = ("_counts", "_total")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
-        self._total = 0.0
-
-    def add(self, seconds: float) -> None:
-        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
-        self._total += seconds
-
-    def histogram(self) -> Histogram:
-        """What came so far."""
-        return Histogram(tuple(self._counts), self._total)
-
-
 class Generation(values.Value, frozen=True):
     """One that ended, in numbers; times in seconds."""
 
@@ -154,14 +135,14 @@ class Metrics:
     prompt_tokens: Counter[str] = field(default_factory=Counter)
     completion_tokens: Counter[str] = field(default_factory=Counter)
     cached_tokens: Counter[str] = field(default_factory=Counter)
-    seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
-    first_tokens: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
+    first_tokens: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     embeddings: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Requests for vectors that ended, by model and status."""
-    embedding_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    embedding_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Answers, by route and status."""
-    request_seconds: defaultdict[str, Times] = field(default_factory=lambda: defaultdict(Times))
+    request_seconds: defaultdict[str, Timer] = field(default_factory=lambda: defaultdict(Timer))
     refusals: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Of limits, by subject, measure and window."""
     cost: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -242,5 +223,5 @@ def _by_type(**counted: Counter[str]) -> dict[tuple[str, ...], Value]:
     return {(model, name): count for name, counts in counted.items() for model, count in counts.items()}
 
 
-def _histograms(times: dict[str, Times]) -> dict[tuple[str, ...], Value]:
+def _histograms(times: dict[str, Timer]) -> dict[tuple[str, ...], Value]:
     return {(label,): each.histogram() for label, each in times.items()}

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.domain.fair_queue import FairQueue
-from antiphon.domain.load import Load
+from antiphon.domain.load import Load, Timer
 from antiphon.engines.base import SequenceStarted
 from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
 from antiphon.engines.llama.inbox import Abortable, Inbox
 from antiphon.engines.llama.libllama_context import Decoded
-from antiphon.engines.llama.meters import Timer
 from antiphon.engines.llama.policy import Policy
 from antiphon.engines.llama.streams import Ended, Mailbox
 from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable

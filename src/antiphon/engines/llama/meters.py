@@ -1,27 +1,10 @@
 """What the engine counts and times, and the load that it reports."""
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 
-from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load
+from antiphon.domain.load import AdapterLoad, Load, Timer
 from antiphon.engines.llama.scheduler import Scheduler
-
-
-class Timer:
-    """A histogram that grows. One thread adds, any may look."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
-        self._total = 0.0
-
-    def add(self, seconds: float, times: int = 1) -> None:
-        """Notes that something took so long, so many times."""
-        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
-        self._total += seconds * times
-
-    def histogram(self) -> Histogram:
-        return Histogram(tuple(self._counts), self._total)
 
 
 @dataclass(slots=True)
