@@ -1,16 +1,27 @@
-"""How commands find a running server: by a file in its home, which it holds a lock on for as long as it
-lives, and in which it says how its last rolling restart went."""
+"""How commands find a running server, and `antiphon rolling-restart`, which replaces its HTTP processes.
+
+A server has a file in its home, which it holds open with a lock as long as it lives. In it the server says
+how its last rolling restart went.
+"""
 
 import fcntl
 import json
 import os
 import secrets
+import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from antiphon.cli.processes import Process, this_process
+from antiphon.cli.asked import home_of
+from antiphon.cli.errors import CallFailed, report_errors
+from antiphon.cli.output import note
+
+if TYPE_CHECKING:
+    import psutil
 
 PREFIX, SUFFIX = "server-", ".json"
 UNLOCKED = ".new"
@@ -20,13 +31,16 @@ SIZE = 2_048
 LONGEST = 500
 """Characters of a reason."""
 
+SIGNAL = signal.SIGUSR2
+PATIENCE_S = 90.0
+"""Seconds for each process: the server gives a new one 60 to be ready."""
+PAUSE_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A server that serves."""
 
-    process: Process
-    """Its supervisor."""
     url: str
     workers: int
     rounds: int = 0
@@ -44,8 +58,7 @@ class Notice:
 
     def serves(self, url: str, workers: int) -> None:
         """The server is ready."""
-        with suppress(OSError):  # who cannot say which process it is, is not found
-            self._say(Running(this_process(), url, workers))
+        self._say(Running(url, workers))
 
     def replaced(self, problem: str | None) -> None:
         """A rolling restart has ended; `problem`: why it failed."""
@@ -91,7 +104,7 @@ def running_at(path: Path) -> Running | None:
             if not _held(file.fileno()):
                 return None
             said = json.loads(file.read())
-            return Running(**{**said, "process": Process(**said["process"])})
+            return Running(said["url"], said["workers"], said["rounds"], said["problem"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
 
@@ -133,3 +146,80 @@ def _sweep(home: Path) -> None:
         with suppress(OSError), path.open("rb") as file:
             if not _held(file.fileno()):
                 path.unlink(missing_ok=True)
+
+
+def pid_of(file: Path) -> int:
+    """The process that made a server's file."""
+    return int(file.name.removeprefix(PREFIX).partition("-")[0])
+
+
+def restart(pid: int | None) -> None:
+    """Has a server replace its processes, and waits until it has. `pid`: which of several servers."""
+    home = home_of(os.environ, Path.home())
+    with report_errors():
+        file, server = _choose(running_of(home), home, pid)
+        _tell(file)
+        processes = "the HTTP process" if server.workers == 1 else f"{server.workers} HTTP processes"
+        note(f"replacing {processes} of {server.url}")
+        _wait(file, server)
+
+
+def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
+    """The server that is meant, with its file. Raises CallFailed."""
+    if not found:
+        raise CallFailed(
+            f"no server of {home} is running here as this user; ANTIPHON_HOME names another home"
+        )
+    listed = ", ".join(f"{pid_of(path)} ({each.url})" for path, each in found.items())
+    named = [(path, each) for path, each in found.items() if pid in (None, pid_of(path))]
+    if not named:
+        raise CallFailed(f"the server {pid} is not of {home}; there are {listed}")
+    here = [each for each in named if _holder(each[0]) is not None]
+    if len(here) > 1:
+        raise CallFailed(f"several servers of {home} are running: choose one with --pid; there are {listed}")
+    return (here or named)[0]
+
+
+def _holder(file: Path) -> "psutil.Process | None":
+    """The process that made a server's file, where it is proved to be the one: it holds the file open. The
+    same number is another process in another container, on another machine and later."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid_of(file))
+        opened = {Path(each.path) for each in process.open_files()}
+    except psutil.Error:
+        return None
+    return process if file.resolve() in opened else None
+
+
+def _tell(file: Path) -> None:
+    """Sends the signal to the server of a file, and to no other process. Raises CallFailed."""
+    import psutil
+
+    process = _holder(file)
+    if process is None:
+        raise CallFailed(
+            f"the server {pid_of(file)} is not told: no process of this number holds {file} here; it runs in "
+            "another container, on another machine or as another user, where this command has to run too"
+        )
+    try:
+        process.send_signal(SIGNAL)
+    except psutil.Error as problem:
+        raise CallFailed(f"the server {process.pid} cannot be told: {problem}") from None
+
+
+def _wait(file: Path, server: Running) -> None:
+    """Raises CallFailed where not every process was replaced."""
+    pid = pid_of(file)
+    end = time.monotonic() + PATIENCE_S * server.workers
+    while time.monotonic() < end:
+        now = running_at(file)
+        if now is None:
+            raise CallFailed(f"the server {pid} ended meanwhile; its log says why")
+        if now.rounds > server.rounds:
+            if now.problem:
+                raise CallFailed(f"what served goes on serving: {now.problem}")
+            return
+        time.sleep(PAUSE_S)
+    raise CallFailed(f"the server {pid} says nothing of a restart; its log may")

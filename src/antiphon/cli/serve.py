@@ -11,11 +11,10 @@ import sys
 from pathlib import Path
 
 from antiphon.cli.adapters import kept
-from antiphon.cli.asked import Asked
-from antiphon.cli.fetching import fetched
-from antiphon.cli.home import home_of
+from antiphon.cli.asked import Asked, home_of
+from antiphon.cli.fetching import fetch
+from antiphon.cli.output import shown
 from antiphon.cli.running import noticed
-from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, declared, with_models
@@ -60,7 +59,7 @@ def settled(asked: Asked) -> Settings:
     StartupError."""
     settings = asked.settings()
     require_keys(settings)
-    models = placed([sized(fetched(model, settings.hub)) for model in settings.models], available_memory())
+    models = placed([sized(fetch(model, settings.hub)) for model in settings.models], available_memory())
     settled = kept(with_models(settings, models))
     return keyed(settled) if settings.keys.enabled else settled
 
