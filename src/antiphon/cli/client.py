@@ -253,14 +253,13 @@ def _system_error(problem: BaseException | None) -> OSError | None:
 
 
 def _reason(problem: httpx2.TransportError) -> str:
+    cause, said = _system_error(problem), str(problem)
+    if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
+        said = "closed connection"
+    if "closed connection" in said or "disconnected" in said:
+        return "the server ended it before its answer was whole"
     if isinstance(problem, httpx2.RemoteProtocolError):
-        is_cut = "closed connection" in str(problem) or "disconnected" in str(problem)
-        return (
-            "the server ended it before its answer was whole"
-            if is_cut
-            else "what answers there does not speak HTTP"
-        )
-    cause = _system_error(problem)
+        return "what answers there does not speak HTTP"
     if cause is not None and cause.strerror:
         return cause.strerror.lower()
-    return "timed out" if isinstance(problem, httpx2.TimeoutException) else str(problem)
+    return "timed out" if isinstance(problem, httpx2.TimeoutException) else said
