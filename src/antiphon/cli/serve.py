@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from antiphon.cli.adapters import kept
@@ -96,6 +97,15 @@ def require_spool(settings: Settings) -> None:
             f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
             f"(ANTIPHON_SPOOL_BYTES) says {most:,}: raise it, or serve with fewer workers"
         )
+
+
+def refusals(settings: Settings) -> Iterator[SettingsError]:
+    """What a start refuses though each setting by itself can be taken, in its order."""
+    for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
+        try:
+            rule(settings)
+        except SettingsError as error:
+            yield error
 
 
 def placed(models: list[ModelSettings], free: int) -> list[ModelSettings]:
