@@ -1,7 +1,5 @@
 """`antiphon rolling-restart`: it finds the server of its home, tells it, and waits for what becomes of it."""
 
-import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -140,9 +138,10 @@ def test_a_process_that_does_not_hold_the_file_is_not_told(
     restart: Run, tmp_path: Path, other: "subprocess.Popen[bytes]"
 ) -> None:
     with named(tmp_path, other.pid) as path:
+        assert path.exists()
         for words in ([], ["--pid", str(other.pid)]):
             ended = restart(*words)
-            assert ended.returncode == 1 and f"no process of this number holds {path} here" in ended.stderr
+            assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
     assert other.poll() is None
 
 
@@ -151,7 +150,7 @@ def test_a_number_that_no_process_has_here_is_told(restart: Run, tmp_path: Path,
     other.wait()
     with named(tmp_path, other.pid):
         ended = restart()
-        assert ended.returncode == 1 and "in another container, on another machine" in ended.stderr
+        assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
 
 
 def test_of_two_servers_the_one_that_runs_here_is_told(restart: Run, tmp_path: Path, other) -> None:
@@ -159,49 +158,3 @@ def test_of_two_servers_the_one_that_runs_here_is_told(restart: Run, tmp_path: P
         path.rename(tmp_path / path.name)
         assert restart().returncode == 0
     assert other.poll() is None
-
-
-def test_two_servers_with_one_number_serve_and_leave_each_others_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: 7)  # as in two containers
-    with noticed(tmp_path) as one:
-        one.serves("http://a", 1)
-        with noticed(tmp_path) as other:
-            other.serves("http://b", 1)
-            assert {each.url for each in running_of(tmp_path).values()} == {"http://a", "http://b"}
-        assert [each.url for each in running_of(tmp_path).values()] == ["http://a"]
-
-
-def test_where_there_are_no_locks_the_server_serves_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    with monkeypatch.context() as then:
-        then.setattr(fcntl, "flock", refused)
-        with noticed(tmp_path) as notice:
-            notice.serves("http://a", 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_is_not_locked_yet_is_found_and_removed_by_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = fcntl.flock
-    once = [True]
-
-    def meanwhile(descriptor: int, how: int) -> None:
-        """Another server begins between this one's making of its file and its lock."""
-        if how & fcntl.LOCK_EX and once:
-            once.clear()
-            with noticed(tmp_path):
-                assert running_of(tmp_path) == {}
-        lock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", meanwhile)
-    with noticed(tmp_path) as notice:
-        notice.serves("http://a", 1)
-        assert [each.url for each in running_of(tmp_path).values()] == ["http://a"]
-    assert not once

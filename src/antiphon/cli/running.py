@@ -1,10 +1,9 @@
 """How commands find a running server, and `antiphon rolling-restart`, which replaces its HTTP processes.
 
-A server has a file in its home, which it holds open with a lock as long as it lives. In it the server says
-how its last rolling restart went.
+A server has a file in its home, which it holds open as long as it lives. In it the server says how its last
+rolling restart went.
 """
 
-import fcntl
 import json
 import os
 import secrets
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     import psutil
 
 PREFIX, SUFFIX = "server-", ".json"
-UNLOCKED = ".new"
-"""What a file's name ends with until its lock is held: nobody looks for it yet."""
 SIZE = 2_048
 """Bytes of the file: it is always written whole, in one go."""
 LONGEST = 500
@@ -76,10 +73,10 @@ class Notice:
 def noticed(home: Path) -> Iterator[Notice]:
     """This process's file while the context lasts. Where none can be made it is not found, and serves all the
     same."""
+    path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(home)
-        path, descriptor = _locked(home)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
         yield Notice(-1)
         return
@@ -91,61 +88,21 @@ def noticed(home: Path) -> Iterator[Notice]:
         os.close(descriptor)
 
 
-def running_of(home: Path) -> Mapping[Path, Running]:
-    """The servers of a home that serve now, by their files."""
-    found = ((path, running_at(path)) for path in _files(home))
+def running_of(home: Path) -> dict[Path, Running]:
+    """The servers of a home that serve now on this machine, by their files."""
+    found = ((path, running_at(path)) for path in sorted(home.glob(f"{PREFIX}*{SUFFIX}")))
     return {path: running for path, running in found if running is not None}
 
 
 def running_at(path: Path) -> Running | None:
     """That of a file; None where it does not serve, yet or any longer."""
+    if _holder(path) is None:
+        return None
     try:
-        with path.open("rb") as file:
-            if not _held(file.fileno()):
-                return None
-            said = json.loads(file.read())
-            return Running(said["url"], said["workers"], said["rounds"], said["problem"])
+        said = json.loads(path.read_bytes())
+        return Running(said["url"], said["workers"], said["rounds"], said["problem"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
-
-
-def _locked(home: Path) -> tuple[Path, int]:
-    """A new file, and its descriptor, which holds its lock. Two servers may have one number, in two
-    containers, and whoever finds the file finds it locked. Raises OSError."""
-    path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
-    unlocked = path.with_name(path.name + UNLOCKED)
-    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(path)
-    except OSError:
-        os.close(descriptor)
-        with suppress(OSError):
-            unlocked.unlink()
-        raise
-    return path, descriptor
-
-
-def _files(home: Path) -> list[Path]:
-    return sorted(home.glob(f"{PREFIX}*{SUFFIX}"))
-
-
-def _held(descriptor: int) -> bool:
-    """Whether a process lives that holds the file's lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
-
-
-def _sweep(home: Path) -> None:
-    """Removes what servers left that were killed: no file without a lock will ever get one."""
-    for path in _files(home):
-        with suppress(OSError), path.open("rb") as file:
-            if not _held(file.fileno()):
-                path.unlink(missing_ok=True)
 
 
 def pid_of(file: Path) -> int:
@@ -168,16 +125,16 @@ def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple
     """The server that is meant, with its file. Raises CallFailed."""
     if not found:
         raise CallFailed(
-            f"no server of {home} is running here as this user; ANTIPHON_HOME names another home"
+            f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
+            "server in another container or on another machine is told there"
         )
     listed = ", ".join(f"{pid_of(path)} ({each.url})" for path, each in found.items())
     named = [(path, each) for path, each in found.items() if pid in (None, pid_of(path))]
     if not named:
         raise CallFailed(f"the server {pid} is not of {home}; there are {listed}")
-    here = [each for each in named if _holder(each[0]) is not None]
-    if len(here) > 1:
+    if len(named) > 1:
         raise CallFailed(f"several servers of {home} are running: choose one with --pid; there are {listed}")
-    return (here or named)[0]
+    return named[0]
 
 
 def _holder(file: Path) -> "psutil.Process | None":
@@ -188,7 +145,7 @@ def _holder(file: Path) -> "psutil.Process | None":
     try:
         process = psutil.Process(pid_of(file))
         opened = {Path(each.path) for each in process.open_files()}
-    except psutil.Error:
+    except (psutil.Error, ValueError):
         return None
     return process if file.resolve() in opened else None
 
@@ -199,10 +156,7 @@ def _tell(file: Path) -> None:
 
     process = _holder(file)
     if process is None:
-        raise CallFailed(
-            f"the server {pid_of(file)} is not told: no process of this number holds {file} here; it runs in "
-            "another container, on another machine or as another user, where this command has to run too"
-        )
+        raise CallFailed(f"the server {pid_of(file)} ended meanwhile; its log says why")
     try:
         process.send_signal(SIGNAL)
     except psutil.Error as problem:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.encoder_shape import EncoderShape, read_shape
 from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_tensors, read_text
 
 KINDS = ("F32", "F16", "Q8_0")
@@ -74,6 +73,20 @@ class Wording:
     strip_accents: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """How large an encoder is."""
+
+    pieces: int
+    positions: int
+    types: int
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    epsilon: float
+
+
 def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     """Writes the encoder in the directory `source` as GGUF; matrices as `kind`. Raises ModelFileError."""
     if kind not in KINDS:
@@ -85,16 +98,37 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
             raise ModelFileError(
                 f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, taken))} is converted"
             )
-    shape, wording = read_shape(config, source), read_wording(source)
-    if len(wording.pieces) != shape.pieces:
-        raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and vocab_size = {shape.pieces}")
+    wording = read_wording(source)
     saved = dict(read_tensors(source / "model.safetensors", UNUSED))
     layers = len({found[1] for name in saved if (found := LAYER.match(name))})
-    if layers != shape.layers:
-        raise ModelFileError(f"{source} holds {layers} layers and has num_hidden_layers = {shape.layers}")
     tensors = dict(_named(saved, layers, source))
-    shape.require(tensors, source)
+    shape = read_shape(config, tensors, layers, source)
+    if len(wording.pieces) != shape.pieces:
+        raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and weights for {shape.pieces}")
     _write(target, kind, shape, wording, read_pooling(source), tensors)
+
+
+def read_shape(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], layers: int, source: Path
+) -> EncoderShape:
+    """The sizes of the tensors, by llama.cpp's names, and what they do not tell of config.json. Whether all
+    the other tensors are there and fit is for llama.cpp to say. Raises ModelFileError."""
+
+    def sizes(name: str) -> tuple[int, ...]:
+        values = tensors.get(name)
+        if values is None or values.ndim != 2:
+            raise ModelFileError(f"{source} holds no {name}, which an encoder of BERT's kind has")
+        return values.shape
+
+    pieces, hidden = sizes("token_embd.weight")
+    heads, epsilon = config.get("num_attention_heads"), config.get("layer_norm_eps", 1e-12)
+    if type(heads) is not int or heads < 1 or hidden % heads:
+        raise ModelFileError(f"{source} has num_attention_heads = {heads!r:.80} for a width of {hidden}")
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN is neither
+        raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must lie between 0 and 1")
+    positions, types = sizes("position_embd.weight")[0], sizes("token_types.weight")[0]
+    inner = sizes("blk.0.ffn_up.weight")[0]
+    return EncoderShape(pieces, positions, types, hidden, inner, layers, heads, epsilon)
 
 
 def read_wording(source: Path) -> Wording:
