@@ -2,7 +2,7 @@
 
 Read are config.json, model.safetensors, the WordPiece vocabulary (vocab.txt, or tokenizer.json) and, where
 they are, tokenizer_config.json and sentence-transformers' pooling. What llama.cpp would compute otherwise
-than transformers is refused by name.
+than transformers is refused by name. Imported only when an encoder is converted: gguf takes half a second.
 """
 
 import re
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from antiphon.errors import ModelFileError
@@ -19,7 +20,7 @@ from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_te
 
 KINDS = ("F32", "F16", "Q8_0")
 
-BLOCK = 32
+BLOCK = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_0][0]
 """Columns of a matrix that Q8_0 needs a multiple of; others stay F16."""
 
 UNUSED = re.compile(r"(.*\.)?(embeddings\.position_ids|pooler\.dense\..*)|cls\..*")
@@ -41,15 +42,13 @@ MODULES = ("Transformer", "Pooling", "Normalize")
 """Of sentence-transformers: what an encoder in GGUF computes. Vectors are always normalised when they are
 asked for."""
 
-CONTROL, NORMAL = 3, 1
-"""ggml's kinds of tokens."""
-
-SPECIAL = {
-    "[CLS]": ("bos_token_id", "cls_token_id"),  # llama.cpp puts the first of these before a text
-    "[SEP]": ("eos_token_id", "seperator_token_id"),  # the format's own spelling
-    "[PAD]": ("padding_token_id",),
-    "[MASK]": ("mask_token_id",),
-    "[UNK]": ("unknown_token_id",),
+NAMES = gguf.Keys.Tokenizer
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "[CLS]": (NAMES.BOS_ID, "tokenizer.ggml.cls_token_id"),  # llama.cpp puts the first of these before a text
+    "[SEP]": (NAMES.EOS_ID, NAMES.SEP_ID),
+    "[PAD]": (NAMES.PAD_ID,),
+    "[MASK]": (NAMES.MASK_ID,),
+    "[UNK]": (NAMES.UNK_ID,),
 }
 """Pieces with a meaning, and the GGUF keys of their ids."""
 
@@ -211,8 +210,6 @@ def phantom(piece: str) -> str:
 
 def _named(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors that embedding computes with, under llama.cpp's names."""
-    import gguf
-
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
     for name, values in tensors.items():
         new = name.removeprefix("bert.")
@@ -232,8 +229,6 @@ def _write(
     pooling: str,
     tensors: Mapping[str, Tensor],
 ) -> None:
-    import gguf
-
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
@@ -270,7 +265,8 @@ def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - ggu
         twice = next(piece for piece, count in Counter(spelt).items() if count > 1)
         raise ModelFileError(f"the vocabulary has the piece {twice[:80]!r} twice")
     writer.add_token_list(spelt)
-    writer.add_token_types([CONTROL if piece in SPECIAL else NORMAL for piece in wording.pieces])
+    kinds = gguf.TokenType
+    writer.add_token_types([kinds.CONTROL if piece in SPECIAL else kinds.NORMAL for piece in wording.pieces])
     writer.add_bool("tokenizer.ggml.normalizer.lowercase", wording.lowercase)
     writer.add_bool("tokenizer.ggml.normalizer.strip_accents", wording.strip_accents)
     ids = {piece: index for index, piece in enumerate(wording.pieces)}
@@ -278,7 +274,7 @@ def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - ggu
         if piece not in ids:
             raise ModelFileError(f"the vocabulary has no {piece}, which BERT's has")
         for key in keys:
-            writer.add_uint32(f"tokenizer.ggml.{key}", ids[piece])
+            writer.add_uint32(key, ids[piece])
 
 
 def _optional(path: Path) -> dict[str, Any]:
