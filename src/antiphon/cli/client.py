@@ -20,6 +20,9 @@ CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 600.0
 """Seconds without a byte. Antiphon sends a comment every few; others are silent while they read a prompt."""
 
+FORMS = {"content-type": "application/json", "accept-encoding": "identity"}
+"""Compressing would hold back parts of a stream."""
+
 ABSENT = (404, 405)
 """What a server answers about a model that it lacks, or where it describes no single models."""
 
@@ -102,8 +105,7 @@ class Client:
             raise CallFailed(f"{url!r} is not an address; write it as http://127.0.0.1:8000")
         self.url = str(base).rstrip("/").removesuffix("/v1")
         self._http = httpx2.Client(
-            headers={"content-type": "application/json"}
-            | ({"authorization": f"Bearer {key}"} if key else {}),
+            headers=FORMS | ({"authorization": f"Bearer {key}"} if key else {}),
             timeout=httpx2.Timeout(patience, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_keepalive_connections=0),
             verify=ssl.create_default_context(),
@@ -126,8 +128,13 @@ class Client:
         if not names:
             raise CallFailed(f"{self.url} has no model")
         for name in names:
-            if not self._embeds(name):
-                return name
+            try:
+                if not self._embeds(name):
+                    return name
+            except CallFailed as problem:
+                if problem.status:  # it describes no models, in whatever words
+                    return name
+                raise
         raise CallFailed(f"{self.url} has no model that chats: {', '.join(names)} make vectors of texts")
 
     def require_generating(self, name: str) -> str:

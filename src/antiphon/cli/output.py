@@ -67,7 +67,9 @@ def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*(name.upper() for name in rows[0]), box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        table.add_column(name.upper(), overflow="fold")  # ids are copied: nothing of them is cut
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row.values()))
     Console(highlight=False, width=None if sys.stdout.isatty() else PIPE).print(table)
