@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli import admin
-from antiphon.cli.client import CallFailed
+from antiphon.cli.errors import CallFailed
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
 from tests.cli.scripted import Scripted, page
@@ -263,7 +263,7 @@ def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> 
     monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
     monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
     for url in ("http://127.0.0.1:8000", "localhost:8000", "http://[::1]:1", "http://127.9.9.9"):
-        assert admin.place(url) == (url, "ak-operator")
+        assert admin.find_server(url, operator=True) == (url, "ak-operator")
     for url in (
         "http://192.0.2.1",
         "https://example.com",
@@ -271,11 +271,11 @@ def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> 
         "127.0.0.1@host:1",
         "::",
     ):
-        assert admin.place(url) == (url, None)
+        assert admin.find_server(url, operator=True) == (url, None)
     monkeypatch.setenv("ANTIPHON_API_KEY", "ak-mine")
-    assert admin.place("http://127.0.0.1:8000")[1] == "ak-mine"
+    assert admin.find_server("http://127.0.0.1:8000", operator=True)[1] == "ak-mine"
 
 
 def test_an_id_of_dots_is_no_path() -> None:
     with pytest.raises(CallFailed, match="no id"):
-        admin._path("projects", "..")
+        admin._path(("projects", ".."), {})

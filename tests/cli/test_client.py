@@ -13,7 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from antiphon.cli.client import CallFailed, Client, NobodyThere, Usage
+from antiphon.cli.client import Client, Usage
+from antiphon.cli.errors import CallFailed, NobodyThere
 from tests.cli.standin import MODELS, Standin, standin
 
 
@@ -107,10 +108,12 @@ def answering(written: bytes) -> Iterator[str]:
     ("written", "said"),
     [
         (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\ndata: ",
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"fff\r\ndata: ",
             "before its answer was whole",
         ),
         (b"", "before its answer was whole"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}", "no readable stream of events"),
         (b"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n", "does not speak HTTP"),
     ],
 )

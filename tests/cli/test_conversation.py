@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.conversation import Conversation
+from antiphon.cli.chat import Conversation
 
 
 def spoken() -> Conversation:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,14 @@ from antiphon.cli.checks import (
     check_cache,
     check_models,
     check_port,
-    check_python,
     check_settings,
     check_sockets,
     memory_room,
 )
 from antiphon.cli.doctor import examine
-from antiphon.cli.engine_checks import check_loading, check_processor, check_threads
-from antiphon.cli.findings import REMEDIES, Finding, Standing
-from antiphon.cli.inspection import Inspection, Refusal, read
-from antiphon.cli.processor import processor_features
+from antiphon.cli.engine_checks import check_engine, read_probe
+from antiphon.cli.findings import REMEDIES, Finding, Standing, fine
+from antiphon.cli.probe import check_processor, check_threads, processor_features
 from antiphon.engines.llama.libllama_find import discovered
 from antiphon.settings import EngineSettings, Settings, model
 from antiphon.settings_hub import HubSettings
@@ -220,20 +219,14 @@ def test_more_threads_than_processors_and_a_model_that_was_not_fetched_are_advic
     reference = ModelSettings(name="a", path="hf:someone/something:file.gguf")
     _, (finding,) = check_models(Settings(hub=HubSettings(cache=str(tmp_path)), models=(reference,)))
     assert finding.standing is Standing.ADVICE and "antiphon models pull" in finding.remedy
-    (finding,) = check_threads(Inspection(threads=2, processors=4), [None, 5])
+    finding = check_threads(5, 4)
     assert finding.standing is Standing.ADVICE and finding.said == "5 threads on 4 processors"
-
-
-def test_an_old_python(examined: Examine, tmp_path: Path):
-    old = setups.script(tmp_path / "python3", "echo 3.9.18")
-    broken = only_broken(examined(env={"ANTIPHON_ENGINE_INTERPRETER": str(old)}))
-    assert broken.id == "python-too-old" and "3.9.18" in broken.said and "3.11" in broken.remedy
 
 
 @pytest.mark.parametrize("body", ["exit 127", "echo hello", "kill -9 $$"])
 def test_an_interpreter_that_is_none(tmp_path: Path, body: str):
     python = setups.script(tmp_path / "python3", body)
-    broken = check_python(Settings(engine=EngineSettings(interpreter=str(python))))
+    (broken,) = check_engine(Settings(engine=EngineSettings(interpreter=str(python))), [])
     assert broken.id == "interpreter-unusable" and "ANTIPHON_ENGINE_INTERPRETER" in broken.remedy
 
 
@@ -256,35 +249,34 @@ def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 # --- parts that no set-up here reaches -----------------------------------------------------------------
 
 
-def test_what_a_probe_said_before_it_died_is_kept():
+def test_what_a_probe_said_before_it_died_is_kept_and_its_step_named():
     lines = [
-        '{"step": "machine", "threads": 2, "processors": 4}',
+        json.dumps(asdict(fine("python", "Python 3"))),
         "llama.cpp writes what it likes",
-        '{"step": "opening", "path": "/a.so", "origin": "one 1.0"}',
-        '{"step": "refused", "message": "no"}',
-        '{"step": "opening", "path": "/b.so", "origin": "two 2.0"}',
+        "[1]",
+        '{"step": "opening", "what": "two 2.0, /b.so"}',
     ]
-    seen = read(lines)
-    assert (seen.threads, seen.processors, seen.opening) == (2, 4, "two 2.0, /b.so")
-    assert seen.refusals == [Refusal("one 1.0, /a.so", "no")]
-
-
-def test_a_model_that_kills_its_loader_is_told():
-    seen = Inspection(version="llama.cpp", loading="/m.gguf", death="signal SIGABRT")
-    (finding,) = check_loading(seen, [None])  # type: ignore[list-item]
-    assert finding.id == "model-not-loadable" and "SIGABRT" in finding.said
+    first, died = read_probe("\n".join(lines).encode(), "signal SIGILL", "")
+    assert first == fine("python", "Python 3")
+    assert (died.id, died.said) == (
+        "library-crashes",
+        "opening the library of two 2.0, /b.so ends with signal SIGILL",
+    )
+    lines.append('{"step": "loading", "what": "/m.gguf"}')
+    *_, died = read_probe("\n".join(lines).encode(), "signal SIGABRT", "")
+    assert died.id == "model-not-loadable" and "/m.gguf ends with signal SIGABRT" in died.said
 
 
 def test_a_library_that_uses_all_is_well():
-    (finding,) = check_processor(Inspection(version="x", features=("AVX", "AVX2", "OPENMP")), ["AVX", "AVX2"])
+    finding = check_processor(["AVX", "AVX2", "OPENMP"], ["AVX", "AVX2"])
     assert finding.standing is Standing.OK and finding.said == "the library uses AVX AVX2"
 
 
 def test_what_a_native_build_gains_is_said_where_it_was_measured():
-    (advice,) = check_processor(Inspection(version="x", features=("AVX",)), ["AVX", "AVX512", "AVX512_VNNI"])
+    advice = check_processor(["AVX"], ["AVX", "AVX512", "AVX512_VNNI"])
     assert advice.id == "cpu-features-unused" and "not AVX512 AVX512_VNNI" in advice.said
     assert re.search(r"was \d\.\d+ times as fast", advice.said)
-    (advice,) = check_processor(Inspection(version="x", features=("NEON",)), ["NEON", "SVE"])
+    advice = check_processor(["NEON"], ["NEON", "SVE"])
     assert "times as fast" not in advice.said, "what was not measured is not promised"
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon.cli.bench import BINS, Spread, measure, plot, spread
 from antiphon.cli.client import Usage
-from antiphon.cli.figures import BINS, bar, figures, histogram, percentile
 from antiphon.cli.load import PROBE_WORDS, Timed, words_for
 
 
@@ -12,7 +12,7 @@ def timed(began: float, *arrivals: float, usage: Usage | None = None, problem: s
 
 
 def test_rates_are_over_all_requests_and_latencies_over_the_good_ones():
-    found = figures(
+    found = measure(
         [
             timed(10.0, 10.5, 10.6, 10.8, usage=Usage(7, 3)),
             timed(11.0, 11.1, 12.0, usage=Usage(9, 17)),
@@ -27,15 +27,15 @@ def test_rates_are_over_all_requests_and_latencies_over_the_good_ones():
 
 
 def test_a_server_that_does_not_count_has_its_pieces_counted():
-    found = figures([timed(0.0, 1.0, 2.0)])
+    found = measure([timed(0.0, 1.0, 2.0)])
     assert (found.tokens, found.counted, found.prompt_tokens) == (2, False, None)
 
 
 def test_percentiles_lie_between_the_nearest_ranks():
-    values = [float(value) for value in range(101)]
-    assert [percentile(values, percent) for percent in (50, 95, 99)] == [50, 95, 99]
-    assert percentile([1.0, 2.0], 50) == 1.5
-    assert percentile([3.0], 99) == 3.0
+    assert spread([float(value) for value in range(101)]) == Spread(50, 95, 99, 100)
+    assert spread([1.0, 2.0]) == Spread(1.5, 1.95, 1.99, 2.0)
+    assert spread([3.0]) == Spread(3.0, 3.0, 3.0, 3.0)
+    assert spread([]) is None
 
 
 def test_the_length_of_prompts_follows_what_the_server_counted():
@@ -45,15 +45,8 @@ def test_the_length_of_prompts_follows_what_the_server_counted():
     assert PROBE_WORDS > 1
 
 
-def test_the_plot_holds_every_value_and_its_longest_bar_is_full():
+def test_the_plot_holds_every_value():
     values = [0.001] * 6 + [0.002] * 3 + [9.0]
-    lines = histogram(values)
-    assert len(lines) == BINS
-    assert sum(int(line.split()[-1]) for line in lines) == len(values)
-    assert bar(1.0) in lines[0]
-    assert len(histogram([0.5])) == BINS
-
-
-def test_bars_are_drawn_in_eighths():
-    assert (bar(0), bar(0.5), len(bar(1))) == ("", "█" * 20, 40)
-    assert bar(1 / 320) == "▏"
+    for each in (values, [0.5]):
+        counts = list(plot(each).columns[1].cells)
+        assert len(counts) == BINS and sum(int(str(count)) for count in counts) == len(each)

@@ -60,7 +60,7 @@ def test_limits_are_listed_in_words(antiphon: Run, server: Scripted) -> None:
     running = {**CARD, "id": "limit_2", "measure": "concurrent", "window": None, "amount": 4, "models": "a*"}
     server.answers = [page(CARD, running)]
     ended = antiphon("limits", "list", "--of", "project", "--target", "default", "--url", server.url)
-    first, second = (line.split(maxsplit=3) for line in ended.stdout.splitlines()[1:])
+    first, second = (line.rstrip().split(maxsplit=3) for line in ended.stdout.splitlines()[1:])
     assert first == ["limit_1", "project", "default", "600 requests per minute  all"]
     assert second == ["limit_2", "project", "default", "4 requests at once       a*"]
     assert server.asked[0][1] == "/admin/v1/limits?limit=1000&subject=project&target=default"

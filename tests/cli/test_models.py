@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.asked import Asked
-from antiphon.cli.fetching import shown
+from antiphon.cli.fetching import show_progress
 from antiphon.cli.serve import settled
 from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub import Progress, Stage
@@ -151,7 +151,7 @@ def test_a_settings_file_may_name_a_model_of_the_hub(
 
 def test_a_terminal_shows_a_bar():
     keyboard, line = pty.openpty()
-    with os.fdopen(line, "w") as terminal, shown(terminal) as tell:
+    with os.fdopen(line, "w") as terminal, show_progress(terminal) as tell:
         tell(Progress(Stage.FETCHING, FILE, 500_000, 1_000_000))
         tell(Progress(Stage.FETCHING, FILE, 1_000_000, 1_000_000))
         tell(Progress(Stage.CHECKING, FILE, 1_000_000, 1_000_000))

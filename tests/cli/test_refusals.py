@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from antiphon.cli import refusals, serve
 from antiphon.cli.findings import Finding, Standing
 from antiphon.cli.keyed_checks import REACHED_S, check_keyed
 from antiphon.settings import Settings
@@ -33,11 +32,6 @@ UNSET = {
         {"ANTIPHON_KEYS": "true", "ANTIPHON_WORKERS": "32"}, "need a spool of 134,217,728 bytes", "Raise it",
     ),
 }  # fmt: skip
-
-
-def test_every_rule_of_serve_is_asked() -> None:
-    rules = {value for name, value in vars(serve).items() if name.startswith("require_")}
-    assert rules == {*refusals.RULES, *refusals.RULES_OF_KEYS}
 
 
 @pytest.mark.parametrize(("env", "said", "remedy"), UNSET.values(), ids=UNSET)

@@ -1,9 +1,5 @@
 """`antiphon rolling-restart`: it finds the server of its home, tells it, and waits for what becomes of it."""
 
-import fcntl
-import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.processes import Process, Unproved, tell, this_process
 from antiphon.cli.running import Notice, noticed, running_of
 
 SERVER = """
@@ -130,106 +125,36 @@ def other() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @contextmanager
-def said(home: Path, **changed: object) -> Iterator[Path]:
-    """The file of a server that runs, as this process, but says something else of itself."""
+def named(home: Path, pid: int) -> Iterator[Path]:
+    """The file of a server that runs, under the number of another process, as one of another container has
+    it."""
     with noticed(home) as notice:
         notice.serves("http://127.0.0.1:1", 1)
         (path,) = home.glob("server-*.json")
-        words = json.loads(path.read_text())
-        words["process"].update(changed)
-        path.write_text(json.dumps(words))
-        yield path
+        yield path.rename(path.with_name(f"server-{pid}-0.json"))
 
 
-def test_a_server_of_another_container_is_refused_and_who_has_its_number_here_lives(
+def test_a_process_that_does_not_hold_the_file_is_not_told(
     restart: Run, tmp_path: Path, other: "subprocess.Popen[bytes]"
 ) -> None:
-    with said(tmp_path, pid=other.pid, place="another"):
+    with named(tmp_path, other.pid) as path:
+        assert path.exists()
         for words in ([], ["--pid", str(other.pid)]):
             ended = restart(*words)
             assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
     assert other.poll() is None
 
 
-def test_one_whose_number_was_given_to_another_process_is_not_told(
-    restart: Run, tmp_path: Path, other: "subprocess.Popen[bytes]"
-) -> None:
-    with said(tmp_path, pid=other.pid):
-        ended = restart("--pid", str(other.pid))
-        assert ended.returncode == 1 and "another process has this number now" in ended.stderr
-    assert other.poll() is None
-
-
-def test_a_process_that_does_not_hold_the_file_is_not_told(
-    restart: Run, tmp_path: Path, other: "subprocess.Popen[bytes]"
-) -> None:
-    line = Path("/proc", str(other.pid), "stat").read_text()
-    with said(tmp_path, pid=other.pid, started=line.rpartition(")")[2].split()[19]) as path:
-        ended = restart()
-        assert ended.returncode == 1 and f"does not hold {path}" in ended.stderr
-    assert other.poll() is None
-
-
-def test_one_that_ended_is_not_told(tmp_path: Path, other: "subprocess.Popen[bytes]") -> None:
-    own = this_process()
+def test_a_number_that_no_process_has_here_is_told(restart: Run, tmp_path: Path, other) -> None:
     other.kill()
     other.wait()
-    with pytest.raises(ProcessLookupError):
-        tell(Process(other.pid, own.place, own.started), tmp_path, signal.SIGUSR2)
-    with pytest.raises(Unproved):
-        tell(Process(other.pid, "another", own.started), tmp_path, signal.SIGUSR2)
+    with named(tmp_path, other.pid):
+        ended = restart()
+        assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
 
 
-def test_of_two_with_one_number_the_one_that_runs_here_is_told(restart: Run, tmp_path: Path) -> None:
-    with (
-        server(tmp_path, "replaced") as process,
-        said(tmp_path / "other", pid=process.pid, place="x") as path,
-    ):
+def test_of_two_servers_the_one_that_runs_here_is_told(restart: Run, tmp_path: Path, other) -> None:
+    with server(tmp_path, "replaced"), named(tmp_path / "other", other.pid) as path:
         path.rename(tmp_path / path.name)
-        assert restart("--pid", str(process.pid)).returncode == 0
-
-
-def test_two_servers_with_one_number_serve_and_leave_each_others_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "getpid", lambda: 7)  # as in two containers
-    with noticed(tmp_path) as one:
-        one.serves("http://a", 1)
-        with noticed(tmp_path) as other:
-            other.serves("http://b", 1)
-            assert {each.url for each in running_of(tmp_path).values()} == {"http://a", "http://b"}
-        assert [each.url for each in running_of(tmp_path).values()] == ["http://a"]
-
-
-def test_where_there_are_no_locks_the_server_serves_and_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    with monkeypatch.context() as then:
-        then.setattr(fcntl, "flock", refused)
-        with noticed(tmp_path) as notice:
-            notice.serves("http://a", 1)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_is_not_locked_yet_is_found_and_removed_by_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = fcntl.flock
-    once = [True]
-
-    def meanwhile(descriptor: int, how: int) -> None:
-        """Another server begins between this one's making of its file and its lock."""
-        if how & fcntl.LOCK_EX and once:
-            once.clear()
-            with noticed(tmp_path):
-                assert running_of(tmp_path) == {}
-        lock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", meanwhile)
-    with noticed(tmp_path) as notice:
-        notice.serves("http://a", 1)
-        assert [each.url for each in running_of(tmp_path).values()] == ["http://a"]
-    assert not once
+        assert restart().returncode == 0
+    assert other.poll() is None

@@ -3,7 +3,7 @@ entry of the ledger can be reckoned again by the price that it names: a price en
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from antiphon.auth.changes import Changes, put
 from antiphon.auth.policy import found, require_admin
@@ -68,19 +68,9 @@ class Pricing:
 
         def added() -> Price:
             now = self._changes.now()
-            price = Price(
-                id=self._changes.id("price"),
-                models=wanted.models,
-                currency=wanted.currency,
-                since=now if wanted.since is None else wanted.since,
-                input=wanted.input,
-                output=wanted.output,
-                cached=wanted.cached,
-                request=wanted.request,
-                until=wanted.until,
-                created=now,
-                note=wanted.note,
-            )
+            since = now if wanted.since is None else wanted.since
+            own = {"id": self._changes.id("price"), "since": since, "created": now}
+            price = Price(**{**asdict(wanted), **own})
             self._require_currency(price.currency, now)
             _require_sound(price, now)
             revision = self._rules.add_price(price, self._changes.by(actor))

@@ -2,7 +2,7 @@
 rights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from antiphon.domain.limits import Limit, Measure, Subject, Window, beyond
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
@@ -26,17 +26,7 @@ class WantedLimit:
 
     def made(self, id_: str, target: str, created: int) -> Limit:
         """The limit that it becomes."""
-        return Limit(
-            id=id_,
-            subject=self.subject,
-            target=target,
-            measure=self.measure,
-            amount=self.amount,
-            created=created,
-            window=self.window,
-            models=self.models,
-            note=self.note,
-        )
+        return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 
 
 def require_sound(wanted: WantedLimit, place: str = "") -> None:

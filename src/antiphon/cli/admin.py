@@ -1,120 +1,119 @@
-"""What `antiphon projects`, `users`, `keys` and `audit` share: they call /admin/v1 of a running server.
+"""The admin API of a running server, as commands call it, with the operator's key where no other is given.
 
-What was asked for goes to standard output, what is said about it to standard error.
+`admin.key` holds the operator's key of this machine. Commands read it, and keep it true where one of them
+rotates or revokes that key. Importing this module imports no HTTP client.
 """
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
-import typer
+from antiphon.cli.errors import FORBIDDEN, KEY_VARIABLE, UNAUTHORIZED, CallFailed, Problem, report_errors
+from antiphon.cli.output import Card, note
 
-from antiphon.cli import operators
-from antiphon.cli.client import CallFailed, Client
-from antiphon.cli.home import ADMIN_FILE
-from antiphon.cli.terminal import shown
-from antiphon.cli.where import KEY_VARIABLE, where
-from antiphon.errors import SettingsError
+if TYPE_CHECKING:
+    from antiphon.cli.client import Client
 
 ROOT = "/admin/v1"
+ADMIN_FILE = "admin.key"
 PAGE = 1_000
-"""Things asked for at once; the most that the server gives."""
+"""Rows asked for at once; the most that the server gives."""
 
-UNAUTHORIZED, FORBIDDEN = 401, 403
 NO_SUCH_PATH = "route_not_found"
 
-Card = dict[str, object]
-Work = Callable[["Admin"], None]
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a server listens on, as a client calls it
 
 
 class Admin:
-    """The admin API of one server, as one caller. Every method raises CallFailed."""
+    """The admin API of one server. Every method raises CallFailed."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: "Client") -> None:
         self._client = client
 
-    def listed(self, *path: str, most: int | None = None, **query: str) -> list[Card]:
-        """All of a list, page by page; the first `most`."""
+    def list(
+        self, *path: str, most: int | None = None, query: Mapping[str, str] | None = None
+    ) -> "list[Card]":
+        """All rows of a list, page by page; the first `most`."""
         found: list[Card] = []
+        asked = dict(query or {})
         cursor = "before" if path == ("audit",) else "after"
         while True:
             left = PAGE if most is None else min(PAGE, most - len(found))
-            page = self._asked("GET", f"{_path(*path)}?{urlencode({'limit': str(left), **query})}")
+            page = self.get(*path, limit=str(left), **asked)
             rows, following = page.get("data"), page.get("next")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-                raise CallFailed(f"{self._client.url} does not answer like Antiphon")
+                raise self._foreign()
             found += rows
             if not isinstance(following, str) or not rows or len(found) == most:
                 return found
-            query[cursor] = following
+            asked[cursor] = following
 
-    def shown(self, *path: str) -> Card:
-        """One of them."""
-        return self._asked("GET", _path(*path))
+    def get(self, *path: str, **query: str) -> Card:
+        """One object, or the answer to a query."""
+        return self._call("GET", path, query)
 
-    def asked(self, *path: str, **query: str) -> Card:
-        """What is answered to a query."""
-        return self._asked("GET", f"{_path(*path)}?{urlencode(query)}")
+    def parts(self, *path: str, **query: str) -> Iterator[bytes]:
+        """An answer that may be long, part by part, as it comes."""
+        return self._client.parts(_path(path, query))
 
-    def said(self, *path: str, **query: str) -> Iterator[bytes]:
-        """The same where it may be long, part by part, as it comes."""
-        return self._client.parts(f"{_path(*path)}?{urlencode(query)}")
+    def send(self, method: str, *path: str, **body: object) -> Card:
+        """Sends the fields that are not None; the object that is answered."""
+        return self._call(method, path, {}, {name: each for name, each in body.items() if each is not None})
 
-    def made(self, *path: str, **said: object) -> Card:
-        """What a POST makes or does; what is None is left out."""
-        return self._asked("POST", _path(*path), _said(said))
-
-    def changed(self, *path: str, **said: object) -> Card:
-        """What it is after a change."""
-        return self._asked("PATCH", _path(*path), _said(said))
-
-    def patched(self, noun: str, id_: str, said: Card) -> Card:
+    def patch(self, *path: str, body: Card) -> Card:
         """The same, where None means something."""
-        return self._asked("PATCH", _path(noun, id_), said)
+        return self._call("PATCH", path, {}, body)
 
-    def put(self, *path: str, **said: object) -> Card:
-        """Puts one there."""
-        return self._asked("PUT", _path(*path), _said(said))
+    def delete(self, *path: str) -> Card:
+        """Removes one, or ends one that stays and is answered."""
+        answer = self._client.call("DELETE", _path(path, {}))
+        return answer if isinstance(answer, dict) else {}
 
-    def removed(self, *path: str) -> None:
-        """Takes one away."""
-        self._client.asked("DELETE", _path(*path))
-
-    def ended(self, *path: str) -> Card:
-        """Ends one that stays; what it is then."""
-        return self._asked("DELETE", _path(*path))
-
-    def _asked(self, method: str, path: str, body: Card | None = None) -> Card:
-        answer = self._client.asked(method, path, body)
+    def _call(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
+    ) -> Card:
+        answer = self._client.call(method, _path(path, query), body)
         if not isinstance(answer, dict):
-            raise CallFailed(f"{self._client.url} does not answer like Antiphon")
+            raise self._foreign()
         return answer
 
-
-def run(work: Work, url: str | None) -> None:
-    """Does it with the server; an error is one line and a status."""
-    key = None
-    try:
-        address, key = place(url)
-        work(Admin(Client(address, key)))
-    except (CallFailed, SettingsError) as problem:
-        print(f"antiphon: {'. '.join(_sentences(problem, key))}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    def _foreign(self) -> CallFailed:
+        return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
 
-def place(url: str | None) -> tuple[str, str | None]:
-    """Address and key: where no key is said and the server is on this machine, the operator's, which lies
-    beside its database. Raises SettingsError."""
-    address, key = where(url)
-    return address, key or (operators.kept_key() if _is_here(address) else None)
+@contextmanager
+def admin_api(url: str | None) -> Iterator[Admin]:
+    """The admin API of the server at an address, or of the one that the settings here describe. Ends the
+    command where a call fails."""
+    key: str | None = None
+    with report_errors(lambda problem: _advise(problem, key)):
+        from antiphon.cli.client import Client
+
+        address, key = find_server(url, operator=True)
+        yield Admin(Client(address, key))
 
 
-def _is_here(address: str) -> bool:
+def find_server(url: str | None, operator: bool = False) -> tuple[str, str | None]:
+    """Address and key of the server that a command asks. Without an address they are those of the server that
+    the settings here describe. `operator`: where no key is said and the server is on this machine, take the
+    operator's. Raises SettingsError."""
+    if url:
+        address, key = url, os.environ.get(KEY_VARIABLE) or None
+    else:
+        from antiphon.cli.asked import Asked
+
+        server = Asked().settings().server
+        host = EVERYWHERE.get(server.host, server.host)
+        bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        address, key = f"http://{bracketed}:{server.port}", server.api_key
+    return address, key or (operator_key() if operator and _is_local(address) else None)
+
+
+def _is_local(address: str) -> bool:
     """Whether nobody else can answer at the address: no other machine may be sent the operator's key."""
     try:
         host = urlsplit(address if "//" in address else f"http://{address}").hostname or ""
@@ -123,87 +122,85 @@ def _is_here(address: str) -> bool:
         return False
 
 
-def _sentences(problem: CallFailed | SettingsError, key: str | None) -> Iterator[str]:
+def _advise(problem: Problem, key: str | None) -> str:
     """`key`: which the server was asked with."""
-    yield shown(problem.message).removesuffix(".")
-    status = problem.status if isinstance(problem, CallFailed) else 0
-    if status == UNAUTHORIZED and key is not None and key == operators.kept_key():
-        yield operators.refused()
-    elif status in (UNAUTHORIZED, FORBIDDEN):
-        yield (
+    status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
+    if status == UNAUTHORIZED and key is not None and key == operator_key():
+        return (
+            f"The key in {operator_file()} has ended, or is of another server; say one that may in "
+            f"{KEY_VARIABLE}, or have antiphon store admin-key --out FILE make another"
+        )
+    if status in (UNAUTHORIZED, FORBIDDEN):
+        return (
             f"Set {KEY_VARIABLE} to a key that may; the first start of a server puts the operator's into "
             f"{ADMIN_FILE}, in its ANTIPHON_HOME"
         )
-    elif isinstance(problem, CallFailed) and problem.code == NO_SUCH_PATH:
-        yield "A server has projects, users and keys when it is started with ANTIPHON_KEYS=true"
+    if code == NO_SUCH_PATH:
+        return "A server has projects, users and keys when it is started with ANTIPHON_KEYS=true"
+    return ""
 
 
-def table(rows: Sequence[Mapping[str, str]], otherwise: str) -> str:
-    """Columns as wide as what is in them, named by the rows; `otherwise` where there are none."""
-    if not rows:
-        return otherwise
-    lines = [[name.upper() for name in rows[0]], *([shown(cell) for cell in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def _path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
+    """Below the root; a part is one step, whatever is in it."""
+    for part in parts:
+        if not part.strip("."):
+            raise CallFailed(f"{part!r} is no id")
+    path = "/".join([ROOT, *(quote(part, safe="") for part in parts)])
+    return f"{path}?{urlencode(query)}" if query else path
 
 
-def details(card: Card) -> str:
-    """One thing, a line for each of what is said of it."""
-    said = {name: cell(name, value) for name, value in card.items() if name != "object"}
-    width = max(map(len, said))
-    return "\n".join(f"{name:{width}}  {shown(text)}".rstrip() for name, text in said.items())
-
-
-def cell(name: str, value: object) -> str:
-    """A value of a card as people read it."""
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return " ".join(str(each) for each in value) or "none"
-    if isinstance(value, int) and (name == "at" or name.endswith("_at")):
-        return moment(value)
-    return str(value)
-
-
-def moment(seconds: int) -> str:
-    """A time, in UTC."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):  # beyond the calendar
-        return str(seconds)
-
-
-def as_json(value: object) -> str:
-    """For programs."""
-    return json.dumps(value, indent=2)
-
-
-def note(text: str) -> None:
-    """Something about what was done, for people."""
-    print(f"antiphon: {shown(text)}", file=sys.stderr)
-
-
-def warn(card: Card) -> None:
+def note_warnings(card: Card) -> None:
     """What the server says beside what it did."""
     warnings = card.get("warnings")
     for warning in warnings if isinstance(warnings, list) else ():
         note(str(warning))
 
 
-def _path(*parts: str) -> str:
-    """Below the root; a part is one step, whatever is in it."""
-    return "/".join([ROOT, *_quoted(parts)])
+def operator_file() -> Path:
+    """Where the operator's key of this machine is, if there is one."""
+    from antiphon.cli.asked import home_of
+
+    return home_of(os.environ, Path.home()) / ADMIN_FILE
 
 
-def _quoted(parts: Sequence[str]) -> Iterator[str]:
-    for part in parts:
-        if not part.strip("."):
-            raise CallFailed(f"{part!r} is no id")
-        yield quote(part, safe="")
+def operator_key() -> str | None:
+    """The operator's key of this machine; None where none can be read."""
+    try:
+        return operator_file().read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
-def _said(fields: Mapping[str, object]) -> Card:
-    return {name: value for name, value in fields.items() if value is not None}
+def is_operator_key(card: Card) -> bool:
+    """Whether a key that the server shows is the operator's of this machine."""
+    from antiphon.auth.secrets import KEY, prefix_of
+
+    kept = operator_key()
+    return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == prefix_of(kept)
+
+
+def keep_operator_key(secret: str) -> str:
+    """Puts another key into the file, which only its owner reads; returns a sentence. A start of the server
+    finishes what is cut in between."""
+    from antiphon.auth.secrets import write_secret
+
+    path = operator_file()
+    partial = path.with_name(f"{path.name}.new")
+    try:
+        partial.unlink(missing_ok=True)
+        write_secret(partial, secret)
+        partial.replace(path)
+    except OSError as problem:
+        return f"{path} still holds the old key, and cannot be written: {problem.strerror}"
+    return f"{path} holds the new key now"
+
+
+def set_operator_key_aside() -> str:
+    """Moves away a key that has ended; returns a sentence."""
+    path = operator_file()
+    ended = path.with_name(f"{path.name}.ended")
+    try:
+        path.replace(ended)
+    except OSError as problem:
+        return f"{path} holds the key that has ended, and cannot be moved away: {problem.strerror}"
+    return f"it was the key in {path}, which is {ended} now; antiphon store admin-key makes another"

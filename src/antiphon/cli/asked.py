@@ -11,6 +11,7 @@ from antiphon.errors import SettingsError
 from antiphon.settings import Settings, changed, load, model, values_of, with_homes, with_models
 from antiphon.settings_aliases import require_aliases
 from antiphon.settings_model import ModelSettings
+from antiphon.weights.keeping import default_registry
 from antiphon.weights.parts import without_part
 from antiphon.weights.reference import is_reference, parse
 
@@ -92,6 +93,11 @@ class Asked:
         return model({**values_of(found), **self.shared}) if self.shared else found
 
 
+def home_of(environ: Mapping[str, str], home: Path) -> Path:
+    """Where a server keeps what is its own: ANTIPHON_HOME, or the platform's directory for data."""
+    return default_registry(environ, home).parent
+
+
 def _variable(name: str) -> list[str]:
     """What a variable lists, with commas between."""
     return [text.strip() for text in os.environ.get(name, "").split(",") if text.strip()]
@@ -140,6 +146,25 @@ def named_alias(text: str) -> dict[str, object]:
     return {"name": name, "model": target}
 
 
-def given(**values: object | None) -> dict[str, object]:
-    """Only what was said."""
-    return {name: value for name, value in values.items() if value is not None}
+def asked_of(values: Mapping[str, object]) -> Asked:
+    """What the options of `serve` say, by parameter; None for what was not said."""
+
+    def given(**names: str) -> dict[str, object]:
+        return {name: values[option] for name, option in names.items() if values[option] is not None}
+
+    def texts(option: str) -> list[str]:
+        listed = values[option]
+        return [str(each) for each in listed] if isinstance(listed, list) else []
+
+    server = given(host="host", port="port", workers="workers")
+    log = given(level="log_level", format="log_format")
+    shared = given(sequences="sequences", context_length="context_length", threads="threads", exact="exact")
+    config = values["config"]
+    return Asked(
+        {"server": server, "log": log},
+        texts("model"),
+        shared,
+        config if isinstance(config, Path) else None,
+        texts("lora"),
+        texts("alias"),
+    )

@@ -1,138 +1,169 @@
-"""`antiphon bench`: measures a server from outside and shows a table and a plot, or JSON."""
+"""`antiphon bench`: measures a server from outside and shows tables and plots, or JSON."""
 
-import json
 import sys
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import quantiles
 
+from rich.bar import Bar
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
-from antiphon.cli.choosing import first
-from antiphon.cli.client import CallFailed, Client
-from antiphon.cli.figures import Figures, Spread, figures, gaps, histogram, waits
+from antiphon.cli.admin import find_server
+from antiphon.cli.client import Client
+from antiphon.cli.errors import FAILED, report_errors
 from antiphon.cli.load import Plan, Timed, generate_load
-from antiphon.cli.where import where
-from antiphon.errors import SettingsError
+from antiphon.cli.output import print_json
 
-INTERRUPTED = 130
-
-PERCENTILES = ("median", "p95", "p99", "maximum")
-
-TABLE = 72
-"""Columns that the table needs; a narrower terminal gets its figures one below the other."""
+BINS = 10
+WIDTH = 40
+"""Columns of the longest bar, where there is room."""
 
 SHOWN_PROBLEMS = 3
 """Reasons why requests failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Percentiles of values, by linear interpolation between the nearest ranks."""
+
+    median: float
+    p95: float
+    p99: float
+    maximum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured; times in seconds."""
+
+    answered: int
+    failed: int
+    wall: float
+    """From the first request to the end of the last."""
+    prompt_tokens: float | None
+    """Of the median prompt; None when the server does not count."""
+    tokens: int
+    """Of all answers: by the server's count, or else the pieces of text."""
+    counted: bool
+    """Whether the server counted them."""
+    ttft: Spread | None
+    """From sending a request, connecting included, to its first text."""
+    inter_token: Spread | None
+    """Between two pieces of text, which most servers send for each token."""
+    problems: dict[str, int]
+    """Why requests failed, and how many each."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all requests together."""
+        return self.tokens / self.wall if self.wall else 0.0
+
+    @property
+    def requests_per_second(self) -> float:
+        return self.answered / self.wall if self.wall else 0.0
+
+
 def run(url: str | None, model: str | None, plan: Plan, as_json: bool) -> int:
-    """Measures and prints; 1 when the server cannot be measured or a request failed."""
-    try:
-        client = Client(*where(url))
-        asked = model or first(client)
-        progress = Progress(plan.requests)
-        results = generate_load(client, asked, plan, progress.tell)
-    except (CallFailed, SettingsError) as problem:
-        print(f"antiphon: {problem.message}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return INTERRUPTED
-    found = figures(results)
-    print(as_object(client.url, asked, plan, found)) if as_json else show(client.url, asked, plan, results)
-    return 1 if found.failed else 0
+    """Measures and prints; 1 when a request failed."""
+    with report_errors():
+        client = Client(*find_server(url))
+        asked = model or client.first_generating()
+        with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
+            task = bars.add_task("requests", total=plan.requests)
+            results = generate_load(client, asked, plan, lambda _: bars.advance(task))
+    found = measure(results)
+    if as_json:
+        rates = {name: getattr(found, name) for name in ("tokens_per_second", "requests_per_second")}
+        print_json({"url": client.url, "model": asked, "plan": asdict(plan), **rates, **asdict(found)})
+    else:
+        show(f"{asked} at {client.url}", plan, found, results)
+    return FAILED if found.failed else 0
 
 
-class Progress:
-    """A line on a terminal's standard error that says how far it is."""
-
-    def __init__(self, requests: int) -> None:
-        self._requests = requests
-        self._done = 0
-        self._shown = sys.stderr.isatty()
-
-    def tell(self, _: Timed) -> None:
-        """One more is done."""
-        self._done += 1
-        if self._shown:
-            end = "\r\x1b[K" if self._done == self._requests else ""
-            print(f"\r{self._done} of {self._requests} requests{end}", end="", file=sys.stderr, flush=True)
-
-
-def as_object(url: str, model: str, plan: Plan, found: Figures) -> str:
-    """One JSON object: conditions first, then figures; times in seconds."""
-    measured = asdict(found)
-    shown = {
-        "url": url,
-        "model": model,
-        "plan": asdict(plan),
-        "tokens_per_second": found.tokens_per_second,
-        "requests_per_second": found.requests_per_second,
-        **measured,
-    }
-    return json.dumps(shown, indent=2)
+def measure(results: Sequence[Timed]) -> Figures:
+    """The figures of at least one request; failed ones count only as failed."""
+    good = [result for result in results if not result.problem]
+    prompts = spread([float(result.usage.prompt_tokens) for result in good if result.usage])
+    return Figures(
+        answered=len(good),
+        failed=len(results) - len(good),
+        wall=max(result.ended for result in results) - min(result.began for result in results),
+        prompt_tokens=prompts.median if prompts else None,
+        tokens=sum(each.usage.completion_tokens if each.usage else len(each.arrivals) for each in good),
+        counted=all(result.usage for result in good),
+        ttft=spread(waits(good)),
+        inter_token=spread(gaps(good)),
+        problems=dict(Counter(result.problem for result in results if result.problem)),
+    )
 
 
-def show(url: str, model: str, plan: Plan, results: list[Timed]) -> None:
-    """The table, the plots, and why requests failed."""
-    console = Console(highlight=False)
-    found = figures(results)
+def waits(results: Sequence[Timed]) -> list[float]:
+    """Seconds to the first text of each request that had one."""
+    return [result.arrivals[0] - result.began for result in results if result.arrivals]
+
+
+def gaps(results: Sequence[Timed]) -> list[float]:
+    """Seconds between neighbouring pieces of text, over all requests."""
+    return [later - earlier for result in results for earlier, later in pairwise(result.arrivals)]
+
+
+def spread(values: list[float]) -> Spread | None:
+    """None of no values."""
+    if not values:
+        return None
+    cuts = quantiles(values if len(values) > 1 else values * 2, n=100, method="inclusive")
+    return Spread(cuts[49], cuts[94], cuts[98], max(values))
+
+
+def show(title: str, plan: Plan, found: Figures, results: Sequence[Timed]) -> None:
+    """The tables, the plots, and why requests failed."""
+    console = Console(highlight=False, markup=False)
     prompt = "of unknown length" if found.prompt_tokens is None else f"of {found.prompt_tokens:.0f} tokens"
     console.print(
-        f"\n{model} at {url}: {plan.requests} requests, {plan.concurrency} at once, prompts {prompt}, "
-        f"answers of at most {plan.max_tokens}\n",
-        markup=False,
+        f"\n{title}: {plan.requests} requests, {plan.concurrency} at once, prompts {prompt}, "
+        f"answers of at most {plan.max_tokens}\n"
     )
     if found.answered:
-        if console.width < TABLE:
-            console.print("\n".join(lines(found)), markup=False)
-        else:
-            console.print(table(found))
+        console.print(f"tokens/s, all together: {found.tokens_per_second:.1f}")
+        console.print(f"requests/s: {found.requests_per_second:.2f}\n")
+        console.print(_latencies(found))
     good = [result for result in results if not result.problem]
-    for title, values in (("time to first token", waits(good)), ("between tokens", gaps(good))):
+    for heading, values in (("time to first token", waits(good)), ("between tokens", gaps(good))):
         if values:
-            console.print("\n".join(["", title, *histogram(values, console.width)]), markup=False)
+            console.print(f"\n{heading}", plot(values), sep="\n")
     if found.answered and not found.counted:
         console.print("\nThe server does not count tokens: pieces of text were counted.")
     for problem, count in list(found.problems.items())[:SHOWN_PROBLEMS]:
-        console.print(f"{count} failed: {problem}", markup=False)
+        console.print(f"{count} failed: {problem}")
     if len(found.problems) > SHOWN_PROBLEMS:
         console.print(f"and {len(found.problems) - SHOWN_PROBLEMS} other reasons; --json shows them all")
 
 
-def table(found: Figures) -> Table:
-    """Rates, then latencies with their percentiles."""
-    rows = Table(show_header=True, header_style="bold")
-    for heading in ("", *PERCENTILES):
-        rows.add_column(heading, justify="right" if heading else "left")
-    for name, figure in _rates(found):
-        rows.add_row(name, figure, "", "", "")
-    for name, spread in _latencies(found):
-        rows.add_row(name, *_milliseconds(spread))
-    return rows
+def _latencies(found: Figures) -> Table:
+    """Percentiles in milliseconds, one below the other: narrow terminals hold them too."""
+    table = Table("", box=None, pad_edge=False, header_style="bold")
+    table.add_column("time to first token, ms", justify="right")
+    table.add_column("between tokens, ms", justify="right")
+    for name in Spread.__slots__:
+        spreads = (found.ttft, found.inter_token)
+        cells = (f"{getattr(each, name) * 1000:.1f}" if each else "-" for each in spreads)
+        table.add_row(name, *cells)
+    return table
 
 
-def lines(found: Figures) -> list[str]:
-    """The same for narrow terminals, a figure to a line."""
-    listed = [f"{name}: {figure}" for name, figure in _rates(found)]
-    for name, spread in _latencies(found):
-        figures_of = zip(PERCENTILES, _milliseconds(spread), strict=True)
-        listed += [name, *(f"  {heading:8}{figure:>9}" for heading, figure in figures_of)]
-    return listed
-
-
-def _rates(found: Figures) -> list[tuple[str, str]]:
-    return [
-        ("tokens/s, all together", f"{found.tokens_per_second:.1f}"),
-        ("requests/s", f"{found.requests_per_second:.2f}"),
-    ]
-
-
-def _latencies(found: Figures) -> list[tuple[str, Spread | None]]:
-    return [("time to first token, ms", found.ttft), ("between tokens, ms", found.inter_token)]
-
-
-def _milliseconds(spread: Spread | None) -> list[str]:
-    if spread is None:
-        return ["-"] * 4
-    return [f"{value * 1000:.1f}" for value in (spread.median, spread.p95, spread.p99, spread.maximum)]
+def plot(values: list[float]) -> Table:
+    """A line for each range of values: its lower end, a bar, how many. The last range also holds what is
+    beyond the 99th percentile, so that one straggler does not flatten the rest."""
+    low, found = min(values), spread(values)
+    step = ((found.p99 if found else low) - low) / BINS or 1e-9
+    counts = Counter(min(BINS - 1, int((value - low) / step)) for value in values)
+    most = max(counts.values())
+    table = Table.grid(padding=(0, 2))
+    for index in range(BINS):
+        start = f"{(low + index * step) * 1000:10.1f} ms"
+        table.add_row(start, str(counts[index]), Bar(most, 0, counts[index], width=WIDTH))
+    return table

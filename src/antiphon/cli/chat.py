@@ -4,22 +4,37 @@ Ctrl-C ends the answer by closing its connection, which frees the server's seque
 as long as the chat lasts, and in a file only with /save.
 """
 
+import json
+import os
+import re
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.cli import operators
-from antiphon.cli.choosing import first, named
-from antiphon.cli.client import CallFailed, Client, NobodyThere, Usage
-from antiphon.cli.conversation import Conversation
-from antiphon.cli.fetching import here
+from antiphon.cli.admin import find_server, operator_file, operator_key
+from antiphon.cli.client import Client, Usage
+from antiphon.cli.errors import (
+    FAILED,
+    KEY_VARIABLE,
+    UNAUTHORIZED,
+    CallFailed,
+    NobodyThere,
+    Problem,
+    report_errors,
+)
+from antiphon.cli.fetching import fetch_named
+from antiphon.cli.output import note
 from antiphon.cli.own_server import own_server
-from antiphon.cli.terminal import Terminal, shown
-from antiphon.cli.where import KEY_VARIABLE, where
-from antiphon.errors import AntiphonError
+from antiphon.errors import SettingsError
 from antiphon.rendering.characters import escaped, is_whole
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters but tab and newline: in an answer they could move the cursor or set the clipboard."""
+
+DIM, BOLD, PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 HELP = """\
 /system TEXT   give the model instructions; without TEXT, take them back
@@ -30,10 +45,6 @@ HELP = """\
 /quit          leave (or Ctrl-D)
 Ctrl-C stops the answer; a second one leaves. A message that begins with / is written with //."""
 
-UNAUTHORIZED = 401
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, by custom."""
-
 
 class Leave(Exception):
     """The user wants to go."""
@@ -42,33 +53,21 @@ class Leave(Exception):
 def run(url: str | None, model: str | None, system: str | None, max_tokens: int | None = None) -> int:
     """Talks until the user leaves; returns the process's exit status. `max_tokens`: of each answer."""
     terminal = Terminal()
-    if system and not is_whole(system):
-        terminal.complain("--system is not UTF-8")
-        return 1
-    with ExitStack() as stack:
-        try:
-            client, asked = _reached(url, model, terminal, stack)
-            conversation = Conversation(
-                named(client, asked) if asked else first(client), system or "", max_tokens
-            )
-            terminal.note(f"{conversation.model} at {client.url}; /help lists the commands")
-            return Chat(client, conversation, terminal).talk()
-        except CallFailed as problem:
-            terminal.complain(_advised(problem))
-            return 1
-        except AntiphonError as problem:
-            terminal.complain(problem.message)
-            return 1
-        except KeyboardInterrupt:
-            return INTERRUPTED
+    with report_errors(_advise), ExitStack() as stack:
+        if system and not is_whole(system):
+            raise SettingsError("--system is not UTF-8")
+        client, name = _connect(url, model, terminal, stack)
+        asked = client.require_generating(name) if name else client.first_generating()
+        terminal.note(f"{asked} at {client.url}; /help lists the commands")
+        return Chat(client, Conversation(asked, system or "", max_tokens), terminal).talk()
 
 
-def _reached(
-    url: str | None, model: str | None, terminal: Terminal, stack: ExitStack
+def _connect(
+    url: str | None, model: str | None, terminal: "Terminal", stack: ExitStack
 ) -> tuple[Client, str | None]:
     """A server that answers, and the name to ask for: the server at the address, or one that lives as long as
     the stack and was told the model, which is fetched before. Raises CallFailed and AntiphonError."""
-    address, key = where(url)
+    address, key = find_server(url)
     client = Client(address, key)
     try:
         client.models()
@@ -79,24 +78,108 @@ def _reached(
         return client, model
     terminal.note(f"nothing answers at {client.url}: starting a server for this chat")
     if model:
-        here(model)
+        fetch_named(model)
     own = stack.enter_context(own_server(["--model", model] if model else []))
     # Where keys are on, the start of that server has left the operator's on this machine.
-    return Client(own, key or operators.kept_key()), None
+    return Client(own, key or operator_key()), None
 
 
-def _advised(problem: CallFailed) -> str:
-    """The message, and what to do about it where that is known."""
-    if problem.status == UNAUTHORIZED:
-        return f"{problem.message.rstrip('.')}. Set {KEY_VARIABLE} to a key of the server{_where_it_lies()}."
-    if problem.code == "context_length_exceeded":
-        return f"{problem.message.rstrip('.')}. /new starts over."
-    return problem.message
+def _advise(problem: Problem) -> str:
+    """What to do about it where that is known."""
+    if isinstance(problem, CallFailed) and problem.status == UNAUTHORIZED:
+        where = f"; the operator's is in {operator_file()}" if operator_key() else ""
+        return f"Set {KEY_VARIABLE} to a key of the server{where}."
+    is_long = isinstance(problem, CallFailed) and problem.code == "context_length_exceeded"
+    return "/new starts over." if is_long else ""
 
 
-def _where_it_lies() -> str:
-    """Where on this machine the operator's key is, if there is one."""
-    return f"; the operator's is in {operators.key_file()}" if operators.kept_key() else ""
+class Terminal:
+    """Standard input, output and error of this process."""
+
+    def __init__(self) -> None:
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._colour = self.interactive and "NO_COLOR" not in os.environ
+
+    def read(self, prompt: str) -> str | None:
+        """The next line that is typed; None after Ctrl-D or at the end of the input. Raises KeyboardInterrupt
+        at Ctrl-C."""
+        if not self.interactive:
+            # Whatever the locale: what is no UTF-8 comes as half surrogate pairs, which the chat refuses.
+            line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
+            return line.rstrip("\r\n") if line else None
+        # Importing it is what gives `input` its line editing and, while this process lives, its history.
+        import readline  # noqa: F401
+
+        try:
+            return input(self._around(prompt, BOLD, hidden=True))
+        except EOFError:
+            self.write("\n")
+            return None
+
+    def write(self, text: str) -> None:
+        """Part of an answer, as soon as it is there."""
+        sys.stdout.write(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+        sys.stdout.flush()
+
+    def write_dim(self, text: str) -> None:
+        """Part of what a model thinks before it answers; only people see it."""
+        if self.interactive:
+            sys.stdout.write(self._around(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), DIM))
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Something about the answer, for people."""
+        if self.interactive:
+            print(self._around(text, DIM), file=sys.stderr, flush=True)
+
+    def _around(self, text: str, style: str, *, hidden: bool = False) -> str:
+        """The text in a style; `hidden` tells the line editor that the style takes no columns."""
+        if not self._colour:
+            return text
+        first, last = (f"\x01{style}\x02", f"\x01{PLAIN}\x02") if hidden else (style, PLAIN)
+        return f"{first}{text}{last}"
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One chat: the model that is asked, the system text, and the turns so far."""
+
+    model: str
+    system: str = ""
+    max_tokens: int | None = None
+    """Most tokens of an answer; None leaves it to the server."""
+    turns: list[tuple[str, str]] = field(default_factory=list)
+    """(role, text), oldest first: `user` and `assistant` in turn."""
+
+    def messages(self) -> list[dict[str, str]]:
+        """As the API takes them."""
+        said = [("system", self.system)] if self.system else []
+        return [{"role": role, "content": text} for role, text in [*said, *self.turns]]
+
+    def ask(self, text: str) -> dict[str, object]:
+        """The body of the next request; the question is part of the chat once `answered` is told."""
+        body: dict[str, object] = {
+            "model": self.model,
+            "messages": [*self.messages(), {"role": "user", "content": text}],
+        }
+        return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
+
+    def answered(self, question: str, answer: str) -> None:
+        """Keeps a question with its answer."""
+        self.turns += [("user", question), ("assistant", answer)]
+
+    def save(self, path: Path) -> None:
+        """Writes a new file: JSON for `.json`, else Markdown. Raises OSError, also when the file exists."""
+        with path.open("x", encoding="utf-8") as file:
+            file.write(self._as_json() if path.suffix == ".json" else self._as_markdown())
+
+    def _as_json(self) -> str:
+        return json.dumps({"model": self.model, "messages": self.messages()}, indent=2, ensure_ascii=False)
+
+    def _as_markdown(self) -> str:
+        parts = [f"# A chat with {self.model}"]
+        parts += [f"**{message['role']}**\n\n{message['content']}" for message in self.messages()]
+        return "\n\n".join(parts) + "\n"
 
 
 @dataclass(slots=True)
@@ -114,9 +197,9 @@ class Answer:
         if self.usage is None or not self.first:
             return self.finish
         took, wait = time.monotonic() - self.first, self.first - self.began
-        rate = f"{(self.usage.completion - 1) / took:.0f} tokens/s, " if took > 0 else ""
+        rate = f"{(self.usage.completion_tokens - 1) / took:.0f} tokens/s, " if took > 0 else ""
         cut = ", cut at the limit of tokens" if self.finish == "length" else ""
-        return f"{self.usage.completion} tokens, {rate}first after {wait:.2f} s{cut}"
+        return f"{self.usage.completion_tokens} tokens, {rate}first after {wait:.2f} s{cut}"
 
 
 class Chat:
@@ -155,11 +238,11 @@ class Chat:
                 self._terminal.note("(Ctrl-C again or Ctrl-D leaves)")
             except Leave:
                 break
-        return 1 if self._failed and not self._terminal.interactive else 0
+        return FAILED if self._failed and not self._terminal.interactive else 0
 
     def _take(self, line: str) -> None:
         if not is_whole(line):
-            self._fail(f"this is not UTF-8, and was not sent: {shown(escaped(line))}")
+            self._fail(f"this is not UTF-8, and was not sent: {escaped(line)}")
         elif line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")
             self._commands.get(name, self._unknown)(rest.strip())
@@ -172,9 +255,8 @@ class Chat:
         try:
             self._receive(self.conversation.ask(question), answer)
         except CallFailed as problem:
-            self._failed = True
             self._terminal.write("\n" if answer.text else "")
-            self._terminal.complain(_advised(problem))
+            self._fail(problem)
             return
         except KeyboardInterrupt:
             if answer.text:
@@ -204,12 +286,12 @@ class Chat:
     def _model(self, name: str) -> None:
         try:
             if name:
-                self.conversation.model = named(self._client, name)
+                self.conversation.model = self._client.require_generating(name)
             asked, names = self.conversation.model, self._client.models()
-            shown = names if asked in names else [*names, asked]  # an alias is not listed
-            self._terminal.say("\n".join(f"{each} (asked now)" if each == asked else each for each in shown))
+            for each in names if asked in names else [*names, asked]:  # an alias is not listed
+                self._terminal.write(f"{each} (asked now)\n" if each == asked else f"{each}\n")
         except CallFailed as problem:
-            self._fail(_advised(problem))
+            self._fail(problem)
 
     def _new(self, _: str) -> None:
         self.conversation.turns.clear()
@@ -228,7 +310,7 @@ class Chat:
             self._fail(f"cannot write {name}: {problem.strerror}")
 
     def _help(self, _: str) -> None:
-        self._terminal.say(HELP)
+        self._terminal.write(f"{HELP}\n")
 
     def _quit(self, _: str) -> None:
         raise Leave
@@ -236,6 +318,9 @@ class Chat:
     def _unknown(self, _: str) -> None:
         self._fail(f"there is no such command; there are: {' '.join(self._commands)}")
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, problem: str | CallFailed) -> None:
         self._failed = True
-        self._terminal.complain(text)
+        if isinstance(problem, CallFailed):
+            advice = _advise(problem)
+            problem = f"{problem.message.removesuffix('.')}. {advice}" if advice else problem.message
+        note(problem)

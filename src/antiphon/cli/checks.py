@@ -3,28 +3,24 @@
 None of them raises for what it looks at, and none leaves anything behind.
 """
 
-import json
 import os
 import resource
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.cli.adapters import checked, directory, homed
 from antiphon.cli.asked import DEMO_MODEL, Asked
+from antiphon.cli.errors import CallFailed
 from antiphon.cli.fetching import cache_of
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
-from antiphon.cli.inspection import ended
 from antiphon.cli.serve import room_of, sized
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
-from antiphon.settings import Settings, changed, interpreter, model, with_models
+from antiphon.settings import Settings, changed, model, with_models
 from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_server import ServerSettings
@@ -33,9 +29,8 @@ from antiphon.weights.gguf import read_header
 from antiphon.weights.reference import is_reference, parse
 from antiphon.weights.sizing import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
-OLDEST_PYTHON = (3, 11)
-QUICK = 10.0
-"""Seconds for a Python to say its version, and for a neighbour on the port to say who it is."""
+QUICK = 1.0
+"""Seconds for a neighbour on the port to say who it is."""
 
 GIGABYTE = 1e9
 
@@ -56,24 +51,6 @@ def check_settings(asked: Asked) -> tuple[Settings, Finding]:
         return with_models(Settings(), [model(DEMO_MODEL)]), refused("settings-invalid", error)
     file = asked.file()
     return settings, fine("settings", f"{file} and the environment" if file else "the environment; no file")
-
-
-def check_python(settings: Settings) -> Finding:
-    """The interpreter that engine hosts run under; by default this one."""
-    python = interpreter(settings)
-    command = [python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUICK, check=False)
-    except (OSError, subprocess.TimeoutExpired) as problem:
-        return found("interpreter-unusable", f"{python} does not run: {problem}")
-    try:
-        version = tuple(int(part) for part in done.stdout.split(".")[:2])
-    except ValueError:
-        return found("interpreter-unusable", f"{python} ends with {ended(done.returncode)}")
-    if done.returncode or len(version) < len(OLDEST_PYTHON):
-        return found("interpreter-unusable", f"{python} ends with {ended(done.returncode)}")
-    said = f"Python {done.stdout.strip()}, {python}"
-    return found("python-too-old", said) if version < OLDEST_PYTHON else fine("python", said)
 
 
 def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
@@ -188,12 +165,12 @@ def check_port(server: ServerSettings) -> Finding:
 
 def _is_antiphon(server: ServerSettings) -> bool:
     """Whether what listens there answers as Antiphon's health page does."""
-    with closing(HTTPConnection(server.host.strip("[]"), server.port, timeout=QUICK / 10)) as connection:
-        try:
-            connection.request("GET", "/health")
-            answer = json.loads(connection.getresponse().read(1000))
-        except (OSError, HTTPException, ValueError):
-            return False
+    from antiphon.cli.client import Client
+
+    try:
+        answer = Client(f"http://{server.host}:{server.port}", patience=QUICK).call("GET", "/health")
+    except CallFailed:
+        return False
     return isinstance(answer, dict) and answer.get("status") == "ok"
 
 

@@ -1,283 +1,272 @@
-"""A client of an OpenAI-compatible address, on the standard library: JSON answers, and streams of pieces.
+"""A client of an OpenAI-compatible address: JSON answers, and streams of chat completions.
 
-One connection for each request. Closing a stream closes its connection, which is how a server learns that the
-answer is not wanted any more.
+Each request has its own connection. Closing a stream closes its connection, which is how a server learns that
+nobody waits for the answer any more. Proxies of the environment are not used: the address is asked itself.
 """
 
 import json
 import ssl
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from http.client import (
-    BadStatusLine,
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    IncompleteRead,
-    RemoteDisconnected,
-)
-from urllib.parse import quote, urlsplit
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import quote
 
-from antiphon.cli.sse import Events, TooLong
+import httpx2
+import msgspec
+
+from antiphon.cli.errors import CallFailed, NobodyThere
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 600.0
 """Seconds without a byte. Antiphon sends a comment every few; others are silent while they read a prompt."""
 
-LARGEST_ANSWER = 16 * 1024 * 1024
-"""Bytes of an answer that is no stream."""
+FORMS = {"content-type": "application/json", "accept-encoding": "identity"}
+"""Compressing would hold back parts of a stream."""
 
-RECEIVED_AT_ONCE = 64 * 1024
-
-GRANTED = (200, 201, 204)
-
-
-class CallFailed(Exception):
-    """The request was refused, or the connection failed; the message is for people."""
-
-    def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.status = status
-        self.code = code
+ABSENT = (404, 405)
+"""What a server answers about a model that it lacks, or where it describes no single models."""
 
 
-class NobodyThere(CallFailed):
-    """Nothing listens at the address."""
+Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Tokens, as the server counted them."""
 
-    prompt: int
-    completion: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Delta(msgspec.Struct):
+    """What a chunk adds to the answer."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Choice(msgspec.Struct):
+    """One answer of a chunk; only the first is asked for."""
+
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream, as far as it is read."""
+
+    choices: list[Choice] = []
+    usage: Usage | None = None
+    error: object = None
+
+    @property
+    def text(self) -> str:
+        return self._delta.content or ""
+
+    @property
+    def reasoning(self) -> str:
+        return self._delta.reasoning_content or self._delta.reasoning or ""
+
+    @property
+    def finish(self) -> str:
+        return self.choices[0].finish_reason or "" if self.choices else ""
+
+    @property
+    def _delta(self) -> Delta:
+        return (self.choices[0].delta if self.choices else None) or Delta()
+
+
+class ModelRow(msgspec.Struct):
     """A model, as the server lists it."""
 
-    name: str
-    parent: str = ""
+    id: str
+    parent: str | None = None
     """Of an adapter, the model that it adapts."""
-    root: str = ""
-    """Whose weights it speaks with."""
+    root: str | None = None
+    """Whose weights it uses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What the server says of one model."""
+class Models(msgspec.Struct):
+    """The list of models."""
 
-    embeds: bool = False
-    """Whether it makes vectors and no text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one chunk of a stream brought."""
-
-    text: str = ""
-    reasoning: str = ""
-    finish: str = ""
-    usage: Usage | None = None
+    data: list[ModelRow]
 
 
 class Client:
-    """Speaks to one address, as one caller."""
+    """Calls one address, with one key."""
 
     def __init__(self, url: str, key: str | None = None, patience: float = READ_TIMEOUT) -> None:
         """`patience`: seconds without a byte after which a connection has failed."""
-        self._patience = patience
-        parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
-            self._host, self._port = parts.hostname or "", parts.port
-        except ValueError:
-            raise CallFailed(f"{url!r} is not an address; write it as http://127.0.0.1:8000") from None
-        if parts.scheme not in ("http", "https") or not self._host:
+            base = httpx2.URL(url if "//" in url else f"http://{url}")
+        except (httpx2.InvalidURL, UnicodeError):
+            base = httpx2.URL("")
+        if base.scheme not in ("http", "https") or not base.host or (base.port or 0) > 65535:
             raise CallFailed(f"{url!r} is not an address; write it as http://127.0.0.1:8000")
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._prefix = parts.path.rstrip("/").removesuffix("/v1")
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"{parts.scheme}://{shown}{f':{self._port}' if self._port else ''}{self._prefix}"
+        self.url = str(base).rstrip("/").removesuffix("/v1")
+        self._http = httpx2.Client(
+            headers=FORMS | ({"authorization": f"Bearer {key}"} if key else {}),
+            timeout=httpx2.Timeout(patience, connect=CONNECT_TIMEOUT),
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            verify=ssl.create_default_context(),
+            trust_env=False,
+        )
 
     def models(self) -> list[str]:
         """The names of the models that this caller may use. Raises CallFailed."""
-        return [listed.name for listed in self.listed()]
+        return [row.id for row in self.model_rows()]
 
-    def listed(self) -> list[Listed]:
+    def model_rows(self) -> list[ModelRow]:
         """The models that this caller may use. Raises CallFailed."""
-        with self._called("GET", "/v1/models") as response:
-            answer = _decoded(response.read(LARGEST_ANSWER))
-        rows = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(rows, list):
-            raise CallFailed(f"{self.url} does not answer like an OpenAI-compatible server")
-        return [
-            Listed(row["id"], _text(row.get("parent")), _text(row.get("root")))
-            for row in rows
-            if isinstance(row, dict) and isinstance(row.get("id"), str)
-        ]
+        with self._open("GET", "/v1/models") as response:
+            return self._decode(Models, response.read()).data
 
-    def card(self, name: str) -> Card:
-        """One model, by its name or an alias. Raises CallFailed, with the status where there is none."""
-        path = quote(name, safe="/:@", errors="replace")  # what is no character is in no name
-        answer = self.asked("GET", f"/v1/models/{path}")
+    def first_generating(self) -> str:
+        """The first model that generates. A server that describes no models is believed to have such. Raises
+        CallFailed."""
+        names = self.models()
+        if not names:
+            raise CallFailed(f"{self.url} has no model")
+        for name in names:
+            try:
+                if not self._embeds(name):
+                    return name
+            except CallFailed as problem:
+                if problem.status:  # it describes no models, in whatever words
+                    return name
+                raise
+        raise CallFailed(f"{self.url} has no model that chats: {', '.join(names)} make vectors of texts")
+
+    def require_generating(self, name: str) -> str:
+        """The name, where it or the model of this alias generates. Raises CallFailed."""
+        embeds = self._embeds(name)
+        if embeds:
+            raise CallFailed(f"{name} makes vectors of texts and cannot chat; name a model that generates")
+        if embeds is None and name not in (names := self.models()):
+            raise CallFailed(f"there is no model {name!r}; the server has: {', '.join(names) or 'none'}")
+        return name
+
+    def _embeds(self, name: str) -> bool | None:
+        """Whether a model makes vectors and no text; None where the server does not describe it."""
+        path = quote(name, safe="/:@", errors="replace")  # no name contains what is no character
+        try:
+            answer = self.call("GET", f"/v1/models/{path}")
+        except CallFailed as problem:
+            if problem.status not in ABSENT:
+                raise
+            return None
         profile = answer.get("profile") if isinstance(answer, dict) else None
-        return Card(embeds=isinstance(profile, dict) and isinstance(profile.get("embedding"), dict))
+        return isinstance(profile, dict) and isinstance(profile.get("embedding"), dict)
 
-    def said(self, path: str, body: dict[str, object]) -> str:
-        """What the server answers with in plain text to a JSON body. Raises CallFailed."""
-        with self._called("POST", path, body) as response:
-            return response.read(LARGEST_ANSWER).decode("utf-8", "replace")
-
-    def asked(self, method: str, path: str, body: dict[str, object] | None = None) -> object:
-        """The JSON value that the server answers with; None where it answers with none. Raises CallFailed."""
-        with self._called(method, path, body) as response:
-            return _decoded(response.read(LARGEST_ANSWER))
+    def call(self, method: str, path: str, body: object = None) -> object:
+        """The JSON value of the answer; None where it is no JSON. Raises CallFailed."""
+        with self._open(method, path, body) as response:
+            return _json(response.read())
 
     def parts(self, path: str) -> Iterator[bytes]:
-        """What the server answers with, part by part, however much it is. Raises CallFailed, also for an
-        answer that breaks off."""
-        with self._called("GET", path) as response:
-            while part := response.read1(RECEIVED_AT_ONCE):
-                yield part
-            if response.length:
-                raise CallFailed("the answer broke off before its end")
+        """The answer part by part, however long it is. Raises CallFailed, also for an answer that breaks
+        off."""
+        with self._open("GET", path) as response:
+            yield from response.iter_bytes()
 
-    def metrics(self) -> str:
-        """The page of the server's numbers, as it stands. Raises CallFailed."""
-        with self._called("GET", "/metrics") as response:
-            return response.read(LARGEST_ANSWER).decode("utf-8", "replace")
+    def text(self, path: str) -> str:
+        """The answer as text. Raises CallFailed."""
+        return b"".join(self.parts(path)).decode("utf-8", "replace")
 
-    def chat(self, body: dict[str, object]) -> Generator[Piece]:
-        """The pieces of a streamed chat completion, until its end.
+    def chat(self, body: dict[str, object]) -> Generator[Chunk]:
+        """The chunks of a streamed chat completion, until its end.
 
         Raises CallFailed, also for a stream that breaks off or carries an error. Close it to end early.
         """
-        wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        with self._called("POST", "/v1/chat/completions", wanted) as response:
-            for data in _events(response):
-                if data == "[DONE]":
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with self._open("POST", "/v1/chat/completions", streamed) as response:
+            for event in httpx2.EventSource(response):
+                if event.data == "[DONE]":
                     return
-                yield _piece(data)
+                if event.data:
+                    yield self._chunk(event.data)
         raise CallFailed("the stream broke off before its end")
 
-    @contextmanager
-    def _called(
-        self, method: str, path: str, body: dict[str, object] | None = None
-    ) -> Iterator[HTTPResponse]:
-        """A response that grants what was asked, closed with its connection afterwards; else CallFailed."""
-        sent = None if body is None else json.dumps(body).encode()
-        with closing(self._connected()) as connection:
-            try:
-                connection.request(method, self._prefix + path, sent, self._headers)
-                with connection.getresponse() as response:  # it may own the socket, so it is closed too
-                    yield _granted(response)
-            except (OSError, HTTPException) as problem:
-                raise CallFailed(f"the connection to {self.url} broke ({_reason(problem)})") from None
-            except TooLong:
-                raise CallFailed(f"{self.url} sent an event without an end") from None
+    def _chunk(self, data: str) -> Chunk:
+        chunk = self._decode(Chunk, data.encode())
+        if chunk.error:
+            raise _refusal({"error": chunk.error}, 0, "the server ended the stream with an error")
+        return chunk
 
-    def _connected(self) -> HTTPConnection:
-        """A connection that has been made. Raises NobodyThere."""
-        connection = self._kind(self._host, self._port, timeout=CONNECT_TIMEOUT)
+    def _decode(self, shape: type[Shape], data: bytes) -> Shape:
         try:
-            connection.connect()
-        except ssl.SSLCertVerificationError as problem:
-            connection.close()
-            raise CallFailed(
-                f"the certificate of {self.url} is not trusted ({problem.verify_message.rstrip('.')})"
-            ) from None
-        except ssl.SSLError:
-            connection.close()
+            return msgspec.json.decode(data, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise CallFailed(f"{self.url} does not answer like an OpenAI-compatible server") from None
+
+    @contextmanager
+    def _open(self, method: str, path: str, body: object = None) -> Iterator[httpx2.Response]:
+        """A response that grants the request; it is closed with its connection afterwards. Raises
+        CallFailed."""
+        content = None if body is None else json.dumps(body)  # ASCII: also half of a surrogate pair is sent
+        try:
+            with self._http.stream(method, self.url + path, content=content) as response:
+                if not response.is_success:
+                    otherwise = f"the server answered {response.status_code} {response.reason_phrase}"
+                    raise _refusal(_json(response.read()), response.status_code, otherwise)
+                yield response
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
+            raise self._unreachable(problem) from None
+        except httpx2.SSEError as problem:
+            raise CallFailed(f"{self.url} sent no readable stream of events: {problem}") from None
+        except httpx2.TransportError as problem:
+            raise CallFailed(f"the connection to {self.url} broke ({_reason(problem)})") from None
+
+    def _unreachable(self, problem: httpx2.TransportError) -> CallFailed:
+        cause = _system_error(problem)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            said = cause.verify_message.rstrip(".")
+            return CallFailed(f"the certificate of {self.url} is not trusted ({said})")
+        if isinstance(cause, ssl.SSLError):
             plain = self.url.replace("https:", "http:", 1)
-            raise CallFailed(
+            return CallFailed(
                 f"what answers at {self.url} speaks no TLS; a server without a proxy before it is {plain}"
-            ) from None
-        except OSError as problem:
-            connection.close()
-            raise NobodyThere(
-                f"nothing answers at {self.url} ({_reason(problem)}); start a server there with antiphon "
-                "serve, or name another with --url"
-            ) from None
-        connection.sock.settimeout(self._patience)
-        return connection
+            )
+        return NobodyThere(
+            f"nothing answers at {self.url} ({_reason(problem)}); start a server there with antiphon serve, "
+            "or name another with --url"
+        )
 
 
-def _events(response: HTTPResponse) -> Iterator[str]:
-    events = Events()
-    while received := response.read1(RECEIVED_AT_ONCE):
-        yield from events.feed(received)
-
-
-def _piece(data: str) -> Piece:
-    """What a chunk says; fields that are not as expected count as absent. Raises CallFailed for an error
-    event."""
-    chunk = _decoded(data)
-    if not isinstance(chunk, dict):
-        raise CallFailed("the server sent a chunk that is no JSON object")
-    if chunk.get("error"):
-        raise _said(chunk, 0, "the server ended the stream with an error")
-    choices = chunk.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    delta = choice.get("delta")
-    delta = delta if isinstance(delta, dict) else {}
-    reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-    return Piece(
-        text=_text(delta.get("content")),
-        reasoning=_text(reasoning),
-        finish=_text(choice.get("finish_reason")),
-        usage=_usage(chunk.get("usage")),
-    )
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _usage(value: object) -> Usage | None:
-    if not isinstance(value, dict):
-        return None
-    prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens")
-    return Usage(prompt, completion) if isinstance(prompt, int) and isinstance(completion, int) else None
-
-
-def _granted(response: HTTPResponse) -> HTTPResponse:
-    """The response, if it grants what was asked; else its error is raised as CallFailed."""
-    if response.status not in GRANTED:
-        answer = _decoded(response.read(LARGEST_ANSWER))
-        raise _said(answer, response.status, f"the server answered {response.status} {response.reason}")
-    return response
-
-
-def _said(answer: object, status: int, otherwise: str) -> CallFailed:
-    """The error that an OpenAI-shaped body carries, or a flat one is."""
+def _refusal(answer: object, status: int, otherwise: str) -> CallFailed:
+    """The error that an OpenAI-shaped body carries, or that a flat one is."""
     error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
         return CallFailed(error, status=status)
-    said = error if isinstance(error, dict) else {}
-    return CallFailed(_text(said.get("message")) or otherwise, status=status, code=_text(said.get("code")))
+    fields = error if isinstance(error, dict) else {}
+    message, code = fields.get("message"), fields.get("code")
+    return CallFailed(str(message or otherwise), status=status, code=str(code or ""))
 
 
-def _decoded(text: str | bytes) -> object:
+def _json(data: bytes) -> object:
     """The JSON value; None for what is no JSON."""
     try:
-        value: object = json.loads(text)
-    except ValueError:
+        value: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return value
 
 
-def _reason(problem: BaseException) -> str:
-    if isinstance(problem, (IncompleteRead, RemoteDisconnected)):
+def _system_error(problem: BaseException | None) -> OSError | None:
+    """The system's error behind one of the library's."""
+    while problem is not None and not isinstance(problem, OSError):
+        problem = problem.__cause__ or problem.__context__
+    return problem
+
+
+def _reason(problem: httpx2.TransportError) -> str:
+    cause, said = _system_error(problem), str(problem)
+    if isinstance(cause, ConnectionError) and not isinstance(problem, httpx2.ConnectError):
+        said = "closed connection"
+    if "closed connection" in said or "disconnected" in said:
         return "the server ended it before its answer was whole"
-    if isinstance(problem, BadStatusLine):
+    if isinstance(problem, httpx2.RemoteProtocolError):
         return "what answers there does not speak HTTP"
-    if isinstance(problem, OSError) and problem.strerror:
-        return problem.strerror.lower()
-    return str(problem) or type(problem).__name__
+    if cause is not None and cause.strerror:
+        return cause.strerror.lower()
+    return "timed out" if isinstance(problem, httpx2.TimeoutException) else said

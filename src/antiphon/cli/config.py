@@ -1,128 +1,99 @@
 """`antiphon config`: the effective settings and where each came from. Starts nothing and opens no model."""
 
 import json
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from antiphon.cli.asked import ADAPTERS_VARIABLE, ALIASES_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
-from antiphon.cli.refusals import refusals
-from antiphon.cli.sources import DEFAULT, Source, models_in, sources
-from antiphon.errors import AntiphonError
-from antiphon.settings import SECTIONS, Settings, declared
+from antiphon.cli.errors import FAILED, report_errors
+from antiphon.cli.output import note, print_json, print_table
+from antiphon.cli.serve import refusals
+from antiphon.settings import SECTIONS, Settings, declared, layers
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_said import SourceKind, flag
 
 SECRET_SETTINGS = frozenset({"api_key", "pepper", "url"})
 MASK = "***"
 
+Source = tuple[SourceKind, str]
+"""Where a value was said: the kind of source, and the file's path, the variable's name or the flag."""
+DEFAULT: Source = (SourceKind.DEFAULT, "")
+DEMO: Source = (SourceKind.DEFAULT, "the demo model")
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One effective setting."""
-
-    key: str
-    """As `section.name`, or `models.NAME.name`."""
-    value: object
-    source: Source
+Row = tuple[str, object, Source]
+"""One effective setting: `section.name` or `models.NAME.name`, its value, and where it was said."""
 
 
 def run(asked: Asked, as_json: bool) -> int:
     """Prints them, and what `serve` refuses of them; returns the process's exit status."""
-    try:
+    with report_errors():
         settings = asked.settings()
-        listed = (model_rows, adapter_rows, alias_rows)
-        rows = [*section_rows(settings, asked), *(row for rows in listed for row in rows(settings, asked))]
-    except AntiphonError as error:
-        print(f"antiphon: {error.message}", file=sys.stderr)
-        return 1
-    print(as_object(rows) if as_json else f"{as_table(rows)}\n\n{_file(asked)}")
-    refused = [error.message for error in refusals(settings)]
-    for said in refused:
-        print(f"antiphon: serve refuses this: {said}", file=sys.stderr)
-    return 1 if refused else 0
+        rows = [*_sections(settings, asked), *_models(settings, asked), *_listed(settings, asked)]
+    if as_json:
+        print_json({key: {"value": value, "source": kind, "place": at} for key, value, (kind, at) in rows})
+    else:
+        cells = [
+            {"setting": key, "value": _shown(value), "source": at or kind} for key, value, (kind, at) in rows
+        ]
+        print_table(cells, "")
+        file = asked.file()
+        where = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
+        print(f"\nsettings file: {where}")
+    refused = list(refusals(settings))
+    for error in refused:
+        note(f"serve refuses this: {error.message}")
+    return FAILED if refused else 0
 
 
-def _file(asked: Asked) -> str:
-    """Which settings file was read, or where one would be."""
-    file = asked.file()
-    return (
-        f"settings file: {file.absolute()}"
-        if file
-        else f"settings file: none; {SETTINGS_FILE} here would be read"
-    )
+def _shown(value: object) -> str:
+    return "none" if value is None or value == () else json.dumps(value)
 
 
-def section_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
+def _sections(settings: Settings, asked: Asked) -> Iterator[Row]:
     """The settings of every section, in the order of the documentation."""
-    found = sources(*asked.sources())
+    sources = layers(*asked.sources())
     for section in SECTIONS:
-        values = getattr(settings, section)
-        for name, _, _, _ in declared(section):
-            value = getattr(values, name)
+        for name, variable, _, _ in declared(section):
+            value = getattr(getattr(settings, section), name)
             secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
-            shown = MASK if secret and value else value
-            yield Row(f"{section}.{name}", shown, found.get((section, name), DEFAULT))
+            kinds = [kind for kind, layer in sources if name in layer.get(section, ())]
+            places = {
+                SourceKind.FILE: str(asked.file()),
+                SourceKind.VARIABLE: variable,
+                SourceKind.FLAG: flag(section, name),
+            }
+            source = (kinds[-1], places[kinds[-1]]) if kinds else DEFAULT
+            yield f"{section}.{name}", MASK if secret and value else value, source
 
 
-def model_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
-    """What was said of each model: all of them come from the flags, or all from the file, or it is the
+def _models(settings: Settings, asked: Asked) -> Iterator[Row]:
+    """The settings of each model: all of them come from the flags, or all from the file, or it is the
     demo."""
-    in_file = [] if asked.models else models_in(*asked.sources())
+    in_file = [] if asked.models else layers(*asked.sources())[0][1].get("models", [])
     for index, model in enumerate(settings.models):
-        said = dict.fromkeys(in_file[index], Source(SourceKind.FILE, str(asked.file()))) if in_file else {}
+        said: dict[str, Source] = {}
+        if in_file:
+            said = dict.fromkeys(in_file[index], (SourceKind.FILE, str(asked.file())))
+        elif model.path == DEMO_MODEL["path"]:
+            said = dict.fromkeys(DEMO_MODEL, DEMO)
         if asked.models:
-            demo = DEMO_MODEL if model.path == DEMO_MODEL["path"] else ()
-            said = dict.fromkeys(demo, Source(SourceKind.DEFAULT, "the demo model"))
-            said |= dict.fromkeys(("name", "path"), Source(SourceKind.FLAG, "--model"))
-        elif not in_file:
-            said = dict.fromkeys(DEMO_MODEL, Source(SourceKind.DEFAULT, "the demo model"))
-        said |= {name: Source(SourceKind.FLAG, flag("models", name)) for name in asked.shared}
+            said |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
+        said |= {name: (SourceKind.FLAG, flag("models", name)) for name in asked.shared}
         for name in ModelSettings.__struct_fields__:
-            yield Row(f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT))
+            yield f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT)
 
 
-def adapter_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
-    """What was said of each adapter: all of them come from the flags, or the variable, or the file."""
-    source = Source(SourceKind.FILE, str(asked.file()))
-    if asked.adapters:
-        source = Source(SourceKind.FLAG, "--lora")
-    elif asked.said_adapters():
-        source = Source(SourceKind.VARIABLE, ADAPTERS_VARIABLE)
+def _listed(settings: Settings, asked: Asked) -> Iterator[Row]:
+    """Adapters and aliases: all of a kind come from the flags, or the variable, or the file."""
+
+    def source(flags: object, option: str, said: object, variable: str) -> Source:
+        if flags:
+            return SourceKind.FLAG, option
+        return (SourceKind.VARIABLE, variable) if said else (SourceKind.FILE, str(asked.file()))
+
+    of_adapters = source(asked.adapters, "--lora", asked.said_adapters(), ADAPTERS_VARIABLE)
     for adapter in settings.adapters:
-        yield Row(f"adapters.{adapter.name}.path", adapter.path, source)
-        yield Row(f"adapters.{adapter.name}.model", adapter.model, source)
-
-
-def alias_rows(settings: Settings, asked: Asked) -> Iterator[Row]:
-    """The model of each alias; the source as of an adapter."""
-    source = Source(SourceKind.FILE, str(asked.file()))
-    if asked.aliases:
-        source = Source(SourceKind.FLAG, "--alias")
-    elif asked.said_aliases():
-        source = Source(SourceKind.VARIABLE, ALIASES_VARIABLE)
+        yield f"adapters.{adapter.name}.path", adapter.path, of_adapters
+        yield f"adapters.{adapter.name}.model", adapter.model, of_adapters
+    of_aliases = source(asked.aliases, "--alias", asked.said_aliases(), ALIASES_VARIABLE)
     for alias in settings.aliases:
-        yield Row(f"aliases.{alias.name}", alias.model, source)
-
-
-def as_object(rows: list[Row]) -> str:
-    """One JSON object, by key."""
-    shown = {
-        row.key: {"value": row.value, "source": row.source.kind, "place": row.source.place} for row in rows
-    }
-    return json.dumps(shown, indent=2)
-
-
-def as_table(rows: list[Row]) -> str:
-    """Lines for people, the values aligned; what was not said is marked as a default."""
-    key, value = (max(len(text) for text in column) for column in zip(*map(_cells, rows), strict=True))
-    lines = []
-    for row in rows:
-        name, shown = _cells(row)
-        lines.append(f"{name:{key}}  {shown:{value}}  {row.source}")
-    return "\n".join(lines)
-
-
-def _cells(row: Row) -> tuple[str, str]:
-    shown = "none" if row.value is None or row.value == () else json.dumps(row.value)
-    return row.key, shown
+        yield f"aliases.{alias.name}", alias.model, of_aliases

@@ -17,16 +17,12 @@ from antiphon.cli.checks import (
     check_confinement,
     check_models,
     check_port,
-    check_python,
     check_settings,
     check_sockets,
 )
-from antiphon.cli.engine_checks import check_library, check_loading, check_processor, check_threads
+from antiphon.cli.engine_checks import check_engine
 from antiphon.cli.findings import Finding, Standing, refused
-from antiphon.cli.inspection import inspect
-from antiphon.cli.processor import processor_features
-from antiphon.cli.refusals import refusals
-from antiphon.settings import interpreter
+from antiphon.cli.serve import refusals
 from antiphon.supervisor import load_spec
 
 MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
@@ -48,16 +44,8 @@ def examine(asked: Asked, load: bool) -> Iterator[Finding]:
     settings, finding = check_settings(asked)
     yield finding
     yield from (refused("settings-refused", error, ": ") for error in refusals(settings))
-    python = check_python(settings)
-    yield python
     models, of_models = check_models(settings)
-    if python.standing is Standing.OK:
-        tried = [load_spec(one.model, settings) for one in models] if load else []
-        seen = inspect(interpreter(settings), settings.engine, tried)
-        yield from check_library(seen)
-        yield from check_processor(seen, processor_features())
-        yield from check_threads(seen, [model.threads for model in settings.models])
-        yield from check_loading(seen, models if load else [])
+    yield from check_engine(settings, [load_spec(one.model, settings) for one in models] if load else [])
     yield from of_models
     yield from check_adapters(settings, models)
     yield check_port(settings.server)
@@ -103,10 +91,7 @@ def _paragraph(finding: Finding, width: int) -> list[str]:
 
 def _sum(findings: list[Finding], broken: int) -> str:
     advice = sum(finding.standing is Standing.ADVICE for finding in findings)
-    if broken:
-        said = "1 thing is broken" if broken == 1 else f"{broken} things are broken"
-    else:
-        said = "Nothing is broken"
+    said = f"{broken} things are broken" if broken else "Nothing is broken"
+    said = "1 thing is broken" if broken == 1 else said
     better = f"; {advice} could be better" if advice else ""
-    more = " docs/troubleshooting.md says more." if broken or advice else ""
-    return f"{said}{better}.{more}"
+    return f"{said}{better}.{' docs/troubleshooting.md says more.' if broken or advice else ''}"

@@ -33,8 +33,6 @@ REMEDIES = {
     "settings-invalid": "Mend it; docs/configuration.md lists every setting. The rest was checked with the "
     "defaults.",
     "settings-refused": "Do what it says; docs/configuration.md lists every setting.",
-    "python-too-old": "Install Python 3.11 or newer and make the environment with it: "
-    "make clean && make serve PYTHON=python3.12",
     "interpreter-unusable": "Unset ANTIPHON_ENGINE_INTERPRETER, or let it name a Python that runs and has "
     "Antiphon installed.",
     "library-missing": "Install the locked one: make serve, or in Antiphon's environment: "

@@ -16,7 +16,8 @@ from antiphon.auth.secrets import (
     prefix_of,
     write_secret,
 )
-from antiphon.cli.home import ADMIN_FILE, home_of
+from antiphon.cli.admin import ADMIN_FILE
+from antiphon.cli.asked import home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
 from antiphon.settings import Settings, with_keys

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, given_pepper, kept_pepper
+from antiphon.cli.asked import home_of
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
-from antiphon.cli.home import home_of
 from antiphon.cli.keyed import MARK, spool_of, store_url
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings import Settings

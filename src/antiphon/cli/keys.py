@@ -1,16 +1,28 @@
 """`antiphon keys` and `antiphon audit`: the keys of a running server, and who changed what."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from antiphon.cli import options
+from antiphon.cli.admin import (
+    Admin,
+    admin_api,
+    is_operator_key,
+    keep_operator_key,
+    note_warnings,
+    operator_key,
+    set_operator_key_aside,
+)
+from antiphon.cli.errors import CallFailed
+from antiphon.cli.limits import describe_limits, parse_limit
+from antiphon.cli.output import Card, format_time, pick, print_card, print_id, print_json, print_list
+from antiphon.cli.output import note as say
+from antiphon.cli.times import now, parse_duration, parse_time
 from antiphon.domain.tenancy import KeyKind
+from antiphon.errors import SettingsError
 
-if TYPE_CHECKING:
-    from antiphon.cli.admin import Admin, Card
-
-app = typer.Typer(name="keys", help="Keys of a running server.", no_args_is_help=True, rich_markup_mode=None)
+app = options.group("keys", "Keys of a running server.")
 
 Key = Annotated[str, typer.Argument(help="Its id, as `keys list` shows it; not the key itself.")]
 NONE = "there is no key that you may see; antiphon keys create makes one"
@@ -24,18 +36,13 @@ def list_keys(
     as_json: options.Json = False,
 ) -> None:
     """List keys, also those that ended."""
-    from antiphon.cli import admin
-
-    def work(server: "Admin") -> None:
+    with admin_api(url) as server:
         found = [
             card
-            for card in server.listed("keys")
+            for card in server.list("keys")
             if project in (None, card.get("project")) and user in (None, card.get("user"))
         ]
-        rows = [_row(card) for card in found]
-        print(admin.as_json({"keys": found}) if as_json else admin.table(rows, NONE))
-
-    admin.run(work, url)
+        print_list("keys", found, _row, NONE, as_json)
 
 
 @app.command()
@@ -68,35 +75,27 @@ def create(
     as_json: options.Json = False,
 ) -> None:
     """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
-    from antiphon.cli import admin, limited, moments
-
-    def work(server: "Admin") -> None:
-        card = server.made(
+    with admin_api(url) as server:
+        card = server.send(
+            "POST",
             "keys",
             kind=kind,
             project=project,
             user=user,
             models=model or None,
             endpoints=endpoint or None,
-            limits=[limited.asked(text) for text in limit or ()] or None,
-            expires_at=None if expires is None else moments.until(expires),
+            limits=[parse_limit(text) for text in limit or ()] or None,
+            expires_at=None if expires is None else parse_time(expires),
             note=note,
         )
         _show_once(card, as_json)
-
-    admin.run(work, url)
 
 
 @app.command()
 def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """Show what a key may, and until when."""
-    from antiphon.cli import admin
-
-    def work(server: "Admin") -> None:
-        card = server.shown("keys", key)
-        print(admin.as_json(card) if as_json else _details(card))
-
-    admin.run(work, url)
+    with admin_api(url) as server:
+        _print_key(server.get("keys", key), as_json)
 
 
 @app.command()
@@ -125,27 +124,22 @@ def update(
     as_json: options.Json = False,
 ) -> None:
     """Change what a key is for, what it may, or when it ends; what is not named stays."""
-    from antiphon.cli import admin, moments
-    from antiphon.errors import SettingsError
-
-    def work(server: "Admin") -> None:
+    with admin_api(url) as server:
         if (model and all_models) or (endpoint and all_endpoints):
             raise SettingsError("a key is for some or for all, not both")
         if expires is not None and never_expires:
             raise SettingsError("a key ends at a time or never, not both")
-        said: dict[str, object] = {}
-        said |= {} if note is None else {"note": note}
-        said |= {"models": model or None} if model or all_models else {}
-        said |= {"endpoints": endpoint or None} if endpoint or all_endpoints else {}
-        said |= {} if expires is None else {"expires_at": moments.until(expires)}
-        said |= {"expires_at": None} if never_expires else {}
-        if not said:
+        fields: dict[str, object] = {}
+        fields |= {} if note is None else {"note": note}
+        fields |= {"models": model or None} if model or all_models else {}
+        fields |= {"endpoints": endpoint or None} if endpoint or all_endpoints else {}
+        fields |= {} if expires is None else {"expires_at": parse_time(expires)}
+        fields |= {"expires_at": None} if never_expires else {}
+        if not fields:
             raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
-        card = server.patched("keys", key, said)
-        print(admin.as_json(card) if as_json else _details(card))
-        admin.warn(card)
-
-    admin.run(work, url)
+        card = server.patch("keys", key, body=fields)
+        _print_key(card, as_json)
+        note_warnings(card)
 
 
 @app.command()
@@ -156,30 +150,23 @@ def rotate(
     as_json: options.Json = False,
 ) -> None:
     """Make a key that may what the old one may, and print it this once; the old one ends."""
-    from antiphon.cli import admin, moments, operators
-
-    def work(server: "Admin") -> None:
-        seconds = moments.duration(overlap)
-        is_kept = operators.kept_key() is not None and _is_kept(server, key)
-        card = server.made("keys", key, "rotate", overlap=seconds)
-        came = [operators.put(str(card.get("secret")))] if is_kept else []
+    with admin_api(url) as server:
+        seconds = parse_duration(overlap)
+        is_kept = operator_key() is not None and _is_kept(server, key)
+        card = server.send("POST", "keys", key, "rotate", overlap=seconds)
+        kept = keep_operator_key(str(card.get("secret"))) if is_kept else ""
         _show_once(card, as_json)
-        for said in (f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended", *came):
-            admin.note(said)
-
-    admin.run(work, url)
+        say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
+        if kept:
+            say(kept)
 
 
 @app.command()
 def revoke(key: Key, url: options.ServerUrl = None) -> None:
     """End a key now."""
-    from antiphon.cli import admin, operators
-
-    def work(server: "Admin") -> None:
-        is_kept = operators.is_kept(server.made("keys", key, "revoke"))
-        admin.note(f"revoked {key}{f'; {operators.put_aside()}' if is_kept else ''}")
-
-    admin.run(work, url)
+    with admin_api(url) as server:
+        is_kept = is_operator_key(server.send("POST", "keys", key, "revoke"))
+        say(f"revoked {key}{f'; {set_operator_key_aside()}' if is_kept else ''}")
 
 
 def audit(
@@ -189,72 +176,56 @@ def audit(
     as_json: options.Json = False,
 ) -> None:
     """List who changed what of projects, users and keys."""
-    from antiphon.cli import admin
-
-    def work(server: "Admin") -> None:
-        found = server.listed("audit", most=most, **({"target": target} if target else {}))
-        names = ("id", "at", "actor", "action", "target")
-        rows = [{name: admin.cell(name, card.get(name)) for name in names} | _detail(card) for card in found]
-        print(admin.as_json({"audit": found}) if as_json else admin.table(rows, "nothing was changed"))
-
-    admin.run(work, url)
+    with admin_api(url) as server:
+        found = server.list("audit", most=most, query={"target": target} if target else None)
+        print_list("audit", found, _audit_row, "nothing was changed", as_json)
 
 
-def _show_once(card: "Card", as_json: bool) -> None:
+def _show_once(card: Card, as_json: bool) -> None:
     """The key alone on standard output."""
-    from antiphon.cli import admin
-
-    print(admin.as_json(card) if as_json else card.get("secret"))
+    print_id(card, as_json, "secret")
     ends = card.get("expires_at")
-    until = f", which ends at {admin.moment(ends)} UTC" if isinstance(ends, int) else ""
-    admin.note(f"made {card.get('kind')} key {card.get('id')}{until}; it is not shown again")
-    admin.warn(card)
+    until = f", which ends at {format_time(ends)} UTC" if isinstance(ends, int) else ""
+    say(f"made {card.get('kind')} key {card.get('id')}{until}; it is not shown again")
+    note_warnings(card)
 
 
-def _is_kept(server: "Admin", key: str) -> bool:
-    """Whether it is the operator's key that lies on this machine."""
-    from antiphon.cli import operators
-    from antiphon.cli.client import CallFailed
-
+def _is_kept(server: Admin, key: str) -> bool:
+    """Whether it is the operator's key of this machine."""
     try:
-        return operators.is_kept(server.shown("keys", key))
-    except CallFailed:  # who may rotate may yet not read; what is wrong otherwise is told then
+        return is_operator_key(server.get("keys", key))
+    except CallFailed:  # who may rotate may yet not read; another fault shows in the next call
         return False
 
 
-def _detail(card: "Card") -> dict[str, str]:
+def _print_key(card: Card, as_json: bool) -> None:
+    """A line for each field, its limits in words."""
+    if as_json:
+        print_json(card)
+    else:
+        fields = {name: value for name, value in card.items() if name != "warnings"}
+        print_card({**fields, "limits": describe_limits(card.get("limits")) or None})
+
+
+def _audit_row(card: Card) -> dict[str, str]:
     detail = card.get("detail")
-    said = detail.items() if isinstance(detail, dict) else ()
-    return {"detail": " ".join(f"{name}={value}" for name, value in said)}
-
-
-def _details(card: "Card") -> str:
-    """A line for each thing, its limits in words."""
-    from antiphon.cli import admin, limited
-
-    shown = {name: value for name, value in card.items() if name != "warnings"}
-    return admin.details({**shown, "limits": limited.phrases(card.get("limits")) or None})
-
-
-def _row(card: "Card") -> dict[str, str]:
-    from antiphon.cli.admin import cell
-
-    names = ("id", "kind", "prefix", "project", "user")
-    models = "all" if card.get("models") is None else cell("models", card.get("models"))
+    fields = detail.items() if isinstance(detail, dict) else ()
     return {
-        **{name: cell(name, card.get(name)) for name in names},
-        "models": models,
-        "state": _state(card),
-        "note": str(card.get("note")),
+        **pick(card, "id", "at", "actor", "action", "target"),
+        "detail": " ".join(f"{name}={value}" for name, value in fields),
     }
 
 
-def _state(card: "Card") -> str:
-    from antiphon.cli import admin, moments
+def _row(card: Card) -> dict[str, str]:
+    models = {"models": "all"} if card.get("models") is None else pick(card, "models")
+    fields = pick(card, "id", "kind", "prefix", "project", "user")
+    return {**fields, **models, "state": _state(card), **pick(card, "note")}
 
+
+def _state(card: Card) -> str:
     if card.get("revoked_at") is not None:
-        return f"revoked {admin.cell('revoked_at', card.get('revoked_at'))}"
+        return f"revoked {pick(card, 'revoked_at')['revoked_at']}"
     ends = card.get("expires_at")
     if not isinstance(ends, int):
         return "active"
-    return f"{'ended' if ends <= moments.now() else 'ends'} {admin.moment(ends)}"
+    return f"{'ended' if ends <= now() else 'ends'} {format_time(ends)}"

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from antiphon.cli.client import CallFailed, Client, Usage
+from antiphon.cli.client import Client, Usage
+from antiphon.cli.errors import CallFailed
 
 WORDS = (
     "air all and arm art ask bad bag bed big bird blue boat book box boy bread call car cat city cold day "
@@ -85,7 +86,7 @@ def prompt_of(words: int) -> str:
 
 def _prompt_tokens(client: Client, model: str, words: int) -> int | None:
     usages = [piece.usage for piece in client.chat(_body(model, prompt_of(words), 1)) if piece.usage]
-    return usages[-1].prompt if usages else None
+    return usages[-1].prompt_tokens if usages else None
 
 
 def _work(

@@ -4,13 +4,15 @@ Every command imports its work when it runs. Help is plain text: the decorated o
 import.
 """
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import antiphon
-from antiphon.cli import keys, limits, models, options, prices, projects, store_app, usage, users
-from antiphon.cli import lora as adapters
+from antiphon.cli import keys, limits, lora, models, options, prices, projects, store, usage
+
+if TYPE_CHECKING:
+    from antiphon.cli.asked import Asked
 
 app = typer.Typer(
     name="antiphon",
@@ -23,15 +25,15 @@ app = typer.Typer(
 
 
 app.add_typer(models.app)
-app.add_typer(adapters.app)
+app.add_typer(lora.app)
 app.add_typer(projects.app)
-app.add_typer(users.app)
+app.add_typer(projects.users_app)
 app.add_typer(keys.app)
 app.command("audit")(keys.audit)
 app.add_typer(limits.app)
 app.add_typer(prices.app)
 app.add_typer(usage.app)
-app.add_typer(store_app.app)
+app.add_typer(store.app)
 
 
 @app.callback()
@@ -46,29 +48,12 @@ def version() -> None:
 
 
 @app.command()
-def serve(
-    model: options.Models = None,
-    lora: options.Loras = None,
-    alias: options.Aliases = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    workers: options.Workers = None,
-    sequences: options.Sequences = None,
-    context_length: options.ContextLength = None,
-    threads: options.Threads = None,
-    exact: options.Exact = None,
-    config: options.Config = None,
-    log_level: options.LogLevel = None,
-    log_format: options.LogFormat = None,
-) -> None:
+@options.with_serving_options
+def serve(asked: "Asked") -> None:
     """Serve models over HTTP."""
     from antiphon.cli import serve as command
-    from antiphon.cli.asked import Asked, given
 
-    server = given(host=host, port=port, workers=workers)
-    flags = {"server": server, "log": given(level=log_level, format=log_format)}
-    shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    raise typer.Exit(command.run(Asked(flags, model or [], shared, config, lora or [], alias or [])))
+    raise typer.Exit(command.run(asked))
 
 
 @app.command("rolling-restart")
@@ -81,40 +66,20 @@ def rolling_restart(
 
     Finds it by its home (ANTIPHON_HOME), on this machine. No connection is refused and no stream cut. Ends
     when the new processes serve; with status 1 where they do not, and what served goes on."""
-    from antiphon.cli import restarting as command
+    from antiphon.cli.running import restart
 
-    raise typer.Exit(command.run(pid))
+    restart(pid)
 
 
 @app.command("config")
-def show_config(
-    model: options.Models = None,
-    lora: options.Loras = None,
-    alias: options.Aliases = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    workers: options.Workers = None,
-    sequences: options.Sequences = None,
-    context_length: options.ContextLength = None,
-    threads: options.Threads = None,
-    exact: options.Exact = None,
-    config: options.Config = None,
-    log_level: options.LogLevel = None,
-    log_format: options.LogFormat = None,
-    json: options.Json = False,
-) -> None:
+@options.with_serving_options
+def show_config(asked: "Asked", json: options.Json = False) -> None:
     """Print the settings and where each came from.
 
     Takes the options of `serve`, and shows what `serve` would do with them."""
     from antiphon.cli import config as command
-    from antiphon.cli.asked import Asked, given
 
-    server = given(host=host, port=port, workers=workers)
-    flags = {"server": server, "log": given(level=log_level, format=log_format)}
-    shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    raise typer.Exit(
-        command.run(Asked(flags, model or [], shared, config, lora or [], alias or []), as_json=json)
-    )
+    raise typer.Exit(command.run(asked, as_json=json))
 
 
 @app.command()
@@ -140,20 +105,9 @@ def chat(
 
 
 @app.command()
+@options.with_serving_options
 def doctor(
-    model: options.Models = None,
-    lora: options.Loras = None,
-    alias: options.Aliases = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    workers: options.Workers = None,
-    sequences: options.Sequences = None,
-    context_length: options.ContextLength = None,
-    threads: options.Threads = None,
-    exact: options.Exact = None,
-    config: options.Config = None,
-    log_level: options.LogLevel = None,
-    log_format: options.LogFormat = None,
+    asked: "Asked",
     load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -161,12 +115,7 @@ def doctor(
 
     Looks at all that `serve` needs, takes its options, and says what helps. Changes nothing."""
     from antiphon.cli import doctor as command
-    from antiphon.cli.asked import Asked, given
 
-    server = given(host=host, port=port, workers=workers)
-    flags = {"server": server, "log": given(level=log_level, format=log_format)}
-    shared = given(sequences=sequences, context_length=context_length, threads=threads, exact=exact)
-    asked = Asked(flags, model or [], shared, config, lora or [], alias or [])
     raise typer.Exit(command.run(asked, load=load, as_json=json))
 
 
@@ -198,7 +147,7 @@ def top(
     """Show what a running server does now; Ctrl-C ends it."""
     from antiphon.cli import top as command
 
-    raise typer.Exit(command.run(url, interval, once=once, as_json=json))
+    command.run(url, interval, once=once, as_json=json)
 
 
 def main() -> None:

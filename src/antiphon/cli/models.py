@@ -1,8 +1,10 @@
 """`antiphon models`: fetch, convert, list and remove model files. Serves nothing."""
 
-import json
+import os
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,17 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.cli import options
+from antiphon.cli.errors import report_errors
+from antiphon.cli.output import print_json, print_table
+from antiphon.errors import ModelFileError, SettingsError
 
 if TYPE_CHECKING:
     from antiphon.settings_hub import HubSettings
     from antiphon.weights.cache import Cache, Fetched, Leftover
 
-app = typer.Typer(
-    name="models",
-    help="Fetch, convert, list and remove model files.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = options.group("models", "Fetch, convert, list and remove model files.")
 
 
 class Kind(StrEnum):
@@ -31,10 +31,6 @@ class Kind(StrEnum):
     Q8_0 = "q8_0"
 
 
-INTERRUPTED = 130
-"""The exit status that shells give what Ctrl-C ended."""
-
-
 @app.command()
 def pull(
     reference: Annotated[
@@ -43,16 +39,13 @@ def pull(
     config: options.Config = None,
 ) -> None:
     """Fetch a file as the hub has it now, check it, and print its path."""
-    from antiphon.weights.reference import parse
+    with _hub_settings(config) as settings:
+        from antiphon.cli.fetching import hub_of, show_progress
+        from antiphon.weights.reference import parse
 
-    def work(settings: "HubSettings") -> None:
-        from antiphon.cli.fetching import hub_of, shown
-
-        with shown(sys.stderr) as tell:
+        with show_progress(sys.stderr) as tell:
             fetched = hub_of(settings).pull(parse(reference), tell)
         print(fetched.path)
-
-    _run(work, config)
 
 
 @app.command()
@@ -65,26 +58,20 @@ def convert(
 ) -> None:
     """Write an embedding model's safetensors as GGUF, and print the file's path."""
 
-    def work() -> None:
-        from antiphon.cli.converting import converted
-
-        print(converted(source, out, kind.upper()))
-
-    _shown(work)
+    with report_errors(when_interrupted="stopped; nothing is left of it"):
+        print(_convert(source, out, kind.upper()))
 
 
 @app.command("list")
 def list_models(config: options.Config = None, as_json: options.Json = False) -> None:
     """List what was fetched, with its size and what names it."""
 
-    def work(settings: "HubSettings") -> None:
-        from antiphon.cli.fetching import cache_of
-
-        cache = cache_of(settings)
+    with _cache(config) as cache:
         entries, leftovers = cache.entries(), cache.leftovers()
-        print(_as_object(cache, entries, leftovers) if as_json else _as_table(cache, entries, leftovers))
-
-    _run(work, config)
+        if as_json:
+            print_json(_as_object(cache, entries, leftovers))
+        else:
+            _print_table(cache, entries, leftovers)
 
 
 @app.command()
@@ -99,78 +86,75 @@ def remove(
 ) -> None:
     """Remove a fetched file. Files that --model names by a path are never touched."""
 
-    def work(settings: "HubSettings") -> None:
-        from antiphon.cli.fetching import cache_of
-
-        cache = cache_of(settings)
-        for line in _removed(cache, name):
+    with _cache(config) as cache:
+        for line in _remove(cache, name):
             print(line)
 
-    _run(work, config)
+
+@contextmanager
+def _hub_settings(config: options.Config) -> "Iterator[HubSettings]":
+    """The settings of the hub; an error ends the command."""
+    with report_errors(when_interrupted="stopped; the same command goes on from what has arrived"):
+        from antiphon.cli.asked import Asked
+
+        yield Asked(config=config).settings().hub
 
 
-def _run(work: Callable[["HubSettings"], None], config: options.Config) -> None:
-    """Does it with the settings; an error is one line and a status."""
-    from antiphon.cli.asked import Asked
+@contextmanager
+def _cache(config: options.Config) -> "Iterator[Cache]":
+    """Where fetched models are; an error ends the command."""
+    with _hub_settings(config) as settings:
+        from antiphon.cli.fetching import cache_of
 
-    _shown(
-        lambda: work(Asked(config=config).settings().hub), "the same command goes on from what has arrived"
-    )
+        yield cache_of(settings)
 
 
-def _shown(work: Callable[[], None], again: str = "nothing is left of it") -> None:
-    """Does it; an error is one line and a status. `again`: what becomes of work that is interrupted."""
-    from antiphon.errors import AntiphonError
+def _convert(source: Path, out: Path, kind: str) -> Path:
+    """Writes one file out of a directory of saved weights, whole or not at all. Raises ModelFileError."""
+    from antiphon.weights.convert.bert import convert_bert
 
+    if not (source / "config.json").is_file():
+        raise ModelFileError(f"{source} holds no config.json; name a directory as transformers saves it")
+    if out.exists():
+        raise ModelFileError(f"{out} is there already; remove it, or name another file")
     try:
-        work()
-    except AntiphonError as error:
-        print(f"antiphon: {error.message}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print(f"antiphon: stopped; {again}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as place:
+            partial = Path(place, "converted.gguf")
+            convert_bert(source, partial, kind)
+            partial.replace(out)
+    except OSError as problem:
+        raise ModelFileError(f"cannot write {out}: {os.strerror(problem.errno or 0)}") from None
+    return out.absolute()
 
 
-def _removed(cache: "Cache", text: str) -> list[str]:
+def _remove(cache: "Cache", text: str) -> list[str]:
     """Removes what the text names; a line for each. Raises SettingsError where it names nothing or two."""
-    if text.startswith("hf:") and ":" not in text.removeprefix("hf:"):
-        lines = list(_cleared(cache, text.removeprefix("hf:")))
+    entries = cache.entries()
+    repository = text.removeprefix("hf:")
+    if repository != text and ":" not in repository:
+        found = [entry for entry in entries if entry.reference.repository == repository]
+        lines = [_remove_entry(cache, entry) for entry in found]
+        if freed := cache.clear(repository):
+            lines.append(f"removed unfinished files of hf:{repository}, {_size(freed)}")
         if lines:
             return lines
-    entry = _named(cache, text)
-    cache.remove(entry)
-    return [_gone(entry)]
-
-
-def _cleared(cache: "Cache", repository: str) -> Iterator[str]:
-    """Removes all that was fetched of a repository."""
-    for entry in cache.entries():
-        if entry.reference.repository == repository:
-            cache.remove(entry)
-            yield _gone(entry)
-    if freed := cache.clear(repository):
-        yield f"removed unfinished files of hf:{repository}, {_size(freed)}"
-
-
-def _named(cache: "Cache", text: str) -> "Fetched":
-    from antiphon.errors import SettingsError
-
-    entries = cache.entries()
     found = [entry for entry in entries if text in (str(entry.reference), entry.reference.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if not found:
+        raise SettingsError(
+            f"no fetched model is called {text}; `antiphon models list` shows which there are"
+        )
+    if len(found) > 1:
         which = ", ".join(str(entry.reference) for entry in found)
         raise SettingsError(f"{text} is the name of {len(found)} models; say which by its reference: {which}")
-    raise SettingsError(f"no fetched model is called {text}; `antiphon models list` shows which there are")
+    return [_remove_entry(cache, found[0])]
 
 
-def _gone(entry: "Fetched") -> str:
+def _remove_entry(cache: "Cache", entry: "Fetched") -> str:
+    cache.remove(entry)
     return f"removed {entry.reference}, {_size(entry.size)}"
 
 
-def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> str:
+def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> dict[str, object]:
     rows = [
         {
             "name": entry.reference.name,
@@ -183,22 +167,16 @@ def _as_object(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftov
         for entry in entries
     ]
     rest = [{"repository": left.repository, "bytes": left.size, "path": str(left.path)} for left in leftovers]
-    return json.dumps({"directory": str(cache.root), "models": rows, "unfinished": rest}, indent=2)
+    return {"directory": str(cache.root), "models": rows, "unfinished": rest}
 
 
-def _as_table(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> str:
-    """Columns as wide as what is in them."""
-    if not entries and not leftovers:
-        return f"no model was fetched yet; {cache.root} is where they will lie"
-    rows = [("NAME", "SIZE", "COMMIT", "REFERENCE")]
-    rows += [
+def _print_table(cache: "Cache", entries: "list[Fetched]", leftovers: "list[Leftover]") -> None:
+    cells = [
         (entry.reference.name, _size(entry.size), entry.commit[:8], str(entry.reference)) for entry in entries
     ]
-    rows += [("(unfinished)", _size(left.size), "", f"hf:{left.repository}") for left in leftovers]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    cells += [("(unfinished)", _size(left.size), "", f"hf:{left.repository}") for left in leftovers]
+    rows = [dict(zip(("name", "size", "commit", "reference"), each, strict=True)) for each in cells]
+    print_table(rows, f"no model was fetched yet; {cache.root} is where they will lie")
 
 
 def _size(count: int) -> str:

@@ -1,9 +1,18 @@
-"""The options that several commands share, each declared once. Only their names and help lines."""
+"""The options that several commands share, each declared once."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def group(name: str, summary: str) -> typer.Typer:
+    """A command that has commands."""
+    return typer.Typer(name=name, help=summary, no_args_is_help=True, rich_markup_mode=None)
+
 
 Models = Annotated[
     list[str] | None,
@@ -48,3 +57,41 @@ ServerUrl = Annotated[
     typer.Option("--url", help="Address of the server. [that of the settings: http://127.0.0.1:8000]"),
 ]
 Note = Annotated[str, typer.Option(help="What it is for. [nothing]", show_default=False)]
+
+SERVING: dict[str, object] = {
+    "model": Models,
+    "lora": Loras,
+    "alias": Aliases,
+    "host": Host,
+    "port": Port,
+    "workers": Workers,
+    "sequences": Sequences,
+    "context_length": ContextLength,
+    "threads": Threads,
+    "exact": Exact,
+    "config": Config,
+    "log_level": LogLevel,
+    "log_format": LogFormat,
+}
+"""The options of `serve`, by parameter."""
+
+
+def with_serving_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `serve` before its own; it gets them as one `Asked`."""
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in SERVING.items()
+    ]
+    own = [
+        each.replace(kind=Parameter.KEYWORD_ONLY) for each in list(signature(command).parameters.values())[1:]
+    ]
+
+    @wraps(command)
+    def run(**values: object) -> None:
+        from antiphon.cli.asked import asked_of
+
+        command(asked_of({name: values.pop(name) for name in SERVING}), **values)
+
+    run.__signature__ = Signature([*shared, *own])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*shared, *own)}
+    return run

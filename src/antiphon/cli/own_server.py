@@ -1,6 +1,13 @@
-"""A server of one's own: a child `antiphon serve` on a free port of loopback, ended with this process."""
+"""A server of one's own: a child `antiphon serve` on a free port of loopback, ended with this process.
 
+`python -m antiphon.cli.own_server ARGUMENTS` is that child: the `antiphon` command, ended when its standard
+input ends. Whoever holds the other end of that pipe takes the server with it, also when it is killed.
+"""
+
+import os
 import re
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from antiphon.cli.client import CallFailed
+from antiphon.cli.errors import CallFailed
 
 LISTENS = re.compile(r"listens on (http://\S+)")
 
@@ -27,7 +34,7 @@ def own_server(arguments: Sequence[str] = ()) -> Iterator[str]:
     The child is in a session of its own, so that Ctrl-C in the terminal is not for it, and holds the end of a
     pipe, so that it also ends when this process is killed.
     """
-    command = [sys.executable, "-m", "antiphon.cli.tied", "serve", "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "antiphon.cli.own_server", "serve", "--host", "127.0.0.1", "--port", "0"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*command, "--log-level", "warning", *arguments],
@@ -52,7 +59,7 @@ def _address(panel: IO[str], log: IO[str]) -> str:
             return found[1]
     log.seek(0)
     said = [line.strip() for line in log.readlines() if line.strip()]
-    raise CallFailed("\n".join(["no server could be started:", *said[-SHOWN_LINES:]]))
+    raise CallFailed(f"no server could be started: {'; '.join(said[-SHOWN_LINES:])}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -65,3 +72,15 @@ def _end(process: subprocess.Popen[str]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
+
+
+def end_with_input() -> None:
+    """Waits for the end of standard input, then asks this process to stop."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_input, daemon=True).start()
+    runpy.run_module("antiphon", run_name="__main__")

@@ -1,20 +1,17 @@
 """`antiphon prices`: the price list of a running server."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from antiphon.cli import options
+from antiphon.cli.admin import admin_api, note_warnings
+from antiphon.cli.output import Card, pick, print_id, print_list
+from antiphon.cli.output import note as say
+from antiphon.cli.times import now, parse_time
+from antiphon.errors import SettingsError
 
-if TYPE_CHECKING:
-    from antiphon.cli.admin import Admin, Card
-
-app = typer.Typer(
-    name="prices",
-    help="What tokens cost: the price list of a running server.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = options.group("prices", "What tokens cost: the price list of a running server.")
 
 NONE = (
     "there is no price, so costs are not known; antiphon prices add MODELS --input 0.15 --output 0.6 "
@@ -25,14 +22,8 @@ NONE = (
 @app.command("list")
 def list_prices(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
     """List prices, also those that ended; amounts for a million tokens."""
-    from antiphon.cli import admin
-
-    def work(server: "Admin") -> None:
-        found = server.listed("prices")
-        rows = [_row(card) for card in found]
-        print(admin.as_json({"prices": found}) if as_json else admin.table(rows, NONE))
-
-    admin.run(work, url)
+    with admin_api(url) as server:
+        print_list("prices", server.list("prices"), _row, NONE, as_json)
 
 
 @app.command()
@@ -57,32 +48,29 @@ def add(
     as_json: options.Json = False,
 ) -> None:
     """Add a price; prints its id. Of several the longest pattern holds, and of these the latest."""
-    from antiphon.cli import admin, moments
-
-    def work(server: "Admin") -> None:
-        known = _currency(server)
-        card = server.made(
+    with admin_api(url) as server:
+        known = [str(card.get("currency")) for card in server.list("prices")][-1:]
+        if not (currency or known):
+            raise SettingsError("the server has no price yet, so no currency: name it, as in --currency USD")
+        card = server.send(
+            "POST",
             "prices",
             models=models,
-            currency=currency or _required(known),
+            currency=currency or known[0],
             input=prompt,
             output=output,
             cached=cached,
             request=request,
-            since=None if begin is None else moments.until(begin),
-            until=None if until is None else moments.until(until),
+            since=None if begin is None else parse_time(begin),
+            until=None if until is None else parse_time(until),
             note=note,
         )
-        print(admin.as_json(card) if as_json else card.get("id"))
-        said = card.get("currency")
-        admin.note(f"{models} costs {card.get('input')} and {card.get('output')} {said}")
-        if said != known:
-            admin.note(
-                f"{said} is the currency of all costs of this server; it stays, once something was priced"
-            )
-        admin.warn(card)
-
-    admin.run(work, url)
+        print_id(card, as_json)
+        unit = card.get("currency")
+        say(f"{models} costs {card.get('input')} and {card.get('output')} {unit}")
+        if [unit] != known:
+            say(f"{unit} is the currency of all costs of this server; it stays, once something was priced")
+        note_warnings(card)
 
 
 @app.command()
@@ -92,58 +80,23 @@ def end(
     url: options.ServerUrl = None,
 ) -> None:
     """End a price; what began before keeps its cost. To change a price, end it and add another."""
-    from antiphon.cli import admin, moments
-
-    def work(server: "Admin") -> None:
+    with admin_api(url) as server:
         if at is None:
-            card = server.ended("prices", price)
-            admin.note(f"{price} holds no more")
+            card = server.delete("prices", price)
+            say(f"{price} holds no more")
         else:
-            card = server.changed("prices", price, until=moments.until(at))
-            admin.note(f"{price} ends {_moment(card, 'until')}")
-        admin.warn(card)
-
-    admin.run(work, url)
+            card = server.send("PATCH", "prices", price, until=parse_time(at))
+            say(f"{price} ends {pick(card, 'until')['until']}")
+        note_warnings(card)
 
 
-def _currency(server: "Admin") -> str | None:
-    """That of the price made last; None where there is none yet."""
-    cards = server.listed("prices")
-    return str(cards[-1].get("currency")) if cards else None
+def _row(card: Card) -> dict[str, str]:
+    fields = pick(card, "id", "models", "currency", "input", "cached", "output", "request", "since")
+    return {**fields, "state": _state(card), **pick(card, "note")}
 
 
-def _required(currency: str | None) -> str:
-    """Raises SettingsError."""
-    from antiphon.errors import SettingsError
-
-    if currency is None:
-        raise SettingsError("the server has no price yet, so no currency: name it, as in --currency USD")
-    return currency
-
-
-def _row(card: "Card") -> dict[str, str]:
-    from antiphon.cli.admin import cell
-
-    names = ("id", "models", "currency", "input", "cached", "output", "request")
-    return {
-        **{name: cell(name, card.get(name)) for name in names},
-        "since": _moment(card, "since"),
-        "state": _state(card),
-        "note": str(card.get("note")),
-    }
-
-
-def _state(card: "Card") -> str:
-    from antiphon.cli import moments
-
-    since, until, now = card.get("since"), card.get("until"), moments.now()
+def _state(card: Card) -> str:
+    since, until = card.get("since"), card.get("until")
     if isinstance(until, int):
-        return f"{'ended' if until <= now else 'ends'} {_moment(card, 'until')}"
-    return "holds" if isinstance(since, int) and since <= now else "will hold"
-
-
-def _moment(card: "Card", name: str) -> str:
-    from antiphon.cli.admin import cell, moment
-
-    value = card.get(name)
-    return moment(value) if isinstance(value, int) else cell(name, value)
+        return f"{'ended' if until <= now() else 'ends'} {pick(card, 'until')['until']}"
+    return "holds" if isinstance(since, int) and since <= now() else "will hold"

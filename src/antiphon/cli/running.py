@@ -1,32 +1,43 @@
-"""How commands find a running server: by a file in its home, which it holds a lock on for as long as it
-lives, and in which it says how its last rolling restart went."""
+"""How commands find a running server, and `antiphon rolling-restart`, which replaces its HTTP processes.
 
-import fcntl
+A server has a file in its home, which it holds open as long as it lives. In it the server says how its last
+rolling restart went.
+"""
+
 import json
 import os
 import secrets
+import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from antiphon.cli.processes import Process, this_process
+from antiphon.cli.asked import home_of
+from antiphon.cli.errors import CallFailed, report_errors
+from antiphon.cli.output import note
+
+if TYPE_CHECKING:
+    import psutil
 
 PREFIX, SUFFIX = "server-", ".json"
-UNLOCKED = ".new"
-"""What a file's name ends with until its lock is held: nobody looks for it yet."""
 SIZE = 2_048
 """Bytes of the file: it is always written whole, in one go."""
 LONGEST = 500
 """Characters of a reason."""
+
+SIGNAL = signal.SIGUSR2
+PATIENCE_S = 90.0
+"""Seconds for each process: the server gives a new one 60 to be ready."""
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A server that serves."""
 
-    process: Process
-    """Its supervisor."""
     url: str
     workers: int
     rounds: int = 0
@@ -44,8 +55,7 @@ class Notice:
 
     def serves(self, url: str, workers: int) -> None:
         """The server is ready."""
-        with suppress(OSError):  # who cannot say which process it is, is not found
-            self._say(Running(this_process(), url, workers))
+        self._say(Running(url, workers))
 
     def replaced(self, problem: str | None) -> None:
         """A rolling restart has ended; `problem`: why it failed."""
@@ -63,10 +73,10 @@ class Notice:
 def noticed(home: Path) -> Iterator[Notice]:
     """This process's file while the context lasts. Where none can be made it is not found, and serves all the
     same."""
+    path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(home)
-        path, descriptor = _locked(home)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
         yield Notice(-1)
         return
@@ -78,58 +88,92 @@ def noticed(home: Path) -> Iterator[Notice]:
         os.close(descriptor)
 
 
-def running_of(home: Path) -> Mapping[Path, Running]:
-    """The servers of a home that serve now, by their files."""
-    found = ((path, running_at(path)) for path in _files(home))
+def running_of(home: Path) -> dict[Path, Running]:
+    """The servers of a home that serve now on this machine, by their files."""
+    found = ((path, running_at(path)) for path in sorted(home.glob(f"{PREFIX}*{SUFFIX}")))
     return {path: running for path, running in found if running is not None}
 
 
 def running_at(path: Path) -> Running | None:
     """That of a file; None where it does not serve, yet or any longer."""
+    if _holder(path) is None:
+        return None
     try:
-        with path.open("rb") as file:
-            if not _held(file.fileno()):
-                return None
-            said = json.loads(file.read())
-            return Running(**{**said, "process": Process(**said["process"])})
+        said = json.loads(path.read_bytes())
+        return Running(said["url"], said["workers"], said["rounds"], said["problem"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
 
 
-def _locked(home: Path) -> tuple[Path, int]:
-    """A new file, and its descriptor, which holds its lock. Two servers may have one number, in two
-    containers, and whoever finds the file finds it locked. Raises OSError."""
-    path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
-    unlocked = path.with_name(path.name + UNLOCKED)
-    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+def pid_of(file: Path) -> int:
+    """The process that made a server's file."""
+    return int(file.name.removeprefix(PREFIX).partition("-")[0])
+
+
+def restart(pid: int | None) -> None:
+    """Has a server replace its processes, and waits until it has. `pid`: which of several servers."""
+    home = home_of(os.environ, Path.home())
+    with report_errors():
+        file, server = _choose(running_of(home), home, pid)
+        _tell(file)
+        processes = "the HTTP process" if server.workers == 1 else f"{server.workers} HTTP processes"
+        note(f"replacing {processes} of {server.url}")
+        _wait(file, server)
+
+
+def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
+    """The server that is meant, with its file. Raises CallFailed."""
+    if not found:
+        raise CallFailed(
+            f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
+            "server in another container or on another machine is told there"
+        )
+    listed = ", ".join(f"{pid_of(path)} ({each.url})" for path, each in found.items())
+    named = [(path, each) for path, each in found.items() if pid in (None, pid_of(path))]
+    if not named:
+        raise CallFailed(f"the server {pid} is not of {home}; there are {listed}")
+    if len(named) > 1:
+        raise CallFailed(f"several servers of {home} are running: choose one with --pid; there are {listed}")
+    return named[0]
+
+
+def _holder(file: Path) -> "psutil.Process | None":
+    """The process that made a server's file, where it is proved to be the one: it holds the file open. The
+    same number is another process in another container, on another machine and later."""
+    import psutil
+
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(path)
-    except OSError:
-        os.close(descriptor)
-        with suppress(OSError):
-            unlocked.unlink()
-        raise
-    return path, descriptor
+        process = psutil.Process(pid_of(file))
+        opened = {Path(each.path) for each in process.open_files()}
+    except (psutil.Error, ValueError):
+        return None
+    return process if file.resolve() in opened else None
 
 
-def _files(home: Path) -> list[Path]:
-    return sorted(home.glob(f"{PREFIX}*{SUFFIX}"))
+def _tell(file: Path) -> None:
+    """Sends the signal to the server of a file, and to no other process. Raises CallFailed."""
+    import psutil
 
-
-def _held(descriptor: int) -> bool:
-    """Whether a process lives that holds the file's lock."""
+    process = _holder(file)
+    if process is None:
+        raise CallFailed(f"the server {pid_of(file)} ended meanwhile; its log says why")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    return False
+        process.send_signal(SIGNAL)
+    except psutil.Error as problem:
+        raise CallFailed(f"the server {process.pid} cannot be told: {problem}") from None
 
 
-def _sweep(home: Path) -> None:
-    """Removes what servers left that were killed: no file without a lock will ever get one."""
-    for path in _files(home):
-        with suppress(OSError), path.open("rb") as file:
-            if not _held(file.fileno()):
-                path.unlink(missing_ok=True)
+def _wait(file: Path, server: Running) -> None:
+    """Raises CallFailed where not every process was replaced."""
+    pid = pid_of(file)
+    end = time.monotonic() + PATIENCE_S * server.workers
+    while time.monotonic() < end:
+        now = running_at(file)
+        if now is None:
+            raise CallFailed(f"the server {pid} ended meanwhile; its log says why")
+        if now.rounds > server.rounds:
+            if now.problem:
+                raise CallFailed(f"what served goes on serving: {now.problem}")
+            return
+        time.sleep(PAUSE_S)
+    raise CallFailed(f"the server {pid} says nothing of a restart; its log may")

@@ -8,14 +8,14 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from antiphon.cli.adapters import kept
-from antiphon.cli.asked import Asked
-from antiphon.cli.fetching import fetched
-from antiphon.cli.home import home_of
+from antiphon.cli.asked import Asked, home_of
+from antiphon.cli.fetching import fetch
+from antiphon.cli.output import shown
 from antiphon.cli.running import noticed
-from antiphon.cli.terminal import shown
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, declared, with_models
@@ -60,7 +60,7 @@ def settled(asked: Asked) -> Settings:
     StartupError."""
     settings = asked.settings()
     require_keys(settings)
-    models = placed([sized(fetched(model, settings.hub)) for model in settings.models], available_memory())
+    models = placed([sized(fetch(model, settings.hub)) for model in settings.models], available_memory())
     settled = kept(with_models(settings, models))
     return keyed(settled) if settings.keys.enabled else settled
 
@@ -97,6 +97,15 @@ def require_spool(settings: Settings) -> None:
             f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
             f"(ANTIPHON_SPOOL_BYTES) says {most:,}: raise it, or serve with fewer workers"
         )
+
+
+def refusals(settings: Settings) -> Iterator[SettingsError]:
+    """What a start refuses though each setting by itself can be taken, in its order."""
+    for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
+        try:
+            rule(settings)
+        except SettingsError as error:
+            yield error
 
 
 def placed(models: list[ModelSettings], free: int) -> list[ModelSettings]:

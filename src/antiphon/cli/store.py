@@ -1,77 +1,97 @@
-"""`antiphon store`: where the database stands, and bringing it up to date."""
+"""`antiphon store`: where the database stands, bringing it up to date, and another operator's key."""
 
 import os
-import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from antiphon.cli.asked import Asked
-from antiphon.cli.home import ADMIN_FILE, home_of
-from antiphon.cli.keyed import make_admin, pepper_of, ready, store_url, writable
-from antiphon.errors import AntiphonError, StoreRefused
-from antiphon.store.database import Database
-from antiphon.store.tenancy import SqlTenancy
+import typer
+
+from antiphon.cli import options
+from antiphon.cli.admin import ADMIN_FILE
+from antiphon.cli.errors import FAILED, report_errors
+from antiphon.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from antiphon.store.database import Database
 
 MAKER = "antiphon store admin-key"
 """Who the audit says made a key on the machine itself."""
 
-
-def status(asked: Asked) -> int:
-    """Prints where it stands; returns the process's exit status: 0 only where nothing is to be done."""
-    try:
-        database = _database(asked)
-        with closing(database):
-            standing = database.standing()
-    except AntiphonError as error:
-        return _failed(error)
-    print(f"database: {database.shown}")
-    print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")
-    for step in standing.pending:
-        print(f"pending:  {step}")
-    if standing.newer:
-        print("a later version of Antiphon made it: run that one")
-    return 1 if standing.newer or standing.pending else 0
+app = options.group("store", "The database of projects, users and keys.")
 
 
-def upgrade(asked: Asked, backup: Path | None, dry_run: bool) -> int:
-    """Applies what is pending; returns the process's exit status."""
-    if dry_run:
-        status(asked)
-        return 0
-    try:
-        with closing(_database(asked)) as database:
-            copy = database.upgrade(backup)
-            standing = database.standing()
-    except AntiphonError as error:
-        return _failed(error)
-    if copy is not None:
-        print(f"a copy of what was is in {copy}")
-    print(f"the database is at revision {standing.found}")
-    return 0
+@app.command()
+def status(config: options.Config = None) -> None:
+    """Say where the database stands, and what an upgrade would do."""
+    with _database(config) as database:
+        if not _print_status(database):
+            raise typer.Exit(FAILED)
 
 
-def admin_key(asked: Asked, out: Path | None) -> int:
-    """Makes another operator's key, for whoever may write this machine's files; a running server accepts it
-    within a second."""
-    try:
-        settings = asked.settings()
+@app.command()
+def upgrade(
+    config: options.Config = None,
+    backup: Annotated[
+        Path | None, typer.Option(help="Where a SQLite file is copied to first. [beside itself]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+) -> None:
+    """Bring the database up to this version; every row is kept."""
+    with _database(config) as database:
+        if dry_run:
+            _print_status(database)
+            return
+        copy = database.upgrade(backup)
+        if copy is not None:
+            print(f"a copy of what was is in {copy}")
+        print(f"the database is at revision {database.standing().found}")
+
+
+@app.command("admin-key")
+def admin_key(
+    config: options.Config = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write it into. [admin.key in ANTIPHON_HOME]")
+    ] = None,
+) -> None:
+    """Make another operator's key, where the others are lost; servers that run accept it at once."""
+    with report_errors():
+        from antiphon.cli.asked import Asked, home_of
+        from antiphon.cli.keyed import make_admin, pepper_of, ready, store_url, writable
+        from antiphon.store.tenancy import SqlTenancy
+
+        settings = Asked(config=config).settings()
         home = home_of(os.environ, Path.home())
         with writable(home), closing(SqlTenancy(ready(store_url(settings.keys.store, home)))) as tenancy:
             path = out or home / ADMIN_FILE
             if path.exists():
                 raise StoreRefused(f"{path} is there already: move it away, or say another with --out")
             make_admin(tenancy, pepper_of(settings, home, tenancy), path, by=MAKER)
-    except AntiphonError as error:
-        return _failed(error)
-    return 0
 
 
-def _database(asked: Asked) -> Database:
-    home = home_of(os.environ, Path.home())
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Database(store_url(asked.settings().keys.store, home))
+@contextmanager
+def _database(config: Path | None) -> "Iterator[Database]":
+    """The database of the settings; an error ends the command."""
+    with report_errors():
+        from antiphon.cli.asked import Asked, home_of
+        from antiphon.cli.keyed import store_url
+        from antiphon.store.database import Database
+
+        home = home_of(os.environ, Path.home())
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(Database(store_url(Asked(config=config).settings().keys.store, home))) as database:
+            yield database
 
 
-def _failed(error: AntiphonError) -> int:
-    print(f"antiphon: {error.message}", file=sys.stderr)
-    return 1
+def _print_status(database: "Database") -> bool:
+    """Whether nothing is to be done."""
+    standing = database.standing()
+    print(f"database: {database.shown}")
+    print(f"revision: {standing.found or 'none, it is empty'} (this version wants {standing.wanted})")
+    for step in standing.pending:
+        print(f"pending:  {step}")
+    if standing.newer:
+        print("a later version of Antiphon made it: run that one")
+    return not (standing.newer or standing.pending)

@@ -4,23 +4,24 @@ Rates and percentiles are of the last few seconds. The server computes none of t
 else.
 """
 
-import json
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 
-from rich.console import Console
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from antiphon.cli import top_page
-from antiphon.cli.client import CallFailed, Client
-from antiphon.cli.rates import ModelRates, rates
-from antiphon.cli.scrape import Reading, read
-from antiphon.cli.terminal import shown
-from antiphon.cli.where import KEY_VARIABLE, where
-from antiphon.errors import SettingsError
+from antiphon.cli.admin import find_server
+from antiphon.cli.client import Client
+from antiphon.cli.engine_rates import Latency, ModelRates, Reading, rates, read
+from antiphon.cli.errors import FORBIDDEN, UNAUTHORIZED, CallFailed, report_errors
+from antiphon.cli.output import PIPE, print_json, shown
 
 WINDOW = 5.0
 """Seconds that rates and percentiles are of, at least: shorter ones jump, longer ones lag."""
@@ -28,39 +29,37 @@ WINDOW = 5.0
 PATIENCE = 5.0
 """Seconds to wait for a page: a server makes one within two."""
 
-UNAUTHORIZED, NOT_FOUND = 401, 404
-FOR_GOOD = frozenset({UNAUTHORIZED, 403, NOT_FOUND})
+NOT_FOUND = 404
+FOR_GOOD = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
 """Statuses that asking again does not mend."""
 
+DIGEST = 16
+"""Characters of an adapter's digest: enough to tell it from others."""
+NAME = 14
+"""Columns of a model's name, so that a table fits into eighty."""
+BAR = 20
+"""Columns of the bar of cells."""
+LONG = 10.0
+"""Seconds from which a latency is written in seconds."""
 
-def run(url: str | None, interval: float, once: bool, as_json: bool) -> int:
-    """Shows until Ctrl-C, or once; 1 when the server cannot be asked."""
-    try:
-        top = Top(Client(*where(url), patience=PATIENCE), interval)
+
+def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
+    """Shows until Ctrl-C, or once."""
+    with report_errors(), suppress(KeyboardInterrupt):
+        top = Top(Client(*find_server(url), patience=PATIENCE), interval)
         top.look()
         if as_json or once:
             time.sleep(interval)
             top.look()
-            print(top.as_object() if as_json else "\n".join(top.page()))
+            if as_json:
+                print_json(top.as_object())
+            else:
+                width = None if sys.stdout.isatty() else PIPE
+                Console(highlight=False, width=width).print(top.page())
         elif not sys.stdout.isatty():
             raise CallFailed("standard output is no terminal; --once prints what is now, --json for programs")
         else:
             top.watch()
-    except (CallFailed, SettingsError) as problem:
-        print(f"antiphon: {shown(_advised(problem))}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 0
-    return 0
-
-
-def _advised(problem: CallFailed | SettingsError) -> str:
-    status = problem.status if isinstance(problem, CallFailed) else 0
-    if status == UNAUTHORIZED:
-        return f"{problem.message} Set {KEY_VARIABLE} to the server's key."
-    if status == NOT_FOUND:
-        return "the server has no /metrics page: it is another one, or older than this command"
-    return problem.message
 
 
 class Top:
@@ -74,20 +73,29 @@ class Top:
 
     def look(self) -> None:
         """Reads the page once more. Raises CallFailed."""
-        reading = read(self._client.metrics(), time.monotonic())
+        try:
+            reading = read(self._client.text("/metrics"), time.monotonic())
+        except CallFailed as problem:
+            if problem.status != NOT_FOUND:
+                raise
+            said = "the server has no /metrics page: it is another one, or older than this command"
+            raise CallFailed(said, status=NOT_FOUND) from None
+        except ValueError:
+            raise self._foreign() from None
         if not reading.labels("antiphon_build_info", "version"):
-            raise CallFailed(f"{self._client.url} does not answer like Antiphon")
+            raise self._foreign()
         self._readings.append(reading)
         while len(self._readings) > 2 and self._readings[1].when <= reading.when - WINDOW:
             self._readings.popleft()
 
+    def _foreign(self) -> CallFailed:
+        return CallFailed(f"{self._client.url} does not answer like Antiphon")
+
     def watch(self) -> None:
         """Draws until interrupted. A server that goes away is waited for."""
-        console = Console(highlight=False)
-        with Live(console=console, screen=True, auto_refresh=False) as live:
+        with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
             while True:
-                room = console.height - 1
-                live.update(Text("\n".join(top_page.cut(self.page(), room)), no_wrap=True), refresh=True)
+                live.update(self.page(), refresh=True)
                 time.sleep(self._interval)
                 self._look_again()
 
@@ -103,18 +111,70 @@ class Top:
     def models(self) -> tuple[ModelRates, ...]:
         return rates(self._readings[0], self._readings[-1])
 
-    def page(self) -> list[str]:
+    def page(self) -> RenderableType:
         """What is drawn."""
-        head = f"antiphon top  {shown(self._client.url)}  {shown(self._release())}"
-        if self._problem:
-            away = [shown(self._problem), "waiting for it; what was last seen:"]
-            return [head, *away, *top_page.lines(self.models())]
-        return [head, "", *top_page.lines(self.models())]
+        head = Text(f"antiphon top  {shown(self._client.url)}  {shown(self._release())}")
+        away = f"{shown(self._problem)}\nwaiting for it; what was last seen:" if self._problem else ""
+        return Group(head, Text(away), *tables(self.models()))
 
-    def as_object(self) -> str:
-        """One JSON object; times in seconds, rates per second."""
-        seen = {"url": self._client.url, "release": self._release()}
-        return json.dumps(seen | {"models": [asdict(model) for model in self.models()]}, indent=2)
+    def as_object(self) -> dict[str, object]:
+        """Times in seconds, rates per second."""
+        models = [asdict(model) for model in self.models()]
+        return {"url": self._client.url, "release": self._release(), "models": models}
 
     def _release(self) -> str:
         return self._readings[-1].labels("antiphon_build_info", "version")[0]
+
+
+def tables(models: Iterable[ModelRates]) -> list[RenderableType]:
+    """Load and latencies of each model, its cells, and its adapters."""
+    loads = _table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
+    for heading in ("first token\np50/p95 ms", "per token\np50/p95 ms"):
+        loads.add_column(heading, justify="right", no_wrap=True)
+    cells = _table("model", "cells", "used", "kept", "prefix hits", "preempted", "refused")
+    cells.add_column("")
+    adapters = _table("model", "wait", "run", "made\ntok/s")
+    adapters.add_column("adapter")
+    for model in models:
+        name = Text(shown(model.model))
+        if not model.up:
+            loads.add_row(name, Text("down"))
+            continue
+        figures = (_rate(rate) for rate in (model.computed, model.cached, model.made))
+        times = (_latency(latency) for latency in (model.first_token, model.inter_token))
+        loads.add_row(name, str(model.queued), str(model.running), *figures, *times)
+        if model.cells:
+            shares = (f"{part / model.cells:.0%}" for part in (model.cells_used, model.cells_cached))
+            hits = "-" if model.prefix_hits is None else f"{model.prefix_hits:.0%}"
+            counts = (f"{model.preempted:,}", f"{model.refused:,}")
+            bar = Bar(model.cells, 0, model.cells_used, width=BAR)
+            cells.add_row(name, f"{model.cells:,}", *shares, hits, *counts, bar)
+        for each in model.adapters:
+            figure = (str(each.queued), str(each.running), _rate(each.made))
+            adapters.add_row(name, *figure, Text(shown(each.adapter[:DIGEST])))
+    return [loads, *(each for table in (cells, adapters) if table.rows for each in (Text(), table))]
+
+
+def _table(first: str, *figures: str) -> Table:
+    """Names to the left, figures to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True, max_width=NAME)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _latency(value: Latency | None) -> str:
+    return "-" if value is None else f"{_milliseconds(value.p50)}/{_milliseconds(value.p95)}"
+
+
+def _milliseconds(seconds: float) -> str:
+    if seconds >= LONG:
+        return f"{seconds:.0f}s"
+    return f"{seconds * 1000:.0f}" if seconds >= 0.01 else f"{seconds * 1000:.1f}"

@@ -2,7 +2,7 @@
 
 Read are config.json, model.safetensors, the WordPiece vocabulary (vocab.txt, or tokenizer.json) and, where
 they are, tokenizer_config.json and sentence-transformers' pooling. What llama.cpp would compute otherwise
-than transformers is refused by name.
+than transformers is refused by name. Imported only when an encoder is converted: gguf takes half a second.
 """
 
 import re
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.convert.encoder_shape import EncoderShape, read_shape
 from antiphon.weights.convert.saved import Tensor, read_json, read_list, read_tensors, read_text
 
 KINDS = ("F32", "F16", "Q8_0")
 
-BLOCK = 32
+BLOCK = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType.Q8_0][0]
 """Columns of a matrix that Q8_0 needs a multiple of; others stay F16."""
 
 UNUSED = re.compile(r"(.*\.)?(embeddings\.position_ids|pooler\.dense\..*)|cls\..*")
@@ -42,15 +42,13 @@ MODULES = ("Transformer", "Pooling", "Normalize")
 """Of sentence-transformers: what an encoder in GGUF computes. Vectors are always normalised when they are
 asked for."""
 
-CONTROL, NORMAL = 3, 1
-"""ggml's kinds of tokens."""
-
-SPECIAL = {
-    "[CLS]": ("bos_token_id", "cls_token_id"),  # llama.cpp puts the first of these before a text
-    "[SEP]": ("eos_token_id", "seperator_token_id"),  # the format's own spelling
-    "[PAD]": ("padding_token_id",),
-    "[MASK]": ("mask_token_id",),
-    "[UNK]": ("unknown_token_id",),
+NAMES = gguf.Keys.Tokenizer
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "[CLS]": (NAMES.BOS_ID, "tokenizer.ggml.cls_token_id"),  # llama.cpp puts the first of these before a text
+    "[SEP]": (NAMES.EOS_ID, NAMES.SEP_ID),
+    "[PAD]": (NAMES.PAD_ID,),
+    "[MASK]": (NAMES.MASK_ID,),
+    "[UNK]": (NAMES.UNK_ID,),
 }
 """Pieces with a meaning, and the GGUF keys of their ids."""
 
@@ -74,6 +72,20 @@ class Wording:
     strip_accents: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderShape:
+    """How large an encoder is."""
+
+    pieces: int
+    positions: int
+    types: int
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    epsilon: float
+
+
 def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     """Writes the encoder in the directory `source` as GGUF; matrices as `kind`. Raises ModelFileError."""
     if kind not in KINDS:
@@ -85,16 +97,37 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
             raise ModelFileError(
                 f"{source} has {key} = {config.get(key)!r}; only {' or '.join(map(repr, taken))} is converted"
             )
-    shape, wording = read_shape(config, source), read_wording(source)
-    if len(wording.pieces) != shape.pieces:
-        raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and vocab_size = {shape.pieces}")
+    wording = read_wording(source)
     saved = dict(read_tensors(source / "model.safetensors", UNUSED))
     layers = len({found[1] for name in saved if (found := LAYER.match(name))})
-    if layers != shape.layers:
-        raise ModelFileError(f"{source} holds {layers} layers and has num_hidden_layers = {shape.layers}")
     tensors = dict(_named(saved, layers, source))
-    shape.require(tensors, source)
+    shape = read_shape(config, tensors, layers, source)
+    if len(wording.pieces) != shape.pieces:
+        raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and weights for {shape.pieces}")
     _write(target, kind, shape, wording, read_pooling(source), tensors)
+
+
+def read_shape(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], layers: int, source: Path
+) -> EncoderShape:
+    """The sizes of the tensors, by llama.cpp's names, and what they do not tell of config.json. Whether all
+    the other tensors are there and fit is for llama.cpp to say. Raises ModelFileError."""
+
+    def sizes(name: str) -> tuple[int, ...]:
+        values = tensors.get(name)
+        if values is None or values.ndim != 2:
+            raise ModelFileError(f"{source} holds no {name}, which an encoder of BERT's kind has")
+        return values.shape
+
+    pieces, hidden = sizes("token_embd.weight")
+    heads, epsilon = config.get("num_attention_heads"), config.get("layer_norm_eps", 1e-12)
+    if type(heads) is not int or heads < 1 or hidden % heads:
+        raise ModelFileError(f"{source} has num_attention_heads = {heads!r:.80} for a width of {hidden}")
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:  # NaN is neither
+        raise ModelFileError(f"{source} has layer_norm_eps = {epsilon!r:.80}; it must lie between 0 and 1")
+    positions, types = sizes("position_embd.weight")[0], sizes("token_types.weight")[0]
+    inner = sizes("blk.0.ffn_up.weight")[0]
+    return EncoderShape(pieces, positions, types, hidden, inner, layers, heads, epsilon)
 
 
 def read_wording(source: Path) -> Wording:
@@ -177,8 +210,6 @@ def phantom(piece: str) -> str:
 
 def _named(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors that embedding computes with, under llama.cpp's names."""
-    import gguf
-
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
     for name, values in tensors.items():
         new = name.removeprefix("bert.")
@@ -198,8 +229,6 @@ def _write(
     pooling: str,
     tensors: Mapping[str, Tensor],
 ) -> None:
-    import gguf
-
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
@@ -236,7 +265,8 @@ def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - ggu
         twice = next(piece for piece, count in Counter(spelt).items() if count > 1)
         raise ModelFileError(f"the vocabulary has the piece {twice[:80]!r} twice")
     writer.add_token_list(spelt)
-    writer.add_token_types([CONTROL if piece in SPECIAL else NORMAL for piece in wording.pieces])
+    kinds = gguf.TokenType
+    writer.add_token_types([kinds.CONTROL if piece in SPECIAL else kinds.NORMAL for piece in wording.pieces])
     writer.add_bool("tokenizer.ggml.normalizer.lowercase", wording.lowercase)
     writer.add_bool("tokenizer.ggml.normalizer.strip_accents", wording.strip_accents)
     ids = {piece: index for index, piece in enumerate(wording.pieces)}
@@ -244,7 +274,7 @@ def _write_wording(writer: Any, wording: Wording) -> None:  # noqa: ANN401 - ggu
         if piece not in ids:
             raise ModelFileError(f"the vocabulary has no {piece}, which BERT's has")
         for key in keys:
-            writer.add_uint32(f"tokenizer.ggml.{key}", ids[piece])
+            writer.add_uint32(key, ids[piece])
 
 
 def _optional(path: Path) -> dict[str, Any]:

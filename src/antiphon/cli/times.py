@@ -15,7 +15,7 @@ def now() -> int:
     return int(time.time())
 
 
-def duration(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Seconds of `30d`, `12h`, `15m`, `90s`, `2w`. Raises SettingsError."""
     seconds = _seconds(text)
     if seconds is None:
@@ -23,26 +23,26 @@ def duration(text: str) -> int:
     return seconds
 
 
-def ago(text: str) -> int:
-    """The Unix second that was a duration ago, or in which a date begins, as `until` reads it. Raises
+def parse_past(text: str) -> int:
+    """The Unix second that was a duration ago, or in which a date begins, as `parse_time` reads it. Raises
     SettingsError."""
     seconds = _seconds(text)
-    return until(text) if seconds is None else now() - seconds
+    return parse_time(text) if seconds is None else now() - seconds
 
 
-def until(text: str) -> int:
+def parse_time(text: str) -> int:
     """The Unix second in which a duration from now ends, or a date begins, in UTC unless it says another
     zone. Raises SettingsError."""
     seconds = _seconds(text)
     if seconds is not None:
         return now() + seconds
     try:
-        said = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(
             f"{text!r} is no time; write it as 12h, 30d, 2030-01-31 or 2030-01-31T12:00"
         ) from None
-    return int((said if said.tzinfo else said.replace(tzinfo=UTC)).timestamp())
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
 
 
 def _seconds(text: str) -> int | None:

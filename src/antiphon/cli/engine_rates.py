@@ -1,13 +1,47 @@
-"""From two readings of a server's numbers to what happened between them: rates, percentiles, shares. Shows
-nothing."""
+"""What a server's /metrics page says of its engines, and what happened between two readings of it: rates,
+percentiles, shares. Asks nobody and shows nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from antiphon.cli.scrape import Reading
+from prometheus_client.parser import text_string_to_metric_families
 
 ENGINE = "antiphon_engine_"
+
+Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One page."""
+
+    when: float
+    """Monotonic seconds."""
+    samples: Mapping[tuple[str, Labels], float]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """None when the page does not hold it."""
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def labels(self, name: str, label: str, **given: str) -> list[str]:
+        """The values of one label of a family, in the order of the page; `given` are the others of it."""
+        wanted = frozenset(given.items())
+        found = (dict(labels) for each, labels in self.samples if each == name and wanted <= labels)
+        return list(dict.fromkeys(labels[label] for labels in found if label in labels))
+
+    def buckets(self, name: str, model: str) -> dict[float, float]:
+        """A histogram: how many were at most each bound."""
+        bounds = self.labels(f"{name}_bucket", "le", model=model)
+        counts = {bound: self.value(f"{name}_bucket", model=model, le=bound) for bound in bounds}
+        return {float(bound): count for bound, count in counts.items() if count is not None}
+
+
+def read(page: str, when: float) -> Reading:
+    """Raises ValueError for what is no such page."""
+    families = text_string_to_metric_families(page)
+    samples = (sample for family in families for sample in family.samples)
+    return Reading(when, {(each.name, frozenset(each.labels.items())): each.value for each in samples})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,102 @@
+"""How the commands print: results on standard output, notes on standard error."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+PIPE = 500
+"""Columns where nobody looks: nothing is cut."""
+
+Card = Mapping[str, object]
+"""A JSON object of the admin API."""
+
+
+def shown(text: str) -> str:
+    """A text on one line that commands no terminal: what is not printable is escaped, as in `\\x1b`."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def note(text: str) -> None:
+    """Something about what was done, for people."""
+    print(f"antiphon: {shown(text)}", file=sys.stderr)
+
+
+def print_json(value: object) -> None:
+    """For programs."""
+    print(json.dumps(value, indent=2))
+
+
+def print_list(
+    noun: str, cards: Sequence[Card], row: Callable[[Card], Mapping[str, str]], otherwise: str, as_json: bool
+) -> None:
+    """Several objects: JSON under their noun, or a table."""
+    if as_json:
+        print_json({noun: cards})
+    else:
+        print_table([row(card) for card in cards], otherwise)
+
+
+def print_one(card: Card, as_json: bool) -> None:
+    """One object: JSON, or a line for each field."""
+    if as_json:
+        print_json(card)
+    else:
+        print_card(card)
+
+
+def print_id(card: Card, as_json: bool, field: str = "id") -> None:
+    """A new object: JSON, or that field alone."""
+    if as_json:
+        print_json(card)
+    else:
+        print(card.get(field))
+
+
+def pick(card: Card, *names: str) -> dict[str, str]:
+    """Fields of an object as people read them."""
+    return {name: format_field(name, card.get(name)) for name in names}
+
+
+def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
+    """Columns named by the rows; `otherwise` where there are none."""
+    if not rows:
+        print(otherwise)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        table.add_column(name.upper(), overflow="fold")  # ids are copied: nothing of them is cut
+    for row in rows:
+        table.add_row(*(Text(shown(cell)) for cell in row.values()))
+    Console(highlight=False, width=None if sys.stdout.isatty() else PIPE).print(table)
+
+
+def print_card(card: Card) -> None:
+    """One object, a line for each field."""
+    fields = {name: format_field(name, value) for name, value in card.items() if name != "object"}
+    width = max(map(len, fields))
+    for name, text in fields.items():
+        print(f"{name:{width}}  {shown(text)}".rstrip())
+
+
+def format_field(name: str, value: object) -> str:
+    """A field of an object as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " ".join(str(each) for each in value) or "none"
+    if isinstance(value, int) and (name in ("at", "since", "until") or name.endswith("_at")):
+        return format_time(value)
+    return str(value)
+
+
+def format_time(seconds: int) -> str:
+    """A time, in UTC."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return str(seconds)
