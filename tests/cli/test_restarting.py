@@ -107,6 +107,15 @@ def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -
     assert (running_of(home), list(home.iterdir())) == ({}, [])
 
 
+def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    with server(tmp_path, "replaced"), server(tmp_path, "end") as process:
+        process.kill()
+        process.wait()
+        assert len(list(tmp_path.glob("server-*"))) == 2
+        with noticed(tmp_path):
+            assert len(list(tmp_path.glob("server-*"))) == 2, "that of the one that lives, and its own"
+
+
 def test_a_home_that_cannot_be_written_holds_no_server_up(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with noticed(tmp_path / "file" / "home") as notice:

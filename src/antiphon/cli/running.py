@@ -76,6 +76,7 @@ def noticed(home: Path) -> Iterator[Notice]:
     path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(home)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
         yield Notice(-1)
@@ -90,7 +91,7 @@ def noticed(home: Path) -> Iterator[Notice]:
 
 def running_of(home: Path) -> dict[Path, Running]:
     """The servers of a home that serve now on this machine, by their files."""
-    found = ((path, running_at(path)) for path in sorted(home.glob(f"{PREFIX}*{SUFFIX}")))
+    found = ((path, running_at(path)) for path in _files(home))
     return {path: running for path, running in found if running is not None}
 
 
@@ -103,6 +104,24 @@ def running_at(path: Path) -> Running | None:
         return Running(said["url"], said["workers"], said["rounds"], said["problem"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
+
+
+def _files(home: Path) -> list[Path]:
+    return sorted(home.glob(f"{PREFIX}*{SUFFIX}"))
+
+
+def _sweep(home: Path) -> None:
+    """Removes what servers left that were killed: nobody has their number, or this process has it now."""
+    for path in _files(home):
+        try:
+            if pid_of(path) != os.getpid():
+                os.kill(pid_of(path), 0)
+                continue
+        except ProcessLookupError:
+            pass
+        except (OSError, ValueError):
+            continue
+        path.unlink(missing_ok=True)
 
 
 def pid_of(file: Path) -> int:

@@ -52,6 +52,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 }
 """Pieces with a meaning, and the GGUF keys of their ids."""
 
+PARTS = (
+    *("attn_q", "attn_k", "attn_v", "attn_output", "attn_output_norm"),
+    *("ffn_up", "ffn_down", "layer_output_norm"),
+)
+"""Of each layer, with a bias."""
+EMBEDDINGS = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight"})
+
 NEEDED: Mapping[str, tuple[object, ...]] = {
     # key of config.json: the values that llama.cpp computes alike
     "model_type": ("bert",),
@@ -110,15 +117,20 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
 def read_shape(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], layers: int, source: Path
 ) -> EncoderShape:
-    """The sizes of the tensors, by llama.cpp's names, and what they do not tell of config.json. Whether all
-    the other tensors are there and fit is for llama.cpp to say. Raises ModelFileError."""
+    """The sizes of the tensors, by llama.cpp's names, and what they do not tell of config.json. llama.cpp
+    refuses tensors that do not fit each other, and does without a bias. Raises ModelFileError."""
+    parts = [f"blk.{layer}.{part}" for layer in range(layers) for part in PARTS] + ["token_embd_norm"]
+    needed = {f"{part}.{half}" for part in parts for half in ("weight", "bias")}
+    if missing := sorted((needed | EMBEDDINGS) - tensors.keys()):
+        raise ModelFileError(f"{source} holds no {missing[0]}, which an encoder of BERT's kind has")
 
     def sizes(name: str) -> tuple[int, ...]:
-        values = tensors.get(name)
-        if values is None or values.ndim != 2:
-            raise ModelFileError(f"{source} holds no {name}, which an encoder of BERT's kind has")
-        return values.shape
+        if tensors[name].ndim != 2:
+            raise ModelFileError(f"{source} holds {name}, which is no matrix")
+        return tensors[name].shape
 
+    if not layers:
+        raise ModelFileError(f"{source} holds no layers")
     pieces, hidden = sizes("token_embd.weight")
     heads, epsilon = config.get("num_attention_heads"), config.get("layer_norm_eps", 1e-12)
     if type(heads) is not int or heads < 1 or hidden % heads:
