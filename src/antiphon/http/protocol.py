@@ -38,6 +38,9 @@ MAX_PIPELINED = 8
 END_OF_HEAD = b"\r\n\r\n"
 """What every request holds at least once."""
 
+STATUS = b"HTTP/1.1 "
+"""Beginning of an answer."""
+
 HTTP_2 = b"h2c"
 WISH_FOR_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
 """What Java's client says in a first request, with a body or without."""
@@ -68,6 +71,42 @@ class Departure:
 
     grace: float | None = None
     """Seconds that they are kept for a request that is on its way; None: the server stays."""
+
+
+class JoinedWrites:
+    """The transport of a connection's answers. The head of an answer waits for the first part of its body, one
+    turn of the event loop at most, and goes out with it by one system call."""
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """As a transport's. Other bytes that begin like a head only wait as long."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(STATUS):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """As a transport's, after what waits."""
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """As a transport's."""
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            self._transport.write(data)
 
 
 class _HeadersError(Exception):
@@ -148,6 +187,7 @@ class Protocol(HttpToolsProtocol):
         if self._problem is not None:
             raise _HeadersError
         super().on_headers_complete()
+        self.cycle.transport = self._joined  # type: ignore[assignment]
         if self._policy.departure.grace is not None:
             self.cycle.keep_alive = False
         self.flow.resume_reading()
@@ -170,6 +210,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._joined = JoinedWrites(transport, self.loop)
         self._outgoing = Outgoing(transport)
         self._policy.watch.add(self._outgoing)
         self.timeout_keep_alive_task = self.loop.call_later(
