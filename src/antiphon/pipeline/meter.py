@@ -7,7 +7,6 @@ A generation that is cut short counts the tokens that were made. Holds no limits
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -99,30 +98,52 @@ async def metered(
 
     Raises LedgerFull where a generation that is whole cannot be written down: so its last bytes are not sent.
     """
-    clock = context.clock
-    tally = Tally(clock.monotonic())
-    metrics.generation_began(request.model)
-    try:
-        if account is not None:
-            await account.open()
-        async with await begin() as begun:
-            event: Event | None = begun.first
-            while event is not None:
-                tally.add(event, clock)
-                if account is not None and tally.completion_tokens > account.granted:
-                    await account.grow(tally.completion_tokens)
-                yield event
-                event = await anext(begun.events, None)
-    finally:
-        whole = tally.whole and not isinstance(sys.exception(), AntiphonError)
-        ended = tally.ending(OK if whole else ending(sys.exception(), context), clock.monotonic())
-        lost = None if account is None else account.close(ended)
+    clock, metering = context.clock, Metering(request, context, metrics, account)
+    async with metering as tally, await _open(account, begin) as begun:
+        event: Event | None = begun.first
+        while event is not None:
+            tally.add(event, clock)
+            if account is not None and tally.completion_tokens > account.granted:
+                await account.grow(tally.completion_tokens)
+            yield event
+            event = await anext(begun.events, None)
+
+
+async def _open(account: Account | None, begin: Callable[[], Awaitable[Begun]]) -> Begun:
+    if account is not None:
+        await account.open()
+    return await begin()
+
+
+class Metering:
+    """The context of one generation. What it took and how it ended is said when it is left."""
+
+    __slots__ = ("_account", "_context", "_metrics", "_request", "_tally")
+
+    def __init__(
+        self, request: GenerationRequest, context: Context, metrics: Metrics, account: Account | None
+    ) -> None:
+        self._request = request
+        self._context = context
+        self._metrics = metrics
+        self._account = account
+        self._tally = Tally(context.clock.monotonic())
+        metrics.generation_began(request.model)
+
+    async def __aenter__(self) -> Tally:
+        return self._tally
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        tally, context = self._tally, self._context
+        whole = tally.whole and not isinstance(error, AntiphonError)
+        ended = tally.ending(OK if whole else ending(error, context), context.clock.monotonic())
+        lost = None if self._account is None else self._account.close(ended)
         if lost is not None:
             ended = changed(ended, status=lost.code)
-        answered = lost is not None or is_answered(sys.exception(), context)
-        _settle(ended, tally.finish_reasons, request, context, metrics, answered)
+        answered = lost is not None or is_answered(error, context)
+        _settle(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
         try:
-            if lost is not None and sys.exception() is None:
+            if lost is not None and error is None:
                 raise lost
         finally:
             del lost  # an error that its own traceback leads to keeps the whole request
