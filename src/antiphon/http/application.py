@@ -98,8 +98,6 @@ class Application:
             return
         loop, path, headers = asyncio.get_running_loop(), scope["path"], gathered(scope)
         began = loop.time()
-        if self._edge.sheets is not None:
-            self._edge.sheets.touch()
         exchange = scope[EXCHANGE] = Exchange(self._request_id(headers), headers)
         response = Response(send, exchange.request_id)
         answer = response.send if self._cors is None else self._with_cors(scope, headers, response.send)
@@ -125,8 +123,6 @@ class Application:
             await self._refuse(error, exchange, scope, response, answer)
         finally:
             self._edge.metrics.answered(self._labels.find(path), response.status, loop.time() - began)
-            if self._edge.sheets is not None:
-                self._edge.sheets.touch()
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """What does not generate. Raises RouteNotFound or MethodNotAllowed."""

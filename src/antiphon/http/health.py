@@ -13,8 +13,8 @@ from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.ledger.base import LedgerState
 
 AWAY = "unavailable"
-"""What is said of limits that nobody can count now: requests that have some are refused, unless the settings
-say otherwise."""
+"""What is said of limits that nobody can count now, whose requests are refused unless the settings say
+otherwise, and of a coordinator that does not answer."""
 
 HEALTH_SCHEMA = {
     "type": "object",
@@ -25,6 +25,7 @@ HEALTH_SCHEMA = {
             "additionalProperties": {"enum": [str(state) for state in EngineState]},
         },
         "limits": {"enum": [AWAY]},
+        "coordinator": {"enum": [AWAY]},
         "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
     },
     "required": ["status"],
@@ -38,16 +39,19 @@ async def health(_: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """200 when every engine is ready, limits are counted and the ledger has room; else 503 with the names of
-    the engines that are not, where they stand, and what else is missing."""
+    """200 when every engine is ready, the coordinator answers, limits are counted and the ledger has room;
+    else 503 with the names of the engines that are not, where they stand, and what else is missing."""
     edge: Edge = request.app.state.edge
     states = {model.name: model.engine.state() for model in edge.models.bases()}
     missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
+    silent = edge.coordinator is not None and not await edge.coordinator.responds()
     away = edge.limiter is not None and not edge.limiter.available
     ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
     said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
     said |= {"limits": AWAY} if away else {}
-    if not missing and (edge.limits_open or not away) and ledger is not LedgerState.FULL:
+    said |= {"coordinator": AWAY} if silent else {}
+    uncounted = away and not edge.limits_open
+    if not (missing or silent or uncounted or ledger is LedgerState.FULL):
         return _answer(200, {"status": "ok"} | said)
     content: dict[str, object] = {"status": "unavailable"}
     content |= {"unavailable": missing} if missing else {}

@@ -17,7 +17,7 @@ async def version(_: Request) -> Response:
 
 async def load(request: Request) -> Response:
     """Generations that run or wait now, in all HTTP processes."""
-    return _answer({"server_load": generations_running(edge_of(request))})
+    return _answer({"server_load": await generations_running(edge_of(request))})
 
 
 def _answer(content: dict[str, object]) -> Response:
