@@ -181,6 +181,37 @@ def test_a_killed_coordinator_comes_back_and_knows_what_was_used_and_what_runs(f
     )
 
 
+def test_a_coordinator_that_stands_still_is_told_by_readiness(four: Operator) -> None:
+    (coordinator,) = four.server.children("antiphon.coordinator")
+    assert four.client.get("/health/ready").status_code == 200
+    coordinator.suspend()
+    try:
+        reply = four.client.get("/health/ready")
+        assert reply.status_code == 503
+        assert reply.json()["coordinator"] == "unavailable"
+        assert reply.headers["retry-after"]
+    finally:
+        coordinator.resume()
+    wait_for(lambda: four.client.get("/health/ready").status_code == 200, PATIENCE, "it is ready again")
+
+
+def test_limits_go_on_counting_over_a_stop_and_a_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+    kept = home / "spool" / "limits.json"
+    with serving(env=env) as server:
+        operator = Operator(server, home)
+        id_, secret = operator.key()
+        operator.limit(id_, "requests", 10, "day")
+        assert {ask(server, secret) for _ in range(4)} == {200}
+        operator.client.close()
+        assert server.stop() == 0
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with serving(env=env) as server:
+        assert not kept.exists(), "it is used once"
+        assert Counter(ask(server, secret) for _ in range(8)) == {200: 6, 429: 2}
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Server]:
     """Two HTTP processes that lend adapters."""

@@ -189,8 +189,8 @@ class CoordinatorClient:
 
     def wait(self, seconds: float) -> None:
         """Blocks a thread until there may be a new revision, but no longer than so."""
-        self._look.wait(seconds)
-        self._look.clear()
+        if self._look.wait(seconds):
+            self._look.clear()
 
     def know(self, revision: int) -> None:
         """This process answers by that revision from now on. To be called in any thread."""
@@ -244,12 +244,10 @@ class CoordinatorClient:
     async def keep_connected(self) -> None:
         """Asks a coordinator, or runs it, until closed."""
         with _opened(f"{self._path}{LOCK_SUFFIX}") as lock:
-            while not self._closed:
-                if self._begin is not None and not self._leaving.is_set() and _taken(lock):
-                    await self._coordinate(self._begin, lock)
-                else:
-                    await self._try_connection()
-                await asyncio.sleep(PAUSE_S)
+            async with task_group() as group:
+                while not self._closed:
+                    await self._try(lock, group)
+                    await asyncio.sleep(PAUSE_S)
 
     def leave(self) -> None:
         """Another process takes this one's place: it counts from now on."""
@@ -263,9 +261,9 @@ class CoordinatorClient:
             self._report()
             self._channel.finish()
 
-    async def _coordinate(self, begin: Begin, lock: int | None) -> None:
+    async def _coordinate(self, begin: Begin, lock: int | None, released: asyncio.Event) -> None:
         """Runs the coordinator until this process leaves. What it counted is saved before another process can
-        begin one."""
+        begin one; from then on, `released`, that one is asked, also while this one's drain ends."""
         async with begin() as coordinator:
             session = Session(coordinator)
             session.link = LocalLink(self._receive)
@@ -284,8 +282,15 @@ class CoordinatorClient:
                 coordinator.save()
                 if lock is not None:
                     fcntl.flock(lock, fcntl.LOCK_UN)
+                released.set()
 
-    async def _try_connection(self) -> None:
+    async def _try(self, lock: int | None, group: asyncio.TaskGroup) -> None:
+        """Runs the coordinator where nobody else does; else asks the one that is there."""
+        if self._begin is not None and not self._leaving.is_set() and _taken(lock):
+            released = asyncio.Event()
+            group.create_task(self._coordinate(self._begin, lock, released))
+            await released.wait()
+            return
         try:
             await self._connection()
         except Incompatible as problem:
