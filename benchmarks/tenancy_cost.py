@@ -43,7 +43,7 @@ from antiphon.auth.pricing import WantedPrice
 from antiphon.auth.wanted import WantedLimit
 from antiphon.cli.keyed import opened
 from antiphon.coordinator.client import joined
-from antiphon.coordinator.duties import coordinating
+from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
@@ -116,9 +116,11 @@ async def keyed(listener: socket.socket, store: str, home: Path) -> None:
     """On."""
     said = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
     settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
-    path = str(home / "coordinator")
-    async with joined(path, clock, partial(coordinating, settings, path, clock)) as coordinator:
-        managed = managing(settings, clock, coordinator)
+    path, database = str(home / "coordinator"), open_database(settings)
+    assert database is not None
+    begin = partial(coordinating, settings, path, clock, database)
+    async with joined(path, clock, begin) as coordinator:
+        managed = managing(settings, clock, coordinator, database)
         await managed.tenants.load()
         async with keeping_account(settings, managed, clock, coordinator) as accounting:
             begun = home / "begun"

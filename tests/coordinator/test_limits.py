@@ -5,15 +5,19 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from antiphon.coordinator.client import CoordinatorClient
+from antiphon.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.coordinator.limiter import SharedLimiter
 from antiphon.domain.context import SystemClock
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
+from antiphon.ipc.channel import Channel
+from antiphon.ipc.frames import FrameReader
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeds, Taken
 from antiphon.store.database import Database
@@ -143,6 +147,38 @@ async def test_what_a_coordinator_did_not_hear_before_it_died_is_told_to_the_nex
         await soon(lambda: client.limits.available)
         (standing,) = await client.limits.standing([limit(10)])
         assert standing.remaining == 9
+
+
+async def test_a_welcome_that_comes_with_the_greeting_is_answered(path: str, monkeypatch) -> None:
+    """Both in one read: what stands is restated all the same."""
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(AsyncExitStack())
+        await first.enter_async_context(coordinating(path))
+        client = await stack.enter_async_context(connected(path))
+        await client.limits.reserve("1", [limit(10)], ONE)
+        await first.aclose()
+        await soon(lambda: not client.limits.available)
+        received = Channel.data_received
+        held: list[bytes] = []
+
+        def receive_together(channel: Channel[Any], data: bytes) -> None:
+            if channel._reader._decoder is TO_PROCESS and not channel.greeted.done():
+                held.append(data)
+                if not holds_welcome(b"".join(held)):
+                    return
+                data = b"".join(held)
+                held.clear()
+            received(channel, data)
+
+        monkeypatch.setattr(Channel, "data_received", receive_together)
+        await stack.enter_async_context(coordinating(path))
+        await soon(lambda: client.limits.available)
+        (standing,) = await client.limits.standing([limit(10)])
+        assert standing.remaining == 9
+
+
+def holds_welcome(data: bytes) -> bool:
+    return any(isinstance(message, Welcome) for message in FrameReader(TO_PROCESS).feed(data))
 
 
 class SlowLedger:

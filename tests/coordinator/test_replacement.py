@@ -4,6 +4,7 @@ moment is anything forgotten, or counted twice."""
 import asyncio
 import json
 import stat
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from antiphon.coordinator import coordinator as module
 from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
-from antiphon.errors import BudgetExceeded, RateLimited
+from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import Taken
 from antiphon.limits.snapshot import save, take
@@ -179,6 +180,26 @@ async def test_nothing_is_admitted_before_everything_counts_that_stands(processe
             group.create_task(ask(number))
         await asyncio.sleep(0)
         ledger.released.set()
+
+
+async def test_while_the_ledger_cannot_be_read_nothing_begins_at_nothing(processes):
+    reads = 0
+
+    async def seeds(limits: Sequence[Limit]) -> Taken:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            raise StoreUnavailable("gone")
+        return {AT_ONCE.id: [], DAY.id: [(time.time(), 60)]}
+
+    old = await processes.begin()
+    new = await processes.begin(seeds)
+    await new.limits.reserve("runs", [DAY], tokens(10))
+    await processes.kill(old)
+    async with asyncio.timeout(PATIENCE):
+        while not counts(new):
+            await asyncio.sleep(0.002)
+    assert [each.remaining for each in await new.limits.standing([DAY])] == [30]
 
 
 async def test_a_new_one_that_never_serves_changes_nothing(processes):

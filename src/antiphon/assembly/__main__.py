@@ -22,7 +22,7 @@ from antiphon.assembly.keys import managing
 from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
 from antiphon.auth.tenants import Tenants
 from antiphon.coordinator.client import joined
-from antiphon.coordinator.duties import coordinating
+from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -73,12 +73,15 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         models = models_over(hosts, clock, settings)
         path = runtime.coordinator_path(Path(config.runtime))
-        begin = partial(coordinating, settings, path, clock) if settings.server.workers == 1 else None
+        database = open_database(settings)
+        begin = partial(coordinating, settings, path, clock, database)
         managed = accounting = None
         try:
-            coordinator = await keeping.enter_async_context(joined(path, clock, begin))
-            if settings.keys.enabled:
-                managed = managing(settings, clock, coordinator)
+            coordinator = await keeping.enter_async_context(
+                joined(path, clock, begin if settings.server.workers == 1 else None)
+            )
+            if database is not None:
+                managed = managing(settings, clock, coordinator, database)
                 await _loaded(managed.tenants)
                 accounting = await keeping.enter_async_context(
                     keeping_account(settings, managed, clock, coordinator)

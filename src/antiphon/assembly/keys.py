@@ -46,16 +46,16 @@ class Managed:
         self.tenants.close()
 
 
-def managing(settings: Settings, clock: Clock, coordinator: CoordinatorClient) -> Managed:
+def managing(
+    settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
+) -> Managed:
     """Nothing is read yet: `tenants.load` does."""
-    from antiphon.store.database import Database
     from antiphon.store.feed import SqlFeed
     from antiphon.store.records import SqlRecords
     from antiphon.store.rules import SqlRules
     from antiphon.store.tenancy import SqlTenancy
     from antiphon.store.usage import SqlUsage
 
-    database = Database(settings.keys.store or "", told=False)
     tenancy = SqlTenancy(database)
     pepper = given_pepper(settings.keys.pepper or "")
     keyring, rulebook = Keyring(pepper, clock.wall), Rulebook()

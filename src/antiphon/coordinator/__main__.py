@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvloop
 
-from antiphon.coordinator.duties import coordinating
+from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave
@@ -29,9 +29,10 @@ ORPHANED = 3
 async def run(settings: Settings, config: CoordinatorConfig) -> None:
     """Coordinates until told to stop."""
     status, stop = StatusPipe(config.status_fd), asyncio.Event()
+    database, clock = open_database(settings), SystemClock()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     try:
-        async with coordinating(settings, config.socket, SystemClock()) as coordinator:
+        async with coordinating(settings, config.socket, clock, database) as coordinator:
             status.ready()
             await status.pulse(stop)
             coordinator.save()

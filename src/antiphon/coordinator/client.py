@@ -312,12 +312,17 @@ class CoordinatorClient:
                 record("coordinator_lost", level, reason=reason)
                 self._drop()
 
-        channel: Channel[ToProcess] = Channel(FrameReader(TO_PROCESS), self._receive, lose)
+        def receive(message: ToProcess) -> None:
+            if isinstance(message, Welcome):  # not later: it is answered by what is restated
+                self._channel, self._send = channel, channel.put
+            self._receive(message)
+
+        channel: Channel[ToProcess] = Channel(FrameReader(TO_PROCESS), receive, lose)
         await self._loop.create_unix_connection(lambda: channel, self._path)
         try:
             async with asyncio.timeout(GREETING_S):
                 await channel.greeted
-            self._channel, self._send = channel, channel.put
+                await self.joined()
             await self._keep_reporting(over)
         finally:
             channel.cut("this side closed")

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from antiphon.coordinator.coordinator import Coordinator, listening
 from antiphon.domain.context import Clock
@@ -15,6 +16,9 @@ from antiphon.limits.snapshot import take
 from antiphon.settings import Settings
 from antiphon.store.base import Entries, Tenancy
 
+if TYPE_CHECKING:
+    from antiphon.store.database import Database
+
 ENDING_S = 3.0
 """Seconds that the database gets to take what is in the spool at the end; the spool keeps the rest."""
 
@@ -23,18 +27,18 @@ LIMITS = "limits.json"
 
 
 @asynccontextmanager
-async def coordinating(settings: Settings, path: str, clock: Clock) -> AsyncIterator[Coordinator]:
-    """A coordinator that listens at the path while the context lasts. With keys it drains the spool,
-    and counts limits unless Redis does. Raises StartupError where the spool cannot be used."""
+async def coordinating(
+    settings: Settings, path: str, clock: Clock, database: "Database | None" = None
+) -> AsyncIterator[Coordinator]:
+    """A coordinator that listens at the path while the context lasts. With keys it has a database, drains the
+    spool into it, and counts limits unless Redis does. Raises StartupError where the spool cannot be used."""
     async with AsyncExitStack() as stack:
         runtime, began = Path(path).parent, int(clock.wall() * SECOND)
         drain = limiter = kept = None
-        if settings.keys.enabled:
-            from antiphon.store.database import Database
+        if database is not None:
             from antiphon.store.entries import SqlEntries
             from antiphon.store.tenancy import SqlTenancy
 
-            database = stack.enter_context(closing(Database(settings.keys.store or "", told=False)))
             entries = SqlEntries(database)
             drain = await stack.enter_async_context(draining(settings, entries))
             if settings.limits.url is None:
@@ -52,6 +56,15 @@ async def coordinating(settings: Settings, path: str, clock: Clock) -> AsyncIter
             return coordinator
 
         yield await stack.enter_async_context(listening(path, make))
+
+
+def open_database(settings: Settings) -> "Database | None":
+    """The database where keys are on. Its library is imported only then; nothing is read yet."""
+    if not settings.keys.enabled:
+        return None
+    from antiphon.store.database import Database
+
+    return Database(settings.keys.store or "", told=False)
 
 
 @asynccontextmanager

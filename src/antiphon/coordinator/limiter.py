@@ -6,7 +6,7 @@ anew. What is settled is told in order and waits for nothing.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -112,8 +112,9 @@ class SharedLimiter:
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         asked = tuple(limits)
-        standings = await self._locally(lambda local: local.reserve(claim, asked, amounts))
-        if standings is None:
+        if self.local is not None and self.local.is_seeded(asked):
+            standings = self.local.reserve_seeded(claim, asked, amounts)
+        else:
             try:
                 standings = await self._ask(lambda call: Reserve(call, claim, asked, amounts))
             except (asyncio.CancelledError, LimitsUnavailable):
@@ -124,8 +125,9 @@ class SharedLimiter:
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
         asked = tuple(limits)
-        standings = await self._locally(lambda local: local.extend(claim, asked, amounts))
-        if standings is None:
+        if self.local is not None:
+            standings = self.local.extend_seeded(claim, asked, amounts)
+        else:
             standings = await self._ask(lambda call: Extend(call, claim, asked, amounts))
         if (held := self._claims.get(claim)) is not None:
             held.add(amounts)
@@ -146,20 +148,10 @@ class SharedLimiter:
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         asked = tuple(limits)
-        standings = await self._locally(lambda local: local.standing(asked))
-        return await self._ask(lambda call: AskLimits(call, asked)) if standings is None else standings
+        return await self._ask(lambda call: AskLimits(call, asked))
 
     async def aclose(self) -> None:
         """The connection is the caller's."""
-
-    async def _locally(
-        self, asking: Callable[[LocalLimiter], Awaitable[tuple[Standing, ...]]]
-    ) -> tuple[Standing, ...] | None:
-        """What the limiter in this process says; None where there is none, or none any more."""
-        if (local := self.local) is None:
-            return None
-        standings = await asking(local)
-        return standings if self.local is local else None
 
     async def _ask(self, make: Callable[[int], Asking]) -> tuple[Standing, ...]:
         """Asks until there is an answer, or patience is over. What was asked of a coordinator that went away

@@ -31,7 +31,7 @@ from antiphon.coordinator.frames import (
 )
 from antiphon.domain.limits import Amounts, Standing
 from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, RateLimited
+from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.ipc.frames import FrameError, Hello, Message
 from antiphon.limits.local import LocalLimiter
 from antiphon.telemetry.logs import record
@@ -39,6 +39,9 @@ from antiphon.telemetry.totals import Totals
 
 MAX_UNSENT = 16 * 1024 * 1024
 """Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
+
+AGAIN_S = 0.2
+"""Seconds after which a ledger is asked again that could not be read while claims are restated."""
 
 NOTHING = Amounts()
 
@@ -188,8 +191,14 @@ class Session:
     async def _restate(self, message: Restore | Ended, before: asyncio.Task[None] | None) -> None:
         await _over(before)
         self._owner.unclaimed.discard(message.claim)
-        await self._owner.limiter.restore(message.claim, message.limits, message.amounts)
-        self._claims.add(message.claim)
+        while not self.is_over:
+            try:
+                await self._owner.limiter.restore(message.claim, message.limits, message.amounts)
+            except LimitsUnavailable:
+                await asyncio.sleep(AGAIN_S)  # what is asked meanwhile waits
+            else:
+                self._claims.add(message.claim)
+                return
 
     def _end(self, message: Ended) -> None:
         """What ended before this coordinator began is in the ledger, or in its snapshot."""

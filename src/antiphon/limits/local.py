@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing
-from antiphon.errors import LimitsUnavailable
 from antiphon.limits.seeding import Asking, Seeds, Taken
 from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapshot
 from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
@@ -135,11 +134,9 @@ class LocalLimiter:
             held.counted.claims -= 1
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
-        """Counts a claim that stands already, as its holder says; refuses nothing."""
-        try:
-            await self.seed(limits)
-        except LimitsUnavailable:
-            self._begin(limits, {})
+        """Counts a claim that stands already, as its holder says; refuses nothing. Raises
+        LimitsUnavailable."""
+        await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
             held = [Held(self._counter(limit, now)) for limit in limits]
