@@ -89,6 +89,22 @@ async def test_names_that_cannot_be_kept_are_told_to_nobody(path, stack):
     assert await clients[0].publish(0, b"names")
 
 
+async def test_names_that_a_coordinator_lost_are_kept_by_the_processes(path, stack):
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(coordinating(path))
+        client = await stack.enter_async_context(connected(path))
+        got: list[bytes] = []
+        client.follow(got.append)
+        assert await client.publish(0, b"one")
+    await soon(lambda: not client.is_reachable)
+    (Path(path).parent / "adapters").unlink()
+    await stack.enter_async_context(coordinating(path))
+    await soon(lambda: client.revision == 0)
+    assert got == [b"one"]
+    assert await client.publish(0, b"one and two")
+    assert got == [b"one", b"one and two"]
+
+
 async def test_names_cannot_be_changed_while_the_coordinator_is_away(path, monkeypatch):
     monkeypatch.setattr("antiphon.coordinator.client.PATIENCE_S", 0.05)
     client = CoordinatorClient(path, SystemClock())

@@ -132,14 +132,13 @@ class CoordinatorClient:
         return self._there.is_set() and not self._is_silent
 
     async def responds(self) -> bool:
-        """Whether the coordinator is there and answers."""
-        if self._there.is_set():
-            try:
-                async with asyncio.timeout(PING_S):
-                    await self.call(Ping)
-            except TimeoutError:
-                self._is_silent = True
-        return self.is_reachable
+        """Whether the coordinator is there and answers within a moment."""
+        try:
+            async with asyncio.timeout(PING_S):
+                await self.call(Ping)
+        except TimeoutError:
+            self._is_silent = True
+        return not self._is_silent
 
     def send(self, message: ToCoordinator) -> None:
         """Tells the coordinator something; while there is none, nobody hears it."""
@@ -360,7 +359,8 @@ class CoordinatorClient:
     def _learn(self, names: Names) -> None:
         if names.revision != self._names.revision:
             self._names = names
-            self._follow(names.names)
+            if names.revision:  # else the coordinator has lost them, and hears them with the next change
+                self._follow(names.names)
         self._know(Topic.ADAPTERS, names.revision)
 
 
