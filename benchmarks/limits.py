@@ -4,9 +4,9 @@
                                 [--requests 600] [--tokens 20000]
 
 A real server with its demo model and keys; with --redis its limits are counted in Debian's Redis, started in
-a directory of its own, else by the keeper. Every client process asks with two keys at once: one has a limit
-of requests a minute, the other of tokens a minute. A refused caller comes back shortly before Retry-After
-ends and then asks again and again.
+a directory of its own, else by the coordinator. Every client process asks with two keys at once: one has a
+limit of requests a minute, the other of tokens a minute. A refused caller comes back shortly before Retry-
+After ends and then asks again and again.
 
 What passed is taken from the ledger's rows, and from what the clients saw: a request counts at some moment
 between being sent and being answered, while the ledger says when it began, a little before. Printed are, of
@@ -364,7 +364,7 @@ def main() -> None:
     said = parser.parse_args()
     conditions = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{conditions}; load {os.getloadavg()[0]:.1f}")
-    counter = "Redis" if said.redis else "the keeper" if said.workers > 1 else "the only HTTP process"
+    counter = "Redis" if said.redis else "the coordinator" if said.workers > 1 else "the only HTTP process"
     print(
         f"{said.workers} workers, {said.clients} client processes, {said.seconds:.0f} s, counted by {counter}"
     )

@@ -49,7 +49,7 @@ CHECKER = "antiphon.constraints.checking"
 PARTS = {
     "antiphon.assembly": "HTTP process",
     "antiphon.engines.host": "engine host",
-    "antiphon.keeper": "keeper",
+    "antiphon.coordinator": "coordinator",
 }
 
 

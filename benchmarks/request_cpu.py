@@ -27,8 +27,9 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,9 +124,7 @@ async def run_plain(listener: socket.socket) -> None:
 async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
-    from antiphon.assembly.accounts import keeping_account
     from antiphon.assembly.edge import edge_of
-    from antiphon.assembly.keys import managing
     from antiphon.cli.keyed import opened
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
@@ -136,15 +135,36 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
     said = msgspec.structs.replace(Settings(), keys=keys)
     settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
-    managed = managing(settings, clock, home)
-    await managed.tenants.load()
-    async with keeping_account(settings, managed, clock, None) as account:
+    async with AsyncExitStack() as stack:
+        managed, accounting = await enter_managed(stack, settings, clock, home)
         begun = home / "begun"
-        begun.write_text(await add_limited_key(managed, account.accounting.limiter))
+        begun.write_text(await add_limited_key(managed, accounting.limiter))
         begun.rename(home / KEY_FILE)
-        edge = edge_of(settings, build_models(), clock, managed, account.accounting)
+        edge = edge_of(settings, build_models(), clock, managed, accounting)
         await serve(create_app(edge), edge, listener)
     managed.close()
+
+
+async def enter_managed(stack: AsyncExitStack, settings: Any, clock: Any, home: Path) -> tuple[Any, Any]:
+    """Keys, and what counts and writes down, in either way that they have been put together."""
+    from antiphon.assembly import accounts, keys
+
+    keeping, managing = vars(accounts)["keeping_account"], vars(keys)["managing"]
+    try:
+        from antiphon.coordinator.client import joined
+        from antiphon.coordinator.duties import coordinating, open_database
+    except ImportError:  # before there was a coordinator
+        managed = managing(settings, clock, home)
+        await managed.tenants.load()
+        return managed, (await stack.enter_async_context(keeping(settings, managed, clock, None))).accounting
+    database = open_database(settings)
+    path = str(home / "coordinator.sock")
+    coordinator = await stack.enter_async_context(
+        joined(path, clock, partial(coordinating, settings, path, clock, database))
+    )
+    managed = managing(settings, clock, coordinator, database)
+    await managed.tenants.load()
+    return managed, await stack.enter_async_context(keeping(settings, managed, clock, coordinator))
 
 
 async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:

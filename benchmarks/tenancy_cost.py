@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,8 @@ from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import WantedPrice
 from antiphon.auth.wanted import WantedLimit
 from antiphon.cli.keyed import opened
+from antiphon.coordinator.client import joined
+from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
@@ -113,15 +116,19 @@ async def keyed(listener: socket.socket, store: str, home: Path) -> None:
     """On."""
     said = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
     settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
-    managed = managing(settings, clock, home)
-    await managed.tenants.load()
-    async with keeping_account(settings, managed, clock, None) as account:
-        begun = home / "begun"
-        begun.write_text(await limited_key(managed, account.accounting.limiter))
-        begun.rename(home / KEY_FILE)
-        edge = edge_of(settings, models(), clock, managed, account.accounting)
-        await serve(create_app(edge), edge, listener)
-    managed.close()
+    path, database = str(home / "coordinator"), open_database(settings)
+    assert database is not None
+    begin = partial(coordinating, settings, path, clock, database)
+    async with joined(path, clock, begin) as coordinator:
+        managed = managing(settings, clock, coordinator, database)
+        await managed.tenants.load()
+        async with keeping_account(settings, managed, clock, coordinator) as accounting:
+            begun = home / "begun"
+            begun.write_text(await limited_key(managed, accounting.limiter))
+            begun.rename(home / KEY_FILE)
+            edge = edge_of(settings, models(), clock, managed, accounting, coordinator)
+            await serve(create_app(edge), edge, listener)
+        managed.close()
 
 
 async def limited_key(managed: Managed, limiter: Limiter) -> str:

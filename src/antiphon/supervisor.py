@@ -2,7 +2,7 @@
 
     supervisor ─┬─ engine host of each model     (python -m antiphon.engines.host)
                 ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
-                └─ keeper, of several with keys  (python -m antiphon.keeper)
+                └─ coordinator, of several       (python -m antiphon.coordinator)
 
 Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
 its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
@@ -26,8 +26,8 @@ from pathlib import Path
 from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
 from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
 from antiphon.engines.host.confine import other_user
-from antiphon.engines.host.control import EngineNews, HostConfig, HttpConfig, KeeperConfig
-from antiphon.engines.host.runtime import keeper_path, runtime_directory, socket_path
+from antiphon.engines.host.control import CoordinatorConfig, EngineNews, HostConfig, HttpConfig
+from antiphon.engines.host.runtime import coordinator_path, runtime_directory, socket_path
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.ipc.frames import to_line
 from antiphon.sandbox import INTERPRETER_VARIABLES
@@ -40,7 +40,7 @@ BACKLOG = 2048
 """Connections that may wait to be accepted, also while the HTTP process starts again."""
 
 HOST_DEADLINE = 5.0
-"""Seconds that an engine host gets to end by itself, and the keeper."""
+"""Seconds that an engine host gets to end by itself, and the coordinator."""
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -63,8 +63,8 @@ credential."""
 
 SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
 OWN_VARIABLES = "ANTIPHON_"
-"""What does not reach the HTTP processes and the keeper by their environment: the settings, which hold keys,
-passwords and the pepper, are handed to them, and models are fetched before they start."""
+"""What does not reach the HTTP processes and the coordinator by their environment: the settings, which hold
+keys, passwords and the pepper, are handed to them, and models are fetched before they start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Programs:
     """`module:attribute` of the token engine."""
     http: str = "antiphon.assembly"
     """Module of an HTTP process."""
-    keeper: str = "antiphon.keeper"
-    """Module of the keeper."""
+    coordinator: str = "antiphon.coordinator"
+    """Module of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, 
 
 
 def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What an HTTP process and the keeper get of an environment."""
+    """What an HTTP process and the coordinator get of an environment."""
     return {
         name: value
         for name, value in environ.items()
@@ -200,7 +200,8 @@ class _Supervisor:
             self._fail,
             replaced,
         )
-        self._keeper = self._keeper_watch() if has_keeper(settings) else None
+        self._coordinator = Watch("the coordinator", self._start_coordinator, lambda *_: None, paced=True)
+        self._has_coordinator = settings.server.workers > 1
         self._news: dict[str, EngineNews] = {}
         self._infos: dict[str, EngineInfo] = {}
         self._up = asyncio.Event()
@@ -232,7 +233,7 @@ class _Supervisor:
 
     def _watches(self) -> list[Watch]:
         """Of all but the HTTP processes."""
-        return self._hosts if self._keeper is None else [*self._hosts, self._keeper]
+        return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
 
     async def _guard(self, watch: Watch) -> None:
         """A child that was never ready ends the server, with its own reason if it gave one."""
@@ -256,7 +257,7 @@ class _Supervisor:
 
     async def _end_all(self) -> None:
         """First no new connection, then the HTTP processes, which drain, then the hosts they drained into,
-        and the keeper, which they told what they used."""
+        and the coordinator, which they told what they used."""
         self._listener.close()
         await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
         async with asyncio.TaskGroup() as group:
@@ -303,39 +304,30 @@ class _Supervisor:
             self._infos[name] = info
         self._note_progress()
 
-    # --- the HTTP processes and their keeper ----------------------------------------------------------------
+    # --- the HTTP processes and the coordinator ------------------------------------------------------------
 
     async def _start_http(self) -> Child:
         listen_fd = self._listener.fileno()
-        keeper = keeper_path(self._runtime) if self._keeper is not None else None
 
         def configuration(status_fd: int) -> bytes:
-            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets, keeper)
+            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets)
             news = b"".join(to_line(news) for news in self._news.values())
             return encode(self._settings) + b"\n" + to_line(wiring) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
         return await start_child(command, configuration, http_environment(os.environ), [listen_fd])
 
-    def _keeper_watch(self) -> Watch:
-        return Watch("the keeper", self._start_keeper, lambda *_: None, paced=True)
-
-    async def _start_keeper(self) -> Child:
+    async def _start_coordinator(self) -> Child:
         def configuration(status_fd: int) -> bytes:
-            wiring = KeeperConfig(keeper_path(self._runtime), status_fd, str(self._runtime))
+            wiring = CoordinatorConfig(coordinator_path(self._runtime), status_fd)
             return encode(self._settings) + b"\n" + to_line(wiring)
 
-        command = [sys.executable, "-P", "-m", self._programs.keeper]
+        command = [sys.executable, "-P", "-m", self._programs.coordinator]
         return await start_child(command, configuration, http_environment(os.environ))
 
     def _note_progress(self) -> None:
         if self._workers.are_ready and len(self._infos) == len(self._settings.models):
             self._up.set()
-
-
-def has_keeper(settings: Settings) -> bool:
-    """Whether what is counted and kept belongs to a process of its own."""
-    return settings.keys.enabled and settings.server.workers > 1
 
 
 def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:

@@ -52,7 +52,7 @@ LAYERS = {
     "antiphon.http": 4,
     "antiphon.web": 4,
     "antiphon.dialects": 4,
-    "antiphon.keeper": 5,
+    "antiphon.coordinator": 5,
     "antiphon.assembly": 5,
     "antiphon.supervisor": 5,
     "antiphon.workers": 5,
@@ -126,7 +126,7 @@ BORDERS = {
         "antiphon.http",
         "antiphon.engines.upstream",
         "antiphon.ipc.frames",
-        "antiphon.limits.frames",
+        "antiphon.coordinator.frames",
         "antiphon.engines.host.frames",
         "antiphon.ledger.records",
     ),
@@ -138,7 +138,7 @@ BORDERS = {
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
     "uvicorn": ("antiphon.http", "antiphon.assembly"),
-    "uvloop": ("antiphon.http", "antiphon.engines.host", "antiphon.assembly", "antiphon.keeper"),
+    "uvloop": ("antiphon.http", "antiphon.engines.host", "antiphon.assembly", "antiphon.coordinator"),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
 }
 SUPERVISED = frozenset({"msgspec"})  # settings are decoded with it; nothing else may reach the supervisor
@@ -252,7 +252,7 @@ def test_what_serves_reaches_no_hub():
     served = (
         "antiphon.assembly.__main__",
         "antiphon.engines.host.__main__",
-        "antiphon.keeper.__main__",
+        "antiphon.coordinator.__main__",
         "antiphon.supervisor",
         "antiphon.sandbox",
     )

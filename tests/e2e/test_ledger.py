@@ -17,9 +17,9 @@ def home(tmp_path: Path) -> Asked:
     return Asked(tmp_path / "home", f"sqlite:///{tmp_path / 'home' / 'antiphon.db'}")
 
 
-def kill_keeper(server: Server) -> None:
+def kill_coordinator(server: Server) -> None:
     """The process that drains what several write; it is started again."""
-    (killed,) = server.children("antiphon.keeper")
+    (killed,) = server.children("antiphon.coordinator")
     killed.kill()
     killed.wait(10)
 
@@ -39,7 +39,7 @@ def kill_all(server: Server) -> None:
 
 VICTIMS: tuple[Callable[[Server], None], ...] = (kill_gateway, kill_supervisor, kill_all)
 SEVERAL = ("--workers", "2")
-VICTIMS_OF_SEVERAL = (kill_gateway, kill_keeper, kill_all)
+VICTIMS_OF_SEVERAL = (kill_gateway, kill_coordinator, kill_all)
 
 
 def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...], *arguments: str) -> None:
@@ -56,7 +56,7 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
                 if server.process.poll() is None:
                     again = len(asked.whole)
                     wait_for(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")  # noqa: B023
-            spared = victim is kill_keeper or (arguments and victim is kill_gateway)
+            spared = victim is kill_coordinator or (arguments and victim is kill_gateway)
             assert spared or len(asked.cut) > cut, "nobody was asking when it was killed"
             if server.process.poll() is None:
                 asked.check()

@@ -1,5 +1,5 @@
-"""Limits of a real server with several HTTP processes, counted by the keeper and in Redis: no minute holds
-more than its limit, and nobody is refused while there is room."""
+"""Limits of a real server with several HTTP processes, counted by the coordinator and in Redis: no minute
+holds more than its limit, and nobody is refused while there is room."""
 
 import time
 
@@ -12,7 +12,7 @@ from tests.redis_server import Server as Redis
 
 AFTER = 20
 """Answers after which nobody says anything else any more."""
-COUNTED = pytest.mark.parametrize("redis", [False, True], ids=["keeper", "redis"])
+COUNTED = pytest.mark.parametrize("redis", [False, True], ids=["coordinator", "redis"])
 
 
 def require_kept(place: Limited, clients: int, seconds: float, requests: int, tokens: int) -> None:

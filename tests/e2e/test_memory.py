@@ -190,7 +190,7 @@ def test_nothing_is_kept_of_a_thousand_requests_in_any_process(tmp_path: Path) -
         if leaks(counts, *bounds):  # what only fills up does not grow in twice the time
             counts += held(traffic, ASKED, 2)
     first, *_, last = counts
-    assert set(last) == {"supervisor", "HTTP process 1", "HTTP process 2", "engine host", "keeper"}
+    assert set(last) == {"supervisor", "HTTP process 1", "HTTP process 2", "engine host", "coordinator"}
     assert leaks(counts, *bounds) == {}
     for name, holding in last.items():
         assert remains(holding) == {}, name

@@ -29,13 +29,13 @@ def found(cards: object) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("counted", ["local", "keeper", "redis"])
+@pytest.mark.parametrize("counted", ["local", "coordinator", "redis"])
 def test_a_key_and_its_successors_use_up_one_budget(
     counted: str, redis_server: Redis, tmp_path: Path
 ) -> None:
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path)}
     env |= {"ANTIPHON_LIMITS_URL": redis_server.url} if counted == "redis" else {}
-    workers = ("--workers", "2" if counted == "keeper" else "1")
+    workers = ("--workers", "2" if counted == "coordinator" else "1")
     with serving(*workers, env=env, cwd=tmp_path) as server:
         place = Limited(server, tmp_path)
         limits = [{"measure": "requests", "amount": ROOM, "window": "day"}]

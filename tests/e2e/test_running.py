@@ -26,7 +26,7 @@ ENOUGH = 300
 """Pieces after which a stream is left that goes on."""
 
 
-@pytest.fixture(params=["local", "keeper", "redis"])
+@pytest.fixture(params=["local", "coordinator", "redis"])
 def place(request: pytest.FixtureRequest, redis_server: Redis, tmp_path: Path) -> Iterator[Limited]:
     """A server, by how it counts; answers go on by ten tokens at a time."""
     env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(tmp_path), "ANTIPHON_LIMITS_RESERVE_TOKENS": "10"}

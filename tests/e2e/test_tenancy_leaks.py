@@ -45,7 +45,7 @@ KNOWN = {("the address", "the database"), ("the address", "lists")}
 PRESENT = {
     "the metrics": "antiphon_http_requests_total",
     "errors": "invalid_api_key",
-    "commands": "antiphon.keeper",
+    "commands": "antiphon.coordinator",
     "environments": "XDG_RUNTIME_DIR",
     "lists": "key_",
     "the database": KEPT,
@@ -105,7 +105,7 @@ class World:
 
 @contextmanager
 def world(folder: Path, cluster: Cluster, **more: str):
-    """Two HTTP processes and their keeper on PostgreSQL, with an issuer of tokens, at level debug."""
+    """Two HTTP processes and their coordinator on PostgreSQL, with an issuer of tokens, at level debug."""
     home, runtime = folder / "home", folder / "run"
     runtime.mkdir(parents=True)
     with listening(Issuer()) as issuer:
@@ -257,7 +257,7 @@ def test_no_secret_no_prompt_and_no_address_is_found_anywhere(tmp_path, cluster,
         places["the log"] = "\n".join(made.server.lines)
         places["the home and the spool, afterwards"] = files_of(made.home, "admin.key")
         said = made.parts()
-    assert len(children) >= 4  # two HTTP processes, the keeper, the engine's host
+    assert len(children) >= 4  # two HTTP processes, the coordinator, the engine's host
     for where, what in PRESENT.items():
         assert what in places[where]
     found = {

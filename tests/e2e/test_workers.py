@@ -92,7 +92,7 @@ def test_what_is_answered_of_a_key_holds_in_every_process_at_once(tmp_path: Path
             assert first.ask("DELETE", f"{KEYS}/{key['id']}", key=operator.admin)[0] in (200, 204)
             assert second.ask("GET", "/v1/models", key=key["secret"])[0] == 401, number
         sys.stdout.write(f"a key is made in {1000 * sorted(took)[TIMES // 2]:.1f} ms (median)\n")
-        assert not server.records("siblings_late")
+        assert not server.records("processes_late")
         operator.client.close()
 
 
@@ -150,7 +150,7 @@ def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator)
     sys.stdout.write(f"the claim of a killed process was ended after {1000 * took:.0f} ms\n")
 
 
-def test_a_killed_keeper_comes_back_and_knows_what_was_used_and_what_runs(four: Operator) -> None:
+def test_a_killed_coordinator_comes_back_and_knows_what_was_used_and_what_runs(four: Operator) -> None:
     id_, secret = four.key()
     four.limit(id_, "requests", 10)
     four.limit(id_, "concurrent", 2, None)
@@ -163,8 +163,8 @@ def test_a_killed_keeper_comes_back_and_knows_what_was_used_and_what_runs(four: 
         running.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
         stream = running.connection.getresponse()
         assert stream.read(1)
-        (keeper,) = four.server.children("antiphon.keeper")
-        keeper.kill()
+        (coordinator,) = four.server.children("antiphon.coordinator")
+        coordinator.kill()
         begun = time.monotonic()
         seen = Counter[int]()
         while (status := made[1].say(key=secret)[0]) != 200:
@@ -175,10 +175,41 @@ def test_a_killed_keeper_comes_back_and_knows_what_was_used_and_what_runs(four: 
         assert [line.say(key=secret)[0] for line in made] == [200] * 4
         assert made[0].say(key=secret)[0] == 429, "four, the one that runs, one, four: ten"
         running.connection.close()
-    assert {line["process"] for line in four.server.records("process_ended")} == {"the keeper"}
+    assert {line["process"] for line in four.server.records("process_ended")} == {"the coordinator"}
     sys.stdout.write(
-        f"a request after the keeper's death was served after {took:.2f} s; refused: {dict(seen)}\n"
+        f"a request after the coordinator's death was served after {took:.2f} s; refused: {dict(seen)}\n"
     )
+
+
+def test_a_coordinator_that_stands_still_is_told_by_readiness(four: Operator) -> None:
+    (coordinator,) = four.server.children("antiphon.coordinator")
+    assert four.client.get("/health/ready").status_code == 200
+    coordinator.suspend()
+    try:
+        reply = four.client.get("/health/ready")
+        assert reply.status_code == 503
+        assert reply.json()["coordinator"] == "unavailable"
+        assert reply.headers["retry-after"]
+    finally:
+        coordinator.resume()
+    wait_for(lambda: four.client.get("/health/ready").status_code == 200, PATIENCE, "it is ready again")
+
+
+def test_limits_go_on_counting_over_a_stop_and_a_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    env = {"ANTIPHON_KEYS": "true", "ANTIPHON_HOME": str(home)}
+    kept = home / "spool" / "limits.json"
+    with serving(env=env) as server:
+        operator = Operator(server, home)
+        id_, secret = operator.key()
+        operator.limit(id_, "requests", 10, "day")
+        assert {ask(server, secret) for _ in range(4)} == {200}
+        operator.client.close()
+        assert server.stop() == 0
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with serving(env=env) as server:
+        assert not kept.exists(), "it is used once"
+        assert Counter(ask(server, secret) for _ in range(8)) == {200: 6, 429: 2}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,11 +14,11 @@ from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
 from antiphon.http.edge import Edge
-from antiphon.http.metrics import observed, own_series
+from antiphon.http.metrics import observed
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.telemetry.sheets import Sheets
+from antiphon.telemetry.totals import Totals
 from antiphon.testing import Answer, ScriptedEngine
 from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
 
@@ -154,22 +153,38 @@ async def test_the_load_is_the_generations_that_run_or_wait():
         assert (await served.ask("/load")).json() == {"server_load": 0}
 
 
-async def test_the_load_is_that_of_all_processes(tmp_path):
-    gate = asyncio.Event()
-    async with serving(Answer(gate=gate)) as busy, serving() as idle:
-        edges = [
-            replace(each.edge, sheets=Sheets(tmp_path, partial(own_series, each.edge)))
-            for each in (busy, idle)
-        ]
-        async with serving_edge(edges[0]) as (port, _), serving_edge(edges[1]) as (other, _):
-            first, second = (replace(busy, port=each) for each in (port, other))
-            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-                group.create_task(first.ask(CHAT, HELLO))
-                while (await second.ask("/load")).json() != {"server_load": 1}:
-                    await asyncio.sleep(0.02)
-                gate.set()
-                while (await second.ask("/load")).json() != {"server_load": 0}:
-                    await asyncio.sleep(0.02)
-        for edge in edges:
-            assert edge.sheets is not None
-            edge.sheets.close()
+class OtherProcess:
+    """What another process counts, as the coordinator tells it."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.answers = True
+
+    async def collect(self) -> tuple[int, Totals]:
+        return 1, self.totals
+
+    async def responds(self) -> bool:
+        return self.answers
+
+
+async def test_numbers_are_those_of_all_processes():
+    other = OtherProcess()
+    async with serving() as served, serving_edge(replace(served.edge, coordinator=other)) as (port, _):
+        own = replace(served, port=port)
+        assert (await own.ask("/load")).json() == {"server_load": 0}
+        busy = Metrics()
+        busy.generation_began(next(iter(served.edge.models)).name)
+        other.totals = Totals.of(busy.series())
+        assert (await own.ask("/load")).json() == {"server_load": 1}
+        assert "antiphon_http_processes 2" in (await own.ask("/metrics")).body.decode()
+
+
+async def test_a_process_whose_coordinator_does_not_answer_is_not_ready_and_says_so():
+    other = OtherProcess()
+    async with serving() as served, serving_edge(replace(served.edge, coordinator=other)) as (port, _):
+        own = replace(served, port=port)
+        assert (await own.ask("/health/ready")).status == 200
+        other.answers = False
+        reply = await own.ask("/health/ready")
+        assert reply.status == 503 and reply.headers["retry-after"]
+        assert reply.json() == {"status": "unavailable", "coordinator": "unavailable"}

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.domain.limits import Measure
-from antiphon.errors import RateLimited, StoreUnavailable
+from antiphon.errors import RateLimited
 from antiphon.limits.local import LocalLimiter
 from tests.limits.limits import ONE, limit, tokens
 
@@ -30,11 +30,7 @@ async def test_an_abandoned_claim_used_what_it_reserved(limiter):
     assert (await limiter.standing([hundred]))[0].remaining == 40
 
 
-async def test_a_claim_that_stood_before_is_restored_whatever_the_limit_is(clock):
-    async def seeds(limits):
-        raise StoreUnavailable("gone")
-
-    limiter = LocalLimiter(clock, seeds)
+async def test_a_claim_that_stood_before_is_restored_whatever_the_limit_is(limiter):
     hundred = limit(100, OUTPUT)
     await limiter.restore("a", [hundred], tokens(130))
     await limiter.restore("a", [hundred], tokens(130))

@@ -88,10 +88,10 @@ class Counting:
         self.taken.append(amounts)
         return await self._inner.extend(claim, limits, amounts)
 
-    def settle(self, claim: str, amounts: Amounts) -> None:
+    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
         self.calls.append("settle")
         self.settled.append(amounts)
-        self._inner.settle(claim, amounts)
+        self._inner.settle(claim, amounts, at)
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         return await self._inner.standing(limits)

@@ -1,6 +1,7 @@
-"""Adapters of several HTTP processes: one board, and each process with its own models and its own stand-in of
-the engine."""
+"""Adapters of several HTTP processes: the same names, and each process with its own models and its own
+stand-in of the engine."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from antiphon.domain.deployment import Deployed, Source
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
-from antiphon.ipc.board import Board
 from antiphon.pipeline.adapters import Adapters, Home, Wanted
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine
@@ -35,6 +35,31 @@ class Host:
 
 
 @dataclass
+class Shared:
+    """The names of all processes, each of which learns them at once."""
+
+    revision: int = 0
+    names: bytes = b""
+    followers: list[Callable[[bytes], None]] = field(default_factory=list)
+    is_away: bool = False
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    """What another process does just before the next change."""
+
+    async def publish(self, revision: int, names: bytes) -> bool:
+        if self.is_away:
+            raise EngineError("the adapters cannot be changed")
+        if self.meanwhile is not None:
+            other, self.meanwhile = self.meanwhile, None
+            await other()
+        if revision != self.revision:
+            return False
+        self.revision, self.names = revision + 1, names
+        for follower in self.followers:
+            follower(names)
+        return True
+
+
+@dataclass
 class Process:
     """What one HTTP process has of it."""
 
@@ -51,7 +76,7 @@ async def keep(path: str, _: Path | None) -> Adapter:
     return Adapter(path * 8, f"/kept/{path}", 4, 8.0, 100)
 
 
-def process(directory: Path, engine: Host, *declared: str) -> Process:
+def process(shared: Shared, engine: Host, *declared: str) -> Process:
     models = Models((Model("base", (ModelRoute(ScriptedEngine()),), 1),))
     noted: dict[str, str] = {}
 
@@ -61,11 +86,18 @@ def process(directory: Path, engine: Host, *declared: str) -> Process:
 
     lost: dict[str, str] = {}
     home = Home(engine, keep, lambda _: ScriptedEngine(), note, lost.__setitem__)
-    adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), Board(directory, "names"))
+    adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), shared)
     for name in declared:
         adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))
-    models.follow(adapters.sync)
+    shared.followers.append(adapters.learn)
+    if shared.revision:
+        adapters.learn(shared.names)
     return Process(models, adapters, noted, lost)
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared()
 
 
 @pytest.fixture
@@ -73,8 +105,8 @@ def engine() -> Host:
     return Host()
 
 
-async def test_what_one_changes_the_others_have_at_the_next_look(tmp_path: Path, engine) -> None:
-    one, other = (process(tmp_path, engine, "own") for _ in range(2))
+async def test_what_one_changes_the_others_have_at_once(shared: Shared, engine) -> None:
+    one, other = (process(shared, engine, "own") for _ in range(2))
     await one.adapters.load(Wanted("new", "aa"))
     assert other.names() == one.names() == ["own", "new"]
     assert other.noted["aa" * 8] == "/kept/aa", "its stand-in tells an engine that comes back"
@@ -85,19 +117,33 @@ async def test_what_one_changes_the_others_have_at_the_next_look(tmp_path: Path,
     assert "own" not in other.models
     with pytest.raises(ModelNotFound):
         await other.adapters.unload("own")
-    assert process(tmp_path, engine, "own").names() == ["new"], "one that starts later goes on from there"
+    assert process(shared, engine, "own").names() == ["new"], "one that starts later goes on from there"
 
 
-async def test_a_name_that_another_process_gave_is_not_given_again(tmp_path: Path, engine) -> None:
-    one, other = process(tmp_path, engine), process(tmp_path, engine)
+async def test_a_name_that_another_process_gave_is_not_given_again(shared: Shared, engine) -> None:
+    one, other = process(shared, engine), process(shared, engine)
     await one.adapters.load(Wanted("new", "aa"))
     with pytest.raises(InvalidValue, match="loaded already, with other content"):
         await other.adapters.load(Wanted("new", "bb"))
     assert one.models.get("new").adapter == await keep("aa", None)
 
 
-async def test_who_deployed_what_is_known_everywhere(tmp_path: Path, engine) -> None:
-    one, other = process(tmp_path, engine), process(tmp_path, engine)
+async def test_a_change_that_another_process_forestalled_is_made_of_what_that_left(shared, engine) -> None:
+    one, other = process(shared, engine), process(shared, engine)
+    shared.meanwhile = lambda: other.adapters.load(Wanted("first", "aa"))
+    await one.adapters.load(Wanted("second", "bb"))
+    assert one.names() == other.names() == ["first", "second"]
+    shared.meanwhile = lambda: other.adapters.unload("second")
+    with pytest.raises(ModelNotFound):
+        await one.adapters.unload("second")
+    shared.meanwhile = lambda: other.adapters.load(Wanted("third", "cc"))
+    with pytest.raises(InvalidValue, match="with other content"):
+        await one.adapters.load(Wanted("third", "dd"))
+    assert one.names() == other.names() == ["first", "third"]
+
+
+async def test_who_deployed_what_is_known_everywhere(shared: Shared, engine) -> None:
+    one, other = process(shared, engine), process(shared, engine)
 
     def deployed(base: str) -> Deployed:
         return Deployed("new", base, "ada/lora", Source.HUB, 7, "c0ffee", LOCAL_ANONYMOUS)
@@ -109,41 +155,39 @@ async def test_who_deployed_what_is_known_everywhere(tmp_path: Path, engine) -> 
 
 @pytest.mark.parametrize("declared", [(), ("own",)])
 async def test_where_the_others_cannot_be_told_nothing_has_changed(
-    tmp_path: Path, engine, declared: tuple[str, ...]
+    shared: Shared, engine, declared: tuple[str, ...]
 ) -> None:
-    one, other = process(tmp_path, engine, *declared), process(tmp_path, engine, *declared)
+    one, other = process(shared, engine, *declared), process(shared, engine, *declared)
     await one.adapters.load(Wanted("new", "aa"))
-    blocking = tmp_path / "names.new"
-    blocking.mkdir()  # as a full disk would, it lets nothing be written
+    shared.is_away = True
     for change in (one.adapters.load(Wanted("more", "bb")), one.adapters.unload("new")):
         with pytest.raises(EngineError, match="cannot be changed"):
             await change
         assert one.names() == other.names() == [*declared, "new"]
-    blocking.rmdir()
+    shared.is_away = False
     await other.adapters.load(Wanted("more", "bb"))
     assert one.names() == [*declared, "new", "more"]
 
 
 async def test_where_the_others_could_never_be_told_anything_the_adapters_of_the_settings_stay(
-    tmp_path: Path, engine
+    shared: Shared, engine
 ) -> None:
-    one = process(tmp_path, engine, "own")
-    blocking = tmp_path / "names.new"
-    blocking.mkdir()
+    one = process(shared, engine, "own")
+    shared.is_away = True
     for change in (one.adapters.load(Wanted("more", "bb")), one.adapters.unload("own")):
         with pytest.raises(EngineError, match="cannot be changed"):
             await change
         assert one.names() == ["own"]
-    blocking.rmdir()
+    shared.is_away = False
     await one.adapters.load(Wanted("more", "bb"))
     assert one.names() == ["own", "more"]
 
 
 async def test_a_process_that_starts_in_a_server_that_serves_is_not_refused_for_an_adapter(
-    tmp_path: Path, engine
+    shared: Shared, engine
 ) -> None:
     engine.gone.add("/kept/own")
-    first = process(tmp_path, engine, "own", "other")
+    first = process(shared, engine, "own", "other")
     with pytest.raises(InvalidValue, match="own cannot be served"):
         await first.adapters.restore("base")
     engine.gone.clear()
@@ -151,7 +195,7 @@ async def test_a_process_that_starts_in_a_server_that_serves_is_not_refused_for_
     await first.adapters.settle()
     engine.gone.add("/kept/own")
     engine.paths.clear()
-    later = process(tmp_path, engine, "own", "other")
+    later = process(shared, engine, "own", "other")
     await later.adapters.restore("base")
     assert later.lost == {"own" * 8: "its file is gone"} and "own" in later.names()
     assert engine.paths == {"other" * 8: "/kept/other"}, "the others are served"

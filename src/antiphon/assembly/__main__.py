@@ -21,6 +21,8 @@ from antiphon.assembly.edge import edge_of
 from antiphon.assembly.keys import managing
 from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
 from antiphon.auth.tenants import Tenants
+from antiphon.coordinator.client import joined
+from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -36,23 +38,17 @@ from antiphon.errors import (
     StoreUnavailable,
 )
 from antiphon.http.app import create_app
-from antiphon.http.edge import Edge
 from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
-from antiphon.ipc.board import Board
 from antiphon.ipc.frames import from_line
 from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
 from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure, record, record_loop_failure
-from antiphon.telemetry.sheets import Sheets
 
 THREADS = 1
 """Threads for what would hold the event loop up: large bodies, large conversations. They all compute, and
 several would only take the interpreter from the loop in turn, and keep as many bodies in memory at once."""
-
-ADAPTERS = "adapters.json"
-"""File of the runtime directory in which all HTTP processes see which adapters there are."""
 
 TURN = 0.001
 """Seconds that such a thread computes before the event loop gets its turn. Python's own 5 ms are added to a
@@ -76,18 +72,23 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(told, lambda: _abandoned(config.runtime))
         models = models_over(hosts, clock, settings)
-        runtime_directory = Path(config.runtime)
-        managed = managing(settings, clock, runtime_directory) if settings.keys.enabled else None
-        account = None
+        path = runtime.coordinator_path(Path(config.runtime))
+        database = open_database(settings)
+        begin = partial(coordinating, settings, path, clock, database)
+        managed = accounting = None
         try:
-            if managed is not None:
+            coordinator = await keeping.enter_async_context(
+                joined(path, clock, begin if settings.server.workers == 1 else None)
+            )
+            if database is not None:
+                managed = managing(settings, clock, coordinator, database)
                 await _loaded(managed.tenants)
-                account = await keeping.enter_async_context(
-                    keeping_account(settings, managed, clock, config.keeper)
+                accounting = await keeping.enter_async_context(
+                    keeping_account(settings, managed, clock, coordinator)
                 )
-            accounting = None if account is None else account.accounting
-            edge = shared(edge_of(settings, models, clock, managed, accounting), config)
-            adapters = adapters_over(hosts, edge, settings, Board(runtime_directory, ADAPTERS))
+            edge = edge_of(settings, models, clock, managed, accounting, coordinator)
+            coordinator.count(partial(own_series, edge))
+            adapters = adapters_over(hosts, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
             _refuse(status, refused)
         if lends(settings.lora):
@@ -96,12 +97,9 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         with socket.socket(fileno=config.listen_fd) as listener:
             async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
-                leaving = (lambda: None) if account is None else account.leave
-                await serve(create_app(edge), edge, listener, accepting, leaving)
+                await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
         await models.aclose()
         await keeping.aclose()
-        if edge.sheets is not None:
-            edge.sheets.close()
         if managed is not None:
             managed.close()
 
@@ -118,11 +116,6 @@ async def _loaded(tenants: Tenants) -> None:
                 record("store_away", logging.WARNING)
             away = True
             await asyncio.sleep(STORE_PAUSE)
-
-
-def shared(edge: Edge, config: HttpConfig) -> Edge:
-    """The edge with the numbers of all HTTP processes."""
-    return replace(edge, sheets=Sheets(Path(config.runtime), partial(own_series, edge)))
 
 
 @asynccontextmanager

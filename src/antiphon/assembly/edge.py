@@ -7,6 +7,7 @@ from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.tokens import ServiceKey
+from antiphon.coordinator.client import CoordinatorClient
 from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -35,6 +36,7 @@ def edge_of(
     clock: Clock,
     managed: Managed | None = None,
     accounting: Accounting | None = None,
+    coordinator: CoordinatorClient | None = None,
 ) -> Edge:
     """Everything between the socket and the engines; `managed` and `accounting` where keys are on."""
     key = settings.server.api_key
@@ -58,6 +60,7 @@ def edge_of(
         limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
         clock=clock,
+        coordinator=coordinator,
         metrics=metrics,
         ongoing=Ongoing() if managed is None else _watched(managed),
     )

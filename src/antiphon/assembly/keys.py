@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.auth.changes import Changes
@@ -12,8 +11,8 @@ from antiphon.auth.reading import Reading
 from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
+from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.context import Clock
-from antiphon.ipc.siblings import Siblings
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.pipeline.rules import Rulebook
 from antiphon.settings import Settings
@@ -38,9 +37,6 @@ class Managed:
     reading: Reading
     recorder: StoreRecorder
     recordings: Recordings
-    siblings: Siblings
-    runtime: Path
-    """The server's directory, in which its processes find each other."""
     watchers: list[Callable[[], object]]
     """What is called, in a thread, when something has changed and the keyring knows it."""
 
@@ -48,20 +44,18 @@ class Managed:
         """Lets go of the store, when nothing asks it any more."""
         self.reading.close()
         self.tenants.close()
-        self.siblings.close()
 
 
-def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
-    """Nothing is read yet: `tenants.load` does. `runtime`: the server's directory, in which its processes
-    find each other."""
-    from antiphon.store.database import Database
+def managing(
+    settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
+) -> Managed:
+    """Nothing is read yet: `tenants.load` does."""
     from antiphon.store.feed import SqlFeed
     from antiphon.store.records import SqlRecords
     from antiphon.store.rules import SqlRules
     from antiphon.store.tenancy import SqlTenancy
     from antiphon.store.usage import SqlUsage
 
-    database = Database(settings.keys.store or "", told=False)
     tenancy = SqlTenancy(database)
     pepper = given_pepper(settings.keys.pepper or "")
     keyring, rulebook = Keyring(pepper, clock.wall), Rulebook()
@@ -76,12 +70,11 @@ def managing(settings: Settings, clock: Clock, runtime: Path) -> Managed:
         recorder.learn(directory)
         for watcher in watchers:
             watcher()
-        siblings.knows(directory.revision)
+        coordinator.know(directory.revision)
 
-    siblings = Siblings(runtime)
-    feed = SqlFeed(database, siblings.wait)
-    changes = Changes(tenancy, [learn], clock.wall, feed, siblings.reached)
+    feed = SqlFeed(database, coordinator.wait)
+    changes = Changes(tenancy, [learn], clock.wall, feed, coordinator.announce)
     tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
     pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
-    told = (recorder, recordings, siblings, runtime, watchers)
+    told = (recorder, recordings, watchers)
     return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, *told)

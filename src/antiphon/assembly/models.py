@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from antiphon.coordinator.client import CoordinatorClient
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
@@ -13,7 +14,6 @@ from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelFileError
 from antiphon.http.edge import Edge
-from antiphon.ipc.board import Board
 from antiphon.pipeline.adapters import Adapters, Home
 from antiphon.pipeline.deployments import Deployments
 from antiphon.rendering.adapted import AdaptedRenderer
@@ -75,10 +75,13 @@ def _said(family: str) -> str | None:
 
 
 def adapters_over(
-    hosts: Mapping[str, HostTokenEngine], edge: Edge, settings: Settings, board: Board | None = None
+    hosts: Mapping[str, HostTokenEngine],
+    edge: Edge,
+    settings: Settings,
+    names: CoordinatorClient | None = None,
 ) -> Adapters:
     """What gives the models adapters; those of the settings have their names already, unless the other
-    processes of this server, which have the same board, have gone on from there."""
+    processes of this server, which share `names`, have gone on from there."""
     lora = settings.lora
     places = [Path(place) for place in lora.directories]
     keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
@@ -93,13 +96,11 @@ def adapters_over(
                 hosts[model.name].note_adapters,
                 hosts[model.name].lose,
             )
-    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, board)
+    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
-    if board is not None:
-        edge.models.follow(adapters.sync)
-        for name in homes:
-            hosts[name].follow(adapters.sync)
+    if names is not None:
+        names.follow(adapters.learn)
     return adapters
 
 

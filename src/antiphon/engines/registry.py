@@ -69,18 +69,11 @@ class Models:
         """`aliases`: other names, for what no model is called."""
         self._models = {model.name: model for model in models}
         self._aliases = aliases or Aliases()
-        self._sync: Callable[[], None] = lambda: None
-
-    def follow(self, sync: Callable[[], None]) -> None:
-        """From now on calls this before a name is looked up: it may put and remove some."""
-        self._sync = sync
 
     def __iter__(self) -> Iterator[Model]:
-        self._sync()
         return iter(tuple(self._models.values()))
 
     def __contains__(self, name: str) -> bool:
-        self._sync()
         return name in self._models
 
     def bases(self) -> tuple[Model, ...]:
@@ -94,7 +87,6 @@ class Models:
     def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
         """The model of that name, or of which it is an alias. Raises ModelNotFound, which names those that
         exist, of those that the caller may use."""
-        self._sync()
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
             found = self._models.get(target)

@@ -91,8 +91,6 @@ class Application:
             return
         method, path, headers = scope["method"], scope["path"], gathered(scope)
         began = asyncio.get_running_loop().time()
-        if self._edge.sheets is not None:
-            self._edge.sheets.touch()
         request = _request(scope, self._request_id(headers), headers)
         state = ResponseState(send, request.id)
         answer = state.send if self._cors is None else self._with_cors(scope, headers, state.send)
@@ -115,8 +113,6 @@ class Application:
         finally:
             seconds = asyncio.get_running_loop().time() - began
             self._edge.metrics.answered(self.routes.label(path), state.status, seconds)
-            if self._edge.sheets is not None:
-                self._edge.sheets.touch()
 
     async def _answer(
         self, endpoint: Endpoint, request: Request, connection: Connection, receive: Receive, send: Send

@@ -22,7 +22,7 @@ from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
-from antiphon.telemetry.sheets import Sheets
+from antiphon.telemetry.totals import Totals
 
 
 class Runner(Protocol):
@@ -39,6 +39,16 @@ class Runner(Protocol):
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:
         """Vectors of texts; cancelling ends the work."""
+
+
+class Coordination(Protocol):
+    """The coordinator, as far as the edge knows it."""
+
+    async def responds(self) -> bool:
+        """Whether it is there and answers."""
+
+    async def collect(self) -> tuple[int, Totals]:
+        """How many other HTTP processes there are, and what they count, those that ended included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,8 @@ class Edge:
     """Whether requests pass whose limits nobody can count."""
     ledger: WatchedLedger | None = None
     """Where generations are written down; None, where keys are off."""
-    sheets: Sheets | None = None
-    """The numbers of all HTTP processes; None, where there is no other."""
+    coordinator: Coordination | None = None
+    """What the HTTP processes of the server share; None, where there is no other."""
     bodies: Bodies = field(default_factory=Bodies)
     """What all request bodies together hold."""
     adapters: Adapters | None = None

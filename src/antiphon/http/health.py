@@ -11,8 +11,8 @@ from antiphon.http.errors import DEFAULT_RETRY
 from antiphon.ledger.base import LedgerState
 
 AWAY = "unavailable"
-"""What is said of limits that nobody can count now: requests that have some are refused, unless the settings
-say otherwise."""
+"""What is said of limits that nobody can count now, whose requests are refused unless the settings say
+otherwise, and of a coordinator that does not answer."""
 
 HEALTH = "Health"
 """Name of the schema of both answers."""
@@ -26,6 +26,7 @@ HEALTH_SCHEMA = {
             "additionalProperties": {"enum": [str(state) for state in EngineState]},
         },
         "limits": {"enum": [AWAY]},
+        "coordinator": {"enum": [AWAY]},
         "ledger": {"enum": [str(LedgerState.WAITING), str(LedgerState.FULL)]},
     },
     "required": ["status"],
@@ -41,15 +42,18 @@ def health_endpoints(edge: Edge) -> tuple[Endpoint, Endpoint]:
         return _answer(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:
-        """200 when every engine is ready, limits are counted and the ledger has room; else 503 with the names
-        of the engines that are not, where they stand, and what else is missing."""
+        """200 when every engine is ready, the coordinator answers, limits are counted and the ledger has
+        room; otherwise 503 with the names of the engines that are not, their states, and what is missing."""
         states = {model.name: model.engine.state() for model in edge.models.bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
+        silent = edge.coordinator is not None and not await edge.coordinator.responds()
         away = edge.limiter is not None and not edge.limiter.available
         ledger = LedgerState.WELL if edge.ledger is None else edge.ledger.state
         said: dict[str, object] = {} if ledger is LedgerState.WELL else {"ledger": str(ledger)}
         said |= {"limits": AWAY} if away else {}
-        if not missing and (edge.limits_open or not away) and ledger is not LedgerState.FULL:
+        said |= {"coordinator": AWAY} if silent else {}
+        uncounted = away and not edge.limits_open
+        if not (missing or silent or uncounted or ledger is LedgerState.FULL):
             return _answer(200, {"status": "ok"} | said)
         content: dict[str, object] = {"status": "unavailable"}
         content |= {"unavailable": missing} if missing else {}

@@ -21,6 +21,7 @@ from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import engines
 from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
+from antiphon.telemetry.totals import Totals, summed
 
 PATIENCE = 1.0
 """Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
@@ -39,7 +40,8 @@ def metrics_endpoint(edge: Edge) -> Endpoint:
 
     async def show(_request: Request, _services: Services) -> Response:
         seen = await observed(edge.models)
-        page = await asyncio.to_thread(exposition, list(_series(edge, seen)))
+        others = await _collect(edge)
+        page = await asyncio.to_thread(exposition, list(_series(edge, seen, *others)))
         return Response(page.encode(), media_type=CONTENT_TYPE)
 
     return Endpoint(
@@ -53,17 +55,23 @@ def metrics_endpoint(edge: Edge) -> Endpoint:
     )
 
 
-def _series(edge: Edge, seen: dict[str, Seen]) -> Iterator[Series]:
+async def _collect(edge: Edge) -> tuple[int, Totals]:
+    """How many other processes there are, and what they count."""
+    return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect()
+
+
+def _series(edge: Edge, seen: dict[str, Seen], processes: int, others: Totals) -> Iterator[Series]:
     yield BUILD, {(__version__,): 1}
-    yield PROCESSES, {(): 1 if edge.sheets is None else edge.sheets.living()}
-    yield from own_series(edge) if edge.sheets is None else edge.sheets.summed(edge.models.__contains__)
+    yield PROCESSES, {(): 1 + processes}
+    yield from summed(own_series(edge), others, edge.models.__contains__)
     loads = {model: each.load for model, each in seen.items()}
     yield from engines.series(loads, {model: each.up for model, each in seen.items()})
 
 
-def generations_running(edge: Edge) -> int:
+async def generations_running(edge: Edge) -> int:
     """Generations that run or wait now, in all HTTP processes."""
-    counted = edge.metrics.series() if edge.sheets is None else edge.sheets.summed(edge.models.__contains__)
+    _, others = await _collect(edge)
+    counted = summed(edge.metrics.series(), others, edge.models.__contains__)
     running = (values.values() for family, values in counted if family is RUNNING)
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 

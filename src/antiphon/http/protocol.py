@@ -74,8 +74,8 @@ class Departure:
 
 
 class JoinedWrites:
-    """The transport of a connection's answers. The head of an answer waits for the first part of its body, one
-    turn of the event loop at most, and goes out with it by one system call."""
+    """The transport of a connection's answers. The head of an answer waits for the first part of its body,
+    one turn of the event loop at most, and goes out with it by one system call."""
 
     __slots__ = ("_head", "_loop", "_transport")
 

@@ -17,7 +17,7 @@ def info_endpoints(edge: Edge) -> tuple[Endpoint, Endpoint]:
 
     async def load(_request: Request, _services: Services) -> Response:
         """Generations that run or wait now, in all HTTP processes."""
-        return _answer({"server_load": generations_running(edge)})
+        return _answer({"server_load": await generations_running(edge)})
 
     count = {"type": "integer", "minimum": 0}
     return (

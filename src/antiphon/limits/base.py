@@ -26,10 +26,11 @@ class Limiter(Protocol):
         their order and as they are now; one that was removed refuses nothing. Says how they stand then.
         Raises as `reserve` does; nothing has changed then."""
 
-    def settle(self, claim: str, amounts: Amounts) -> None:
+    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
         """Ends a reservation: what was really used counts, what was reserved beyond it is there again at
         once, and what was used beyond the reservation counts too. Waits for nothing; of an unknown claim it
-        does nothing."""
+        does nothing. `at`: when it ended as the ledger has it, in Unix milliseconds; None where the ledger
+        has no entry."""
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
         """How limits stand, in their order; takes nothing. Raises LimitsUnavailable."""

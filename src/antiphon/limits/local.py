@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, Measure, Standing
-from antiphon.errors import LimitsUnavailable
-from antiphon.limits.estate import Estate, LeftClaim, LeftCounter, LeftPart
 from antiphon.limits.seeding import Asking, Seeds, Taken
+from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapshot
 from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
 from antiphon.limits.wording import Refusal, refusal, worst
 
@@ -88,10 +87,14 @@ class LocalLimiter:
         self._seeding = asyncio.Lock()
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
-        await self._known(limits)
+        await self.seed(limits)
+        return self.reserve_seeded(claim, limits, amounts)
+
+    def reserve_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        """As `reserve`, of limits whose counters are there."""
         if claim in self._claims:
             raise ValueError(f"claim {claim} stands already")
-        now = self._now()
+        now = self.now()
         asked = [asked_of(limit, amounts) for limit in limits]
         held = [Held(self._counter(limit, now)) for limit in limits]
         self._refuse(limits, held, asked, now)
@@ -100,10 +103,14 @@ class LocalLimiter:
         return _standings(limits, held, now)
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        return self.extend_seeded(claim, limits, amounts)
+
+    def extend_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+        """As `extend`, which waits for nothing here."""
         by_id = {each.counted.limit.id: each for each in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
         held = [by_id[limit.id] for limit in limits]
-        now = self._now()
+        now = self.now()
         asked = [amounts.of(limit.measure) for limit in limits]
         self._refuse(limits, held, asked, now)
         for each, amount in zip(held, asked, strict=True):
@@ -111,8 +118,8 @@ class LocalLimiter:
             each.sized = True
         return _standings(limits, held, now)
 
-    def settle(self, claim: str, amounts: Amounts) -> None:
-        now = self._now()
+    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+        now = self.now()
         for held in self._claims.pop(claim, ()):
             counted = held.counted
             counted.claims -= 1
@@ -120,53 +127,62 @@ class LocalLimiter:
 
     def abandon(self, claim: str) -> None:
         """Ends a claim whose holder is gone: what it reserved counts as used."""
-        now = self._now()
+        now = self.now()
         for held in self._claims.pop(claim, []):
             at_once = held.counted.limit.measure is Measure.CONCURRENT
             held.end_at(now, 0 if at_once else held.amount)
             held.counted.claims -= 1
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
-        """Counts a claim that stands already, as its holder says; refuses nothing."""
-        try:
-            await self._known(limits)
-        except LimitsUnavailable:
-            self._begin(limits, {})
+        """Counts a claim that stands already, as its holder says; refuses nothing. Raises
+        LimitsUnavailable."""
+        await self.seed(limits)
         if claim not in self._claims:
-            now = self._now()
+            now = self.now()
             held = [Held(self._counter(limit, now)) for limit in limits]
             self._hold(claim, held, [asked_of(limit, amounts) for limit in limits], now)
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
-        await self._known(limits)
-        now = self._now()
+        await self.seed(limits)
+        return self.standing_seeded(limits)
+
+    def standing_seeded(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+        """As `standing`, of limits whose counters are there."""
+        now = self.now()
         return _standings(limits, [Held(self._counter(limit, now)) for limit in limits], now)
 
     async def aclose(self) -> None:
         self._claims.clear()
 
-    def estate(self) -> Estate:
-        """All that is counted, for who goes on with it in another process."""
-        counters = (LeftCounter(each.limit, each.counter.places()) for each in self._counted.values())
+    def snapshot(self) -> Snapshot:
+        """All that is counted now."""
+        counters = (CounterState(each.limit, each.counter.places()) for each in self._counted.values())
         claims = (
-            LeftClaim(
-                claim, tuple(LeftPart(each.counted.limit.id, tuple(each.parts), each.sized) for each in held)
+            ClaimState(
+                claim, tuple(PartState(each.counted.limit.id, tuple(each.parts), each.sized) for each in held)
             )
             for claim, held in self._claims.items()
         )
-        return Estate(tuple(counters), tuple(claims))
+        return Snapshot(self.now(), tuple(counters), tuple(claims))
 
-    def inherit(self, estate: Estate) -> None:
-        """Goes on with what another limiter left, before anything is asked of this one; of parts in their
-        order."""
-        now = self._now()
-        for left in estate.counters:
-            self._counter(left.limit, now).counter.put(left.places)
-        for claim in estate.claims:
+    def load(self, snapshot: Snapshot) -> None:
+        """Goes on with what another limiter counted, before anything is asked of this one."""
+        now = self.now()
+        for state in snapshot.counters:
+            self._counter(state.limit, now).counter.put(state.places)
+        for claim in snapshot.claims:
             held = [Held(self._counted[part.limit], list(part.parts), part.is_sized) for part in claim.held]
             self._claims[claim.id] = held
             for each in held:
                 each.counted.claims += 1
+
+    def holds(self, claim: str) -> bool:
+        """Whether a claim stands."""
+        return claim in self._claims
+
+    def is_seeded(self, limits: Sequence[Limit]) -> bool:
+        """Whether the counters of all these limits are there."""
+        return self._counted.keys() >= {limit.id for limit in limits}
 
     # --- how it is done ---
 
@@ -214,25 +230,24 @@ class LocalLimiter:
         else:
             del self._counted[id_]
 
-    async def _known(self, limits: Sequence[Limit]) -> None:
+    async def seed(self, limits: Sequence[Limit]) -> None:
         """Makes the counters that are not there yet. Raises LimitsUnavailable."""
-        counted = self._counted
-        if counted.keys() >= {limit.id for limit in limits}:
+        if self.is_seeded(limits):
             return
         async with self._seeding:
-            new = [limit for limit in limits if limit.id not in counted]
+            new = [limit for limit in limits if limit.id not in self._counted]
             if new:
                 self._begin(new, await self._asking.taken(new))
 
     def _begin(self, limits: Sequence[Limit], taken: Taken) -> None:
-        now = self._now()
+        now = self.now()
         for limit in limits:
             if limit.id not in self._counted:
                 counter = self._counter(limit, now).counter
                 for at, amount in taken.get(limit.id, ()):
                     counter.remember(now, at, amount)
 
-    def _now(self) -> Moment:
+    def now(self) -> Moment:
         return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
 
 

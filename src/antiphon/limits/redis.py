@@ -141,7 +141,7 @@ class RedisLimiter:
                 raise
             return ()
 
-    def settle(self, claim: str, amounts: Amounts) -> None:
+    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
         if (held := self._held.pop(claim, None)) is not None:
             self._ended.append((claim, amounts))
             self._told.set()

@@ -19,6 +19,8 @@ HOUR = 3600 * SECOND
 """Grain of periods of the calendar, which all begin with one."""
 MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
 """Milliseconds that a window which slides may reach back."""
+TOLD = 10 * SECOND
+"""Milliseconds in which every process has told a coordinator that began what ran and what ended since."""
 PATIENCE_S = 1.0
 """Seconds in which a ledger that did not answer is not asked again."""
 
@@ -63,14 +65,17 @@ class LedgerSeeds:
         clock: Callable[[], float],
         drained: Callable[[], object] | None = None,
         families: Callable[[], Mapping[str, str]] = dict,
+        began: int | None = None,
     ) -> None:
         """`clock`: Unix seconds. `drained` puts what is written down and not in the ledger yet into it.
         `families` gives, by the id of each key that succeeds another, the id of the first. Both block, and
-        raise StoreUnavailable."""
+        raise StoreUnavailable. `began`: Unix milliseconds when counting began; what ended later is told by
+        the processes in which it ran, and is not read."""
         self._entries = entries
         self._clock = clock
         self._drained = drained
         self._families = families
+        self._began = began
         self._thread = ThreadPoolExecutor(1, "antiphon-seeds")
 
     async def __call__(self, limits: Sequence[Limit]) -> Taken:
@@ -89,12 +94,22 @@ class LedgerSeeds:
         taken: dict[str, list[tuple[float, int]]] = {}
         families = self._families()
         now = self._clock()
-        for window in {limit.window for limit in counting}:
-            since, grain = _reach(window, now)
-            concerned = [limit for limit in counting if limit.window is window]
-            for id_, at, amount in _found(self._entries.used(since, grain), concerned, families):
+        queries: dict[tuple[Window | None, int | None], list[Limit]] = {}
+        for limit in counting:
+            queries.setdefault((limit.window, self._before(limit, now)), []).append(limit)
+        for (window, before), concerned in queries.items():
+            rows = self._entries.used(*_reach(window, now), before)
+            for id_, at, amount in _found(rows, concerned, families):
                 taken.setdefault(id_, []).append((at, amount))
         return taken
+
+    def _before(self, limit: Limit, now: float) -> int | None:
+        """The moment from which on requests with a limit are told and not read. Nobody tells of requests that
+        began before there was the limit; and later, what was told has a counter."""
+        began = self._began
+        if began is None or now * SECOND >= began + TOLD or limit.created >= began // SECOND:
+            return None
+        return began
 
 
 def _reach(window: Window | None, now: float) -> tuple[int, int]:

@@ -137,7 +137,8 @@ class Account:
             record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
             return full
         finally:
-            self._reservation.settle(Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost))
+            used = Amounts(1, usage.prompt_tokens, usage.completion_tokens, cost)
+            self._reservation.settle(used, self.at + round(ending.total * MILLISECONDS))
         return None
 
     def _cost(self, usage: Usage) -> int:

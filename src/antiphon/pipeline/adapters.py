@@ -3,16 +3,15 @@ keeper's, and engines know digests.
 
 A name is there from the moment its engine has the adapter until it is unloaded: new requests are then told
 that there is no such model, and those that run with it end as they would have. The same content may have
-several names; its engine lets go of it with the last. The processes of a server have the same names, on a
-board that each looks at before it answers: they end with the server, and those that the settings give are
-back with the next.
+several names; its engine lets go of it with the last. The processes of a server have the same names: each
+change is known in all of them before it is answered. They end with the server, and those that the settings
+give are back with the next.
 """
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -23,7 +22,6 @@ from antiphon.domain.deployment import Deployed
 from antiphon.engines.base import Adapting, Engine
 from antiphon.engines.registry import Model, ModelRoute, Models, absent
 from antiphon.errors import (
-    EngineError,
     EngineUnavailable,
     InvalidValue,
     LoadError,
@@ -31,13 +29,9 @@ from antiphon.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
-from antiphon.ipc.board import Board
 from antiphon.ipc.frames import from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
-
-UNKNOWN = -1
-"""Revision of no board."""
 
 MOST_ADAPTERS = 2048
 """Names at once: each is a line of /v1/models and a handful of series of /metrics."""
@@ -92,6 +86,18 @@ class Named:
     deployed: Deployed | None = None
 
 
+class SharedNames(Protocol):
+    """The names that all processes of a server have."""
+
+    @property
+    def revision(self) -> int:
+        """Of the names, as this process knows them; 0: there were none yet."""
+
+    async def publish(self, revision: int, names: bytes) -> bool:
+        """Puts other names in the place of those of a revision. Every process, this one included, learns them
+        before it returns; False where another process was faster. Raises EngineError."""
+
+
 @runtime_checkable
 class Closable(Protocol):
     """An engine that is closed without waiting."""
@@ -108,16 +114,14 @@ class Adapters:
         homes: Mapping[str, Home],
         clock: Clock,
         metrics: Metrics,
-        board: Board | None = None,
+        shared: SharedNames | None = None,
     ) -> None:
-        """`homes`: by the base model's name. `board`: None, where no other process has the same names."""
+        """`homes`: by the base model's name. `shared`: None, where no other process has the same names."""
         self._models = models
         self._homes = homes
         self._clock = clock
         self._metrics = metrics
-        self._board = board
-        self._revision = 0
-        """Of the board, as these names are."""
+        self._shared = shared
         self._reading = asyncio.Lock()
         """Held while files are read, which takes long and memory: one adapter at a time."""
         self._changing = asyncio.Lock()
@@ -146,7 +150,7 @@ class Adapters:
             try:
                 await self._homes[base].engine.add_adapter(digest, model.adapter.path)
             except InvalidValue as refused:
-                if self._board is None or not self._board.revision:
+                if self._shared is None or not self._shared.revision:
                     raise InvalidValue(
                         f"the adapter {model.name} cannot be served: {refused.message}", param="lora_path"
                     ) from None
@@ -155,8 +159,8 @@ class Adapters:
     async def settle(self) -> None:
         """The names of the settings are served: a process that starts from here on does so in a server that
         serves."""
-        async with self._changed_here():
-            pass
+        if self._shared is not None and not self._shared.revision:
+            await self._publish(self._named())
 
     async def load(self, wanted: Wanted) -> None:
         """Makes an adapter a model. The same content under its name is no error, and is given to an engine
@@ -169,53 +173,63 @@ class Adapters:
         self._require_free(wanted)
         async with self._reading:
             adapter = await home.keep(wanted.path, wanted.among)
-        async with self._changed_here():
-            self._require_free(wanted)
-            before = self._models.get(wanted.name) if wanted.name in self._models else None
-            again = before is not None and _same(before, base, adapter)
-            if before is not None and not again and not wanted.in_place:
-                raise InvalidValue(
-                    f"the adapter {wanted.name!r} is loaded already, with other content; send load_inplace "
-                    "true to put this in its place, or unload it first",
-                    param="lora_name",
-                )
-            try:
-                await home.engine.add_adapter(adapter.digest, adapter.path)
-            except InvalidValue as refused:
-                raise InvalidValue(refused.message, param="lora_path") from None
-            deployed = wanted.deployed and wanted.deployed(base)
-            if again and deployed is None:
-                return
-            self._put(wanted.name, base, adapter, deployed)
-            self._publish()
-            record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
-            if before is not None and not again:
-                await self._release(before)
+        async with self._changing:
+            while not await self._load(wanted, base, adapter):
+                pass  # another process was faster: what it changed is known here now
+
+    async def _load(self, wanted: Wanted, base: str, adapter: Adapter) -> bool:
+        """Whether it was loaded before any other process changed a name."""
+        self._require_free(wanted)
+        before = self._models.get(wanted.name) if wanted.name in self._models else None
+        again = before is not None and _same(before, base, adapter)
+        if before is not None and not again and not wanted.in_place:
+            raise InvalidValue(
+                f"the adapter {wanted.name!r} is loaded already, with other content; send load_inplace "
+                "true to put this in its place, or unload it first",
+                param="lora_name",
+            )
+        try:
+            await self._homes[base].engine.add_adapter(adapter.digest, adapter.path)
+        except InvalidValue as refused:
+            raise InvalidValue(refused.message, param="lora_path") from None
+        deployed = wanted.deployed and wanted.deployed(base)
+        if again and deployed is None:
+            return True
+        named = Named(wanted.name, base, adapter, int(self._clock.wall()), deployed)
+        if not await self._publish(self._named() | {wanted.name: named}):
+            return False
+        record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
+        if before is not None and not again:
+            await self._release(before)
+        return True
 
     async def unload(self, name: str) -> None:
         """Takes a name away at once; what runs with it ends. Raises ModelNotFound, or InvalidValue for a
         base model."""
-        async with self._changed_here():
-            model = self._models.get(name) if name in self._models else None
-            if model is None:
-                raise ModelNotFound(
-                    f"the adapter {name[:100]!r} cannot be found; /v1/models lists what is loaded",
-                    param="lora_name",
-                )
-            if model.parent is None:
-                raise InvalidValue(f"{name!r} is a base model; only adapters are unloaded", param="lora_name")
-            self._models.remove(model)
-            self._publish()
-            self._metrics.forget(name)
+        async with self._changing:
+            while True:
+                model = self._models.get(name) if name in self._models else None
+                if model is None:
+                    raise ModelNotFound(
+                        f"the adapter {name[:100]!r} cannot be found; /v1/models lists what is loaded",
+                        param="lora_name",
+                    )
+                if model.parent is None:
+                    raise InvalidValue(
+                        f"{name!r} is a base model; only adapters are unloaded", param="lora_name"
+                    )
+                names = self._named()
+                del names[name]
+                if await self._publish(names):
+                    break
             record("adapter_unloaded", name=name, base=model.parent)
             await self._release(model)
 
-    def sync(self) -> None:
-        """Learns what other processes changed. Costs a look into memory where they did not."""
-        if self._board is None or self._board.revision in (0, self._revision):
-            return
-        self._revision = self._board.revision
-        there = {named.name: named for named in from_line(self._board.read(), tuple[Named, ...])}
+    def learn(self, names: bytes) -> None:
+        """From now on these are the names, as `SharedNames` was given them by this or another process."""
+        self._learn({named.name: named for named in from_line(names, tuple[Named, ...])})
+
+    def _learn(self, there: Mapping[str, Named]) -> None:
         for model in self._models.adapters():
             named = there.get(model.name)
             if named is None or not self._is_served(named):
@@ -231,42 +245,27 @@ class Adapters:
             home.note({model.adapter.digest: model.adapter.path for model in self._of(base) if model.adapter})
 
     def _is_served(self, named: Named) -> bool:
-        """Whether a name of the board means the same here."""
+        """Whether a name means the same here."""
         if named.name not in self._models:
             return False
         model = self._models.get(named.name)
         return _same(model, named.base, named.adapter) and model.deployed == named.deployed
 
-    @asynccontextmanager
-    async def _changed_here(self) -> AsyncIterator[None]:
-        """Nobody else changes names while the context lasts, and what others changed is known."""
-        async with self._changing:
-            if self._board is None:
-                yield
-                return
-            async with self._board.changing():
-                if not self._board.revision:
-                    self._publish()  # those of the settings, so that a change can be taken back
-                self.sync()
-                yield
-
-    def _publish(self) -> None:
-        """Tells the other processes. Raises EngineError where they cannot be told: then nothing has
-        changed."""
-        if self._board is None:
-            return
-        names = [
-            Named(model.name, model.parent, model.adapter, model.created, model.deployed)
+    def _named(self) -> dict[str, Named]:
+        """The names as they are now."""
+        return {
+            model.name: Named(model.name, model.parent, model.adapter, model.created, model.deployed)
             for model in self._models.adapters()
             if model.parent is not None and model.adapter is not None
-        ]
-        try:
-            self._board.write(to_line(names))
-        except OSError as problem:
-            self._revision = UNKNOWN  # what is on the board holds
-            said = os.strerror(problem.errno or 0)
-            raise EngineError(f"the adapters cannot be changed: the runtime directory: {said}") from None
-        self._revision = self._board.revision
+        }
+
+    async def _publish(self, names: Mapping[str, Named]) -> bool:
+        """Has every process serve these names; False where another process changed them meanwhile. Raises
+        EngineError where the others cannot be told: then nothing has changed."""
+        if self._shared is None:
+            self._learn(names)
+            return True
+        return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())))
 
     def _put(
         self,

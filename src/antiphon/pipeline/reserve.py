@@ -163,11 +163,12 @@ class Reservation:
                     raise
             step = max(needed, step // 2)
 
-    def settle(self, used: Amounts) -> None:
-        """Ends it; what was really used counts."""
+    def settle(self, used: Amounts, at: int | None = None) -> None:
+        """Ends it; what was really used counts. `at`: when it ended as the ledger has it, in Unix
+        milliseconds."""
         if self._is_open:
             self._is_open = False
-            self._limiter.settle(self._claim, used)
+            self._limiter.settle(self._claim, used, at)
 
     async def _extend(self, output: int) -> None:
         """Takes what is missing until so much output is granted."""

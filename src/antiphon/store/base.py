@@ -179,9 +179,10 @@ class Entries(Protocol):
         """Keeps them in one transaction; those whose id is there already change nothing. Raises
         StoreUnavailable."""
 
-    def used(self, since: int, grain: int) -> Iterator[Used]:
+    def used(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
         """What entries took that began at `since` (Unix milliseconds) or later, in sums over `grain`
-        milliseconds of time, counted from 1970; 1 gives every moment of its own."""
+        milliseconds of time, counted from 1970; 1 gives every moment of its own. `before`: only of those that
+        ended earlier; one that was cut ended as it began."""
 
 
 class Usage(Protocol):

@@ -55,13 +55,14 @@ class SqlEntries:
                 some = rows[begin : begin + AT_ONCE]
                 connection.exec_driver_sql(_insert(mark, len(some)), tuple(chain.from_iterable(some)))
 
-    def used(self, since: int, grain: int) -> Iterator[Used]:
+    def used(self, since: int, grain: int, before: int | None = None) -> Iterator[Used]:
         row = schema.ledger.c
         group = (row.at // grain, row.key, row.user, row.project, row.model)
         sums = [sa.func.sum(each) for each in (row.prompt_tokens, row.output_tokens, row.cost)]
+        ended = () if before is None else (row.at + sa.func.coalesce(row.total_ms, 0) < before,)
         summed = (
             sa.select(sa.func.max(row.at), *group[1:], sa.func.count(), *sums)
-            .where(row.at >= since)
+            .where(row.at >= since, *ended)
             .group_by(*group)
             .order_by(group[0])
             .execution_options(yield_per=PAGE)

@@ -1,5 +1,5 @@
-"""What this process counts and times: requests by route, generations by model. Lives in memory; `sheets` adds
-up several processes.
+"""What this process counts and times: requests by route, generations by model. Lives in memory; `totals`
+adds up several processes.
 
 Labels are names that the settings and the code hold, and those of loaded adapters, which are forgotten when
 they are unloaded: so their number is bounded. Never what else a caller wrote, who it was, or what was said.

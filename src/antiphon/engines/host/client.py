@@ -103,7 +103,6 @@ class HostTokenEngine:
         self._lacking = Lacking(self._give_again)
         """Those that the host refused when it came back."""
         self._numbers = itertools.count(1)
-        self._recall: Callable[[], None] = lambda: None
         self._given_up: str | None = None
         self._settled = asyncio.Event()
         self.generation = 0
@@ -129,10 +128,6 @@ class HostTokenEngine:
         back."""
         self._adapters = dict(paths)
         self._lacking.keep(paths.keys())
-
-    def follow(self, recall: Callable[[], None]) -> None:
-        """From now on calls this before a host that came back is told of adapters."""
-        self._recall = recall
 
     def give_up(self, message: str) -> None:
         """The host will not come back: every call, now and from now on, is refused with this sentence."""
@@ -182,7 +177,6 @@ class HostTokenEngine:
 
     def _add_again(self) -> None:
         """Tells a host that came back of the adapters, before anything else is asked of it."""
-        self._recall()
         for digest in self._adapters:
             self._give_again(digest)
 

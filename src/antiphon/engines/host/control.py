@@ -8,7 +8,7 @@ status back. Every line is one JSON object.
 
     engine host    in: HostConfig                                   out: Status
     HTTP process   in: settings.encode(), HttpConfig, EngineNews*   out: Status
-    keeper         in: settings.encode(), KeeperConfig              out: Status
+    coordinator    in: settings.encode(), CoordinatorConfig         out: Status
 """
 
 import asyncio
@@ -60,22 +60,18 @@ class HttpConfig:
     """The listening TCP socket, inherited."""
     status_fd: int
     runtime: str
-    """The runtime directory, for `runtime.leave` when the supervisor is gone."""
+    """The runtime directory, in which the coordinator listens."""
     sockets: dict[str, str]
     """Path of each engine host's socket, by the model's name."""
-    keeper: str | None = None
-    """Path of the keeper's socket; None where there is no keeper, and this process does its work."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperConfig:
-    """What the keeper is told besides the settings."""
+class CoordinatorConfig:
+    """What the coordinator is told besides the settings."""
 
     socket: str
-    """Path to listen on."""
+    """Path to listen on; its directory is the runtime directory."""
     status_fd: int
-    runtime: str
-    """As of HttpConfig."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,10 @@ def socket_path(runtime: Path, index: int) -> str:
     return str(runtime / f"{index}.sock")
 
 
-def keeper_path(runtime: Path) -> str:
-    """Where the keeper listens."""
-    return str(runtime / "keeper.sock")
+def coordinator_path(runtime: Path) -> str:
+    """Where the coordinator listens. Not named as other sockets are: it need not be gone for the directory to
+    be removed."""
+    return str(runtime / "coordinator")
 
 
 def sweep(base: Path) -> None:

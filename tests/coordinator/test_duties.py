@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 
+from antiphon.coordinator.duties import draining, seeding
 from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
-from antiphon.keeper.duties import draining, seeding
 from antiphon.ledger.spool import Spool
 from antiphon.settings import Settings
 from antiphon.settings_ledger import LedgerSettings

@@ -1,1 +1,0 @@
-"""The one owner of limits and spool on a node with several HTTP processes, in a process of its own."""
