@@ -35,9 +35,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from antiphon.assembly.keys import Managed
+    from antiphon.domain.context import Clock
     from antiphon.domain.request import GenerationRequest
     from antiphon.engines.registry import Models
     from antiphon.limits.base import Limiter
+    from antiphon.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PATH = "/v1/chat/completions"
@@ -145,7 +147,9 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     managed.close()
 
 
-async def enter_managed(stack: AsyncExitStack, settings: Any, clock: Any, home: Path) -> tuple[Any, Any]:
+async def enter_managed(
+    stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
+) -> tuple[Any, Any]:
     """Keys, and what counts and writes down, in either way that they have been put together."""
     from antiphon.assembly import accounts, keys
 
