@@ -28,8 +28,13 @@ class Timer:
         self._counts = [0] * (len(LATENCY_BOUNDS) + 1)
         self._total = 0.0
 
-    def add(self, seconds: float, times: int = 1) -> None:
-        """Notes that something took so long, so many times."""
+    def add(self, seconds: float) -> None:
+        """Notes that something took so long."""
+        self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self._total += seconds
+
+    def add_several(self, seconds: float, times: int) -> None:
+        """The same, so many times."""
         self._counts[bisect_left(LATENCY_BOUNDS, seconds)] += times
         self._total += seconds * times
 

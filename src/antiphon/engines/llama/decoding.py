@@ -346,7 +346,7 @@ class DecodeLoop:
             elif sequence.guide is not None:
                 sequence.guide.advance(found.token)
         for said in filter(None, before):
-            self._meters.inter_token.add(now - said, before[said])
+            self._meters.inter_token.add_several(now - said, before[said])
         if any(isinstance(found, EngineError) for found in results):
             self._clean()
 
