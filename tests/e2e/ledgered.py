@@ -76,6 +76,28 @@ class Asked:
                 thread.join()
             assert problems == [], server.records("internal_error")
 
+    @contextmanager
+    def stream_held(self, server: Server) -> Iterator[None]:
+        """A long answer has begun, and is read no further while the context lasts; then it is left."""
+        id_ = f"asked-{next(self._numbers)}"
+        body = {
+            "model": "cantor",
+            "prompt": "The hen saw",
+            "max_tokens": 1000,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        body |= {"metadata": self.metadata} if self.metadata else {}
+        headers = {"authorization": f"Bearer {self.key}", "x-request-id": id_}
+        self.cut.add(id_)
+        with (
+            server.client(headers=headers) as client,
+            client.stream("POST", "/v1/completions", json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            assert next(answer.iter_lines())
+            yield
+
     def ask(self, server: Server, over: threading.Event) -> None:
         """Asks on one connection, by turns for a stream and for a whole answer, until it is cut."""
         headers = {"authorization": f"Bearer {self.key}"}
