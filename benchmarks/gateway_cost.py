@@ -38,8 +38,8 @@ from antiphon.engines.base import TokenEvent as Event
 from antiphon.engines.base import TokenRequest as Request
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
-from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.templates import prove
@@ -104,7 +104,7 @@ def gateway(listener: socket.socket) -> None:
     models = Models(
         (Model("scripted", (ModelRoute(events),), 0), Model("rendered", (ModelRoute(rendered),), 0))
     )
-    edge = Edge(Pipeline(models, Metrics(), 1.0), models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
+    edge = AppState(Pipeline(models, Metrics(), 1.0), models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
     uvloop.run(serve(create_app(edge), edge, listener))
 
 

@@ -39,8 +39,8 @@ from antiphon.auth.tokens import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
-from antiphon.http.edge import Edge
 from antiphon.http.serve import serve
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -79,7 +79,7 @@ def antiphon_server(listener: socket.socket) -> None:
     engine = ScriptedEngine(lambda request: at_once if request.output.max_tokens == TOKENS else one_by_one)
     models = Models((Model("scripted", (ModelRoute(engine),), 0),))
     pipeline = Pipeline(models, Metrics(), 1.0)
-    edge = Edge(pipeline, models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), (ServiceKey(KEY),))
     uvloop.run(serve(create_app(edge), edge, listener))
 
 

@@ -127,7 +127,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
     from antiphon.assembly.edge import edge_of
-    from antiphon.cli.keyed import opened
+    from antiphon.cli.bootstrap import opened
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -173,10 +173,10 @@ async def enter_managed(
 
 async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
     """A key with limits that are never reached, and a price."""
+    from antiphon.auth.limit_validation import LimitRequest
     from antiphon.auth.limiting import Limiting
     from antiphon.auth.policy import WantedKey
     from antiphon.auth.pricing import WantedPrice
-    from antiphon.auth.wanted import WantedLimit
     from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
     from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
@@ -191,7 +191,7 @@ async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
         (Subject.KEY, made.key.id, Measure.COST, Window.MONTH),
         (Subject.PROJECT, DEFAULT_PROJECT, Measure.COST, Window.DAY),
     ):
-        await limiting.add(operator, WantedLimit(subject, target, measure, PLENTY, window))
+        await limiting.add(operator, LimitRequest(subject, target, measure, PLENTY, window))
     await managed.pricing.add(operator, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
     return str(made.secret)
 

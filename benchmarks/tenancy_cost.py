@@ -37,11 +37,11 @@ from antiphon.assembly.__main__ import TURN
 from antiphon.assembly.accounts import keeping_account
 from antiphon.assembly.edge import edge_of
 from antiphon.assembly.keys import Managed, managing
+from antiphon.auth.limit_validation import LimitRequest
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import WantedPrice
-from antiphon.auth.wanted import WantedLimit
-from antiphon.cli.keyed import opened
+from antiphon.cli.bootstrap import opened
 from antiphon.coordinator.client import joined
 from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
@@ -137,7 +137,7 @@ async def limited_key(managed: Managed, limiter: Limiter) -> str:
     limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
     for subject, counted, window in LIMITS:
         target = made.key.id if subject is Subject.KEY else DEFAULT_PROJECT
-        await limiting.add(OPERATOR, WantedLimit(subject, target, counted, PLENTY, window))
+        await limiting.add(OPERATOR, LimitRequest(subject, target, counted, PLENTY, window))
     await managed.pricing.add(OPERATOR, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
     return made.secret
 

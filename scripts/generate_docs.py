@@ -12,11 +12,11 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from antiphon.dialects.common.field_scopes import FieldScope
+from antiphon.dialects.common.field_table import Field, FieldSupport
 from antiphon.dialects.common.fields import FIELDS, TABLES
 from antiphon.dialects.common.needs import Need
 from antiphon.dialects.common.pages import PAGES, UNSAID, Page, Row
-from antiphon.dialects.common.places import Place
-from antiphon.dialects.common.table import Field, Standing
 from antiphon.error_reports import classes_by_code
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.settings import SECTIONS, Settings, declared
@@ -125,7 +125,7 @@ def api() -> str:
         "[parameters.md](parameters.md).",
         *_needs(),
     ]
-    for place in Place:
+    for place in FieldScope:
         lines += ["", f"## `{place}`", "", *_fields(field for field in FIELDS if place in field.places)]
     return "\n".join(lines) + "\n"
 
@@ -185,7 +185,7 @@ def _page(page: Page) -> list[str]:
 
 def _unbuilt(page: Page) -> list[str]:
     """A page without a dialect, beside the nearest place of /v1."""
-    table = TABLES[Place(page.place)]
+    table = TABLES[FieldScope(page.place)]
     lines = [
         "**Not built yet.** Its path answers 404. The last column says what a field of the same name is at",
         f"`{page.place}`, whose defaults and errors are OpenAI's.",
@@ -219,7 +219,7 @@ def _needs() -> list[str]:
 
 def _need(row: Field) -> str:
     """Empty where every engine will do."""
-    return "" if row.needs is Need.NOTHING or row.standing is not Standing.SUPPORTED else row.needs
+    return "" if row.needs is Need.NOTHING or row.standing is not FieldSupport.SUPPORTED else row.needs
 
 
 def metrics() -> str:
@@ -243,7 +243,7 @@ def metrics() -> str:
 
 
 def _by_standing(row: Field) -> int:
-    return list(Standing).index(row.standing)
+    return list(FieldSupport).index(row.standing)
 
 
 def _said(row: Field) -> str:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from antiphon.cli.asked import Asked
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelNotFound, SettingsError
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_aliases import AliasSettings, require_aliases
 from antiphon.settings_server import ServerSettings
@@ -101,7 +101,9 @@ def test_aliases_are_said_in_the_file_the_variable_or_by_flag(tmp_path, monkeypa
     file.write_text('[[aliases]]\nname = "gpt-*"\nmodel = "cantor"\n')
 
     def said(*flags):
-        return [(alias.name, alias.model) for alias in Asked(config=file, aliases=flags).settings().aliases]
+        return [
+            (alias.name, alias.model) for alias in ServeOptions(config=file, aliases=flags).settings().aliases
+        ]
 
     assert said() == [("gpt-*", "cantor")]
     monkeypatch.setenv("ANTIPHON_ALIASES", "a=cantor, b/*=*")
@@ -125,7 +127,7 @@ def test_a_wrong_alias_is_named(tmp_path, line, sentence):
     file = tmp_path / "antiphon.toml"
     file.write_text(f"[[aliases]]\n{line}\n")
     with pytest.raises(SettingsError) as refused:
-        Asked(config=file).settings()
+        ServeOptions(config=file).settings()
     assert sentence in refused.value.message
 
 
@@ -134,7 +136,7 @@ async def served():
     engine = ScriptedEngine()
     found = Models((Model("m", (ModelRoute(engine),), 7),), Aliases({"gpt-*": "m"}))
     metrics = Metrics()
-    edge = Edge(Pipeline(found, metrics, 0.0), found, OpenAI(), ServerSettings(), metrics=metrics)
+    edge = AppState(Pipeline(found, metrics, 0.0), found, OpenAI(), ServerSettings(), metrics=metrics)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, engine, edge, connections)
 

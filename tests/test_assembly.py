@@ -20,7 +20,7 @@ from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.errors import UnsupportedParameter
 from antiphon.ipc.frames import from_line, to_line
-from antiphon.pipeline.adapters import Wanted
+from antiphon.pipeline.adapters import AdapterRequest
 from antiphon.settings import EngineSettings, Settings, encode
 from antiphon.settings_lora import LoraSettings
 from antiphon.settings_model import ModelSettings
@@ -104,10 +104,10 @@ async def test_an_embedding_model_is_no_home_of_adapters(tmp_path: Path) -> None
     clock = FakeClock()
     adapters = adapters_over(hosts, edge_of(settings, models_over(hosts, clock, settings), clock), settings)
     write_peft(tmp_path / "pirate", base)
-    await adapters.load(Wanted("pirate", "pirate"))
+    await adapters.load(AdapterRequest("pirate", "pirate"))
     assert len(hosts["m"].adapters.paths) == 1
     with pytest.raises(UnsupportedParameter, match="enc takes no adapters") as refused:
-        await adapters.load(Wanted("other", "pirate", "enc"))
+        await adapters.load(AdapterRequest("other", "pirate", "enc"))
     assert refused.value.param == "base_model_name"
 
 

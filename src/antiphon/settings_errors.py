@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from antiphon import complaints
+from antiphon import validation_messages
 from antiphon.settings_said import LISTED
 
 LONGEST_SHOWN = 60
@@ -17,7 +17,7 @@ LONGEST_SHOWN = 60
 def explained(problem: str, tree: Mapping[str, object], shape: type, spelled: Callable[[str], str]) -> str:
     """The sentence for msgspec's error about a tree of settings. `spelled` tells from its path how a key was
     written."""
-    complaint = complaints.read(problem)
+    complaint = validation_messages.read(problem)
     if name := complaint.unknown:
         key = name.rpartition(".")[2]
         return f"there is no setting {spelled(name)}{nearest(key, _names(_hint(shape, complaint.path)))}"
@@ -33,7 +33,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _taken(complaint: complaints.Complaint, hint: object) -> str:
+def _taken(complaint: validation_messages.Complaint, hint: object) -> str:
     for part in _parts(hint):
         if get_origin(part) is Literal:
             *others, last = get_args(part)
@@ -46,7 +46,7 @@ def _taken(complaint: complaints.Complaint, hint: object) -> str:
 
 def _shown(tree: Mapping[str, object], path: str) -> str:
     """What came: numbers and words as they are, short; of a key only its kind."""
-    value = complaints.came(tree, path)
+    value = validation_messages.came(tree, path)
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
@@ -59,7 +59,7 @@ def _shown(tree: Mapping[str, object], path: str) -> str:
 
 def _hint(shape: object, path: str) -> object:
     """The type of what a path leads to."""
-    for name, _ in complaints.STEP.findall(path):
+    for name, _ in validation_messages.STEP.findall(path):
         if name:  # a place in a list needs no step: its type is among the parts
             shape = _fields(shape).get(name)
     return shape

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from antiphon import complaints
+from antiphon import validation_messages
 
 
 class SourceKind(StrEnum):
@@ -42,7 +42,7 @@ def spelling(
         if bracket and listed in LISTED:
             place, _, name = path.partition(".")
             number = int(place.removeprefix(f"{listed}[").removesuffix("]")) + 1
-            return of_one(LISTED[listed], complaints.came(tree, place), name, f"number {number}")
+            return of_one(LISTED[listed], validation_messages.came(tree, place), name, f"number {number}")
         section, _, name = path.partition("[")[0].partition(".")
         kind = next(kind for kind, layer in reversed(layers) if _says(layer.get(section), name))
         if kind is SourceKind.FLAG and name:

@@ -13,16 +13,16 @@ import pytest
 from antiphon.auth.base import Chosen
 from antiphon.auth.changes import TRIES, Changes
 from antiphon.auth.keyring import Keyring
+from antiphon.auth.limit_validation import LimitRequest
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper
 from antiphon.auth.tenants import Tenants
-from antiphon.auth.wanted import WantedLimit
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
-from antiphon.pipeline.rules import Rulebook
+from antiphon.pipeline.rules import LimitIndex
 from antiphon.store.base import By
 from antiphon.store.database import Database
 from antiphon.store.feed import SqlFeed
@@ -44,7 +44,7 @@ class Node:
         self.database = Database(url)
         self.database.ready()
         self.tenancy, self.rules = SqlTenancy(self.database), SqlRules(self.database)
-        self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), Rulebook()
+        self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), LimitIndex()
         listeners = [self.ring.learn, self._told]
         told = SqlFeed(self.database) if feed else None
         self.changes = Changes(self.tenancy, listeners, partial(next, count(1_000.0)), told)
@@ -186,7 +186,7 @@ async def test_what_is_learnt_is_what_the_store_holds(deaf):
 
 async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
     one, two = pair
-    limit = WantedLimit(Subject.KEY, "", Measure.REQUESTS, 5, Window.MINUTE)
+    limit = LimitRequest(Subject.KEY, "", Measure.REQUESTS, 5, Window.MINUTE)
     wanted = WantedKey(KeyKind.SERVICE, project="default", limits=(limit,))
     made = await one.tenants.add_key(ADMIN, wanted)
     await heard("made", lambda: two.accepts(made.secret))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from antiphon.auth.base import Chosen
+from antiphon.auth.limit_validation import MOST, LimitRequest
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
-from antiphon.auth.wanted import MOST, WantedLimit
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind
@@ -33,7 +33,7 @@ class Limited(World):
         return made.key.id
 
     async def set(self, actor: Actor, subject: Subject, target: str, **said):
-        usual = WantedLimit(subject, target, Measure.REQUESTS, 10, Window.MINUTE)
+        usual = LimitRequest(subject, target, Measure.REQUESTS, 10, Window.MINUTE)
         return await self.limiting.add(actor, replace(usual, **said))
 
     def seen(self, actor, **how):

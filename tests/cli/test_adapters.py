@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.adapters import kept
-from antiphon.cli.asked import Asked
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.settings import Settings
 from benchmarks.make_model import SIZES, write_model
@@ -24,7 +24,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def settled(models: list[str]) -> Settings:
-    return kept(Asked(models=models, adapters=["pirate=pirate"]).settings())
+    return kept(ServeOptions(models=models, adapters=["pirate=pirate"]).settings())
 
 
 def test_a_flag_adapts_the_only_model_that_generates(asked: list[str]) -> None:

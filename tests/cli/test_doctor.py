@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.asked import Asked
 from antiphon.cli.checks import (
     check_cache,
     check_models,
@@ -26,6 +25,7 @@ from antiphon.cli.doctor import examine
 from antiphon.cli.engine_checks import check_engine, read_probe
 from antiphon.cli.findings import REMEDIES, Finding, Standing, fine
 from antiphon.cli.probe import check_processor, check_threads, processor_features
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama_find import discovered
 from antiphon.settings import EngineSettings, Settings, model
 from antiphon.settings_hub import HubSettings
@@ -58,7 +58,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Examine:
     ) -> dict[str, Finding]:
         for name, value in (env or {}).items():
             monkeypatch.setenv(name, value)
-        asked = Asked({"server": {"port": 0}}, [str(model) for model in models], shared)
+        asked = ServeOptions({"server": {"port": 0}}, [str(model) for model in models], shared)
         return {finding.id: finding for finding in examine(asked, load=False)}
 
     return look
@@ -204,7 +204,7 @@ def test_a_cache_that_cannot_be_read(tmp_path: Path):
 )
 def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):
     (tmp_path / "bad.toml").write_text(text)
-    defaults, finding = check_settings(Asked({"server": {"port": 1}}, config=tmp_path / "bad.toml"))
+    defaults, finding = check_settings(ServeOptions({"server": {"port": 1}}, config=tmp_path / "bad.toml"))
     assert (finding.id, finding.standing) == ("settings-invalid", Standing.BROKEN)
     assert said in finding.said and remedy in finding.remedy
     assert [model.name for model in defaults.models] == ["cantor"], "the rest is looked at with the defaults"

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from antiphon.cli.bootstrap import opened
 from antiphon.cli.findings import Finding, Standing
-from antiphon.cli.keyed import opened
 from antiphon.cli.keyed_checks import check_keyed
 from antiphon.settings import Settings
 from antiphon.settings_keys import KeysSettings

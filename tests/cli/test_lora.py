@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.asked import named_adapter
 from antiphon.cli.lora import UNLOAD, _deployment, _whole
+from antiphon.cli.serve_options import named_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
 from tests.cli.standin import Standin, standin

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.asked import Asked
 from antiphon.cli.fetching import show_progress
 from antiphon.cli.serve import settled
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub import Progress, Stage
 from benchmarks.make_model import SIZES, write_model
@@ -140,13 +140,13 @@ def test_a_settings_file_may_name_a_model_of_the_hub(
         monkeypatch.setenv(name, value)
     file = tmp_path / "antiphon.toml"
     file.write_text(f'[hub]\ncache = "{tmp_path}/kept"\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
-    (model,) = settled(Asked(config=file)).models
+    (model,) = settled(ServeOptions(config=file)).models
     assert Path(model.path).is_relative_to(tmp_path / "kept") and model.context_length
     file.write_text(f'[hub]\noffline = true\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
     with pytest.raises(ModelFetchError, match="offline mode is on"):
-        settled(Asked(config=file))
+        settled(ServeOptions(config=file))
     with pytest.raises(SettingsError, match="no file inside a repository"):
-        settled(Asked({"server": {"port": 0}}, ["hf:ada/tiny:../a.gguf"]))
+        settled(ServeOptions({"server": {"port": 0}}, ["hf:ada/tiny:../a.gguf"]))
 
 
 def test_a_terminal_shows_a_bar():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.asked import Asked
 from antiphon.cli.serve import panel, placed, settled, sized
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.settings import Settings, changed, model, with_models
 from antiphon.supervisor import Serving
@@ -28,7 +28,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def arrived(*models: str, config: Path | None = None, **shared: object) -> Settings:
-    return settled(Asked({"server": {"port": 0}}, models, shared, config))
+    return settled(ServeOptions({"server": {"port": 0}}, models, shared, config))
 
 
 def test_a_bare_command_serves_the_demo_model_exactly():

@@ -3,11 +3,11 @@
 import hypothesis.strategies as st
 from hypothesis import given
 
-from antiphon.constraints.remembering import KNOWN, Remembered
+from antiphon.constraints.segmented_lru import KNOWN, SegmentedLRU
 
 
 def test_what_was_put_is_there_until_there_is_no_room():
-    kept: Remembered[str, int] = Remembered(100, 10)
+    kept: SegmentedLRU[str, int] = SegmentedLRU(100, 10)
     for at in range(4):
         kept.put(f"{at}", at, 30)
     assert [kept.get(f"{at}") for at in range(4)] == [None, 1, 2, 3] and kept.held == 90
@@ -15,7 +15,7 @@ def test_what_was_put_is_there_until_there_is_no_room():
 
 
 def test_a_thing_that_has_no_room_is_not_kept_and_pushes_nothing_out_that_was_asked_for_again():
-    kept: Remembered[str, int] = Remembered(100, 10)
+    kept: SegmentedLRU[str, int] = SegmentedLRU(100, 10)
     kept.put("again", 1, 40)
     assert kept.get("again") == 1
     kept.put("large", 2, 61)
@@ -23,7 +23,7 @@ def test_a_thing_that_has_no_room_is_not_kept_and_pushes_nothing_out_that_was_as
 
 
 def test_a_thousand_new_things_push_out_none_that_was_asked_for_again():
-    kept: Remembered[str, int] = Remembered(1000, 100)
+    kept: SegmentedLRU[str, int] = SegmentedLRU(1000, 100)
     for name in ("a", "b", "c"):
         kept.put(name, 1, 100)
         kept.get(name)
@@ -34,7 +34,7 @@ def test_a_thousand_new_things_push_out_none_that_was_asked_for_again():
 
 
 def test_new_things_have_room_however_much_was_asked_for_again():
-    kept: Remembered[int, int] = Remembered(1000, 100)
+    kept: SegmentedLRU[int, int] = SegmentedLRU(1000, 100)
     for at in range(100):
         kept.put(at, at, 50)
         kept.get(at)
@@ -45,7 +45,7 @@ def test_new_things_have_room_however_much_was_asked_for_again():
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60), st.booleans()), max_size=200))
 def test_the_bounds_hold_and_nothing_is_mixed_up(asked: list[tuple[int, int, bool]]):
-    kept: Remembered[int, str] = Remembered(100, 7)
+    kept: SegmentedLRU[int, str] = SegmentedLRU(100, 7)
     sizes: dict[int, int] = {}
     for key, size, put in asked:
         if put and kept.get(key) is None:

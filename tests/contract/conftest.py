@@ -25,8 +25,8 @@ from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import AntiphonError, EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.app import create_app
-from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
+from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
@@ -103,7 +103,7 @@ def scripted_server(key: str | None = None, accounting: Accounting | None = None
     verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0, accounting=accounting)
     settings = ServerSettings(drain_timeout=0, keep_alive_interval=0.5)
-    edge = Edge(pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower()))
+    edge = AppState(pipeline, models, OpenAI(), settings, verifiers, others=(Fireworks(), Empower()))
     ready = threading.Event()
     server = make_server(create_app(edge), edge, ready.set)
     with socket.create_server(("127.0.0.1", 0)) as listener:

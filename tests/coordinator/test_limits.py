@@ -14,7 +14,7 @@ from antiphon.coordinator.frames import TO_PROCESS, Welcome
 from antiphon.coordinator.limiter import SharedLimiter
 from antiphon.domain.context import SystemClock
 from antiphon.domain.ledger import Entry
-from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Window
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameReader
@@ -58,7 +58,7 @@ async def test_two_workers_share_a_limit_and_a_refusal_says_all_that_is_known(pa
         await other.reserve("4", [requests, few], ONE)
     assert refused.value.limit == requests.id
     assert refused.value.retry_after == pytest.approx(60.0, abs=0.5)
-    standings = [each for each in refused.value.standings if isinstance(each, Standing)]
+    standings = [each for each in refused.value.standings if isinstance(each, LimitStatus)]
     assert [each.limit for each in standings] == [requests, few]
     with pytest.raises(LargerThanLimit) as larger:
         await other.extend("2", [requests, few], tokens(101))

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from antiphon.dialects.common.table import Standing
+from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.fields import FIELDS, TABLES, Place
+from antiphon.dialects.empower.fields import FIELDS, TABLES, FieldScope
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.messages import Role
 from antiphon.domain.tools import ToolChoice
@@ -181,7 +181,9 @@ def test_biases_are_refused_in_the_words_of_the_page_and_none_are_no_error():
     assert asked(logit_bias={}) == asked()
 
 
-@pytest.mark.parametrize("field", [field for field in FIELDS if field.standing is Standing.REFUSED], ids=str)
+@pytest.mark.parametrize(
+    "field", [field for field in FIELDS if field.standing is FieldSupport.REFUSED], ids=str
+)
 def test_what_the_table_refuses_is_refused_by_name_but_for_what_happens_anyway(field):
     error = refused(**{field.name: "surprise"})
     assert isinstance(error, UnsupportedParameter) and error.param == field.name
@@ -216,7 +218,9 @@ def test_what_the_table_says_is_supported_reaches_the_request():
         "stop_token_ids": [3], "seed": 5, "top_k": 4, "min_p": 0.5, "repetition_penalty": 1.5,
         "messages": "other", "model": "other", "parallel_tool_calls": False, "user": "ada",
     }  # fmt: skip
-    supported = {name for name, field in TABLES[Place.CHAT].items() if field.standing is Standing.SUPPORTED}
+    supported = {
+        name for name, field in TABLES[FieldScope.CHAT].items() if field.standing is FieldSupport.SUPPORTED
+    }
     assert said.keys() == supported
     for name, value in said.items():
         tools = {"tools": [TOOL]} if name in ("tool_choice", "parallel_tool_calls") else {}

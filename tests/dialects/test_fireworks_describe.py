@@ -5,7 +5,7 @@ import json
 from jsonschema import Draft202012Validator
 
 from antiphon.dialects.common.describing import operation_of
-from antiphon.dialects.common.table import Standing
+from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.fireworks.describe import EXAMPLES, NAME, REQUESTS
 from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
@@ -35,11 +35,11 @@ def test_every_field_of_the_tables_is_told():
         schema = DESCRIBED.schemas[NAME + name]
         assert schema["additionalProperties"] is False
         for field in table.values():
-            if field.standing is Standing.REFUSED:
+            if field.standing is FieldSupport.REFUSED:
                 assert schema["x-antiphon-refused"][field.name]["says"] == field.says
             else:
                 assert field.says in schema["properties"][field.name]["description"]
-        told = {field.name for field in table.values() if field.standing is not Standing.REFUSED}
+        told = {field.name for field in table.values() if field.standing is not FieldSupport.REFUSED}
         assert schema["properties"].keys() == told
 
 

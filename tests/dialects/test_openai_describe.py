@@ -5,8 +5,8 @@ import json
 from jsonschema import Draft202012Validator
 
 from antiphon.dialects.common.describing import operation_of
+from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES
-from antiphon.dialects.common.table import Standing
 from antiphon.dialects.openai.describe import REQUESTS
 from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
@@ -37,7 +37,7 @@ def test_every_field_of_the_table_is_told():
         schema = DESCRIBED.schemas[name]
         assert schema["additionalProperties"] is False
         for field in TABLES[place].values():
-            if field.standing is Standing.REFUSED:
+            if field.standing is FieldSupport.REFUSED:
                 assert schema["x-antiphon-refused"][field.name]["says"] == field.says
             else:
                 assert field.says in schema["properties"][field.name]["description"]

@@ -17,7 +17,7 @@ from antiphon.dialects.common import answers
 from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
-    Drafted,
+    DiscardedTokens,
     Event,
     Finished,
     FinishReason,
@@ -260,7 +260,7 @@ def test_streamed_entries_are_the_buffered_ones():
     for chunk in (text, end):
         assert chunk["choices"][0]["logprobs"]["content"] == CHAT_ENTRIES
         ChatCompletionChunk.model_validate(chunk)
-    assert chunks.encode(Drafted(3)) == b""
+    assert chunks.encode(DiscardedTokens(3)) == b""
 
 
 def test_many_packed_scores_are_written_like_the_same_one_by_one():

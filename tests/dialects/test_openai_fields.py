@@ -9,49 +9,49 @@ from openai.types import embedding_create_params as embedding_reference
 from openai.types.chat import completion_create_params as chat_reference
 
 from antiphon.dialects.common import wire
+from antiphon.dialects.common.field_scopes import FieldScope
+from antiphon.dialects.common.field_table import FieldSupport, Report
 from antiphon.dialects.common.fields import FIELDS, TABLES, sift
-from antiphon.dialects.common.places import Place
-from antiphon.dialects.common.table import Report, Standing
 from antiphon.dialects.openai import adapters, embeddings, tokens
 from antiphon.errors import UnknownParameter, UnsupportedParameter
 
 REFERENCE = {
-    Place.CHAT: (
+    FieldScope.CHAT: (
         chat_reference.CompletionCreateParamsNonStreaming,
         chat_reference.CompletionCreateParamsStreaming,
     ),
-    Place.TEXT: (
+    FieldScope.TEXT: (
         text_reference.CompletionCreateParamsNonStreaming,
         text_reference.CompletionCreateParamsStreaming,
     ),
-    Place.EMBEDDINGS: (embedding_reference.EmbeddingCreateParams,),
+    FieldScope.EMBEDDINGS: (embedding_reference.EmbeddingCreateParams,),
 }
-SHAPES: dict[Place, type[msgspec.Struct]] = {
-    Place.CHAT: wire.ChatCompletionRequest,
-    Place.TEXT: wire.CompletionRequest,
-    Place.MESSAGE: wire.ChatMessage,
-    Place.PART: wire.TextPart,
-    Place.REFUSAL: wire.RefusalPart,
-    Place.TOOL: wire.ToolShape,
-    Place.FUNCTION: wire.Function,
-    Place.CALL: wire.MessageToolCall,
-    Place.CALLED: wire.CalledFunction,
-    Place.STREAM: wire.StreamOptions,
-    Place.EMBEDDINGS: embeddings.EmbeddingsRequest,
-    Place.TOKENIZE: tokens.TokenizeRequest,
-    Place.DETOKENIZE: tokens.DetokenizeRequest,
-    Place.LOAD: adapters.LoadAdapterRequest,
-    Place.UNLOAD: adapters.UnloadAdapterRequest,
+SHAPES: dict[FieldScope, type[msgspec.Struct]] = {
+    FieldScope.CHAT: wire.ChatCompletionRequest,
+    FieldScope.TEXT: wire.CompletionRequest,
+    FieldScope.MESSAGE: wire.ChatMessage,
+    FieldScope.PART: wire.TextPart,
+    FieldScope.REFUSAL: wire.RefusalPart,
+    FieldScope.TOOL: wire.ToolShape,
+    FieldScope.FUNCTION: wire.Function,
+    FieldScope.CALL: wire.MessageToolCall,
+    FieldScope.CALLED: wire.CalledFunction,
+    FieldScope.STREAM: wire.StreamOptions,
+    FieldScope.EMBEDDINGS: embeddings.EmbeddingsRequest,
+    FieldScope.TOKENIZE: tokens.TokenizeRequest,
+    FieldScope.DETOKENIZE: tokens.DetokenizeRequest,
+    FieldScope.LOAD: adapters.LoadAdapterRequest,
+    FieldScope.UNLOAD: adapters.UnloadAdapterRequest,
 }
 REFUSED = [
     (place, field)
-    for place in Place
+    for place in FieldScope
     for field in TABLES[place].values()
-    if field.standing is Standing.REFUSED
+    if field.standing is FieldSupport.REFUSED
 ]
 
 
-def names(place: Place, *standings: Standing) -> set[str]:
+def names(place: FieldScope, *standings: FieldSupport) -> set[str]:
     return {field.name for field in TABLES[place].values() if field.standing in standings}
 
 
@@ -68,18 +68,18 @@ def test_the_wire_type_takes_what_the_table_takes(place):
     taken |= {tag} if (tag := shape.__struct_config__.tag_field) else set()
     opaque = {field.name for field in TABLES[place].values() if field.opaque}
     assert not taken & opaque
-    assert taken | opaque == names(place, Standing.SUPPORTED, Standing.IGNORED)
+    assert taken | opaque == names(place, FieldSupport.SUPPORTED, FieldSupport.IGNORED)
 
 
 def test_no_field_stands_twice_in_one_place():
-    for place in Place:
+    for place in FieldScope:
         assert len([field for field in FIELDS if place in field.places]) == len(TABLES[place])
 
 
 def test_few_fields_are_ignored_and_each_says_why():
-    ignored = [field for field in FIELDS if field.standing is Standing.IGNORED]
+    ignored = [field for field in FIELDS if field.standing is FieldSupport.IGNORED]
     assert {field.name for field in ignored if not field.opaque} == {"prompt_cache_key"}
-    echoing = frozenset({Place.MESSAGE, Place.CALL, Place.CALLED})
+    echoing = frozenset({FieldScope.MESSAGE, FieldScope.CALL, FieldScope.CALLED})
     assert all(field.places <= echoing for field in ignored if field.opaque)
     assert all(len(field.says) > 20 for field in ignored)
 
@@ -100,23 +100,23 @@ def test_true_is_not_one_and_zero_is_zero():
         ("store", 0),
     ):
         with pytest.raises(UnsupportedParameter):
-            sift({name: value}, Place.CHAT)
-    assert sift({"length_penalty": 1.0}, Place.CHAT) == {}
+            sift({name: value}, FieldScope.CHAT)
+    assert sift({"length_penalty": 1.0}, FieldScope.CHAT) == {}
 
 
 def test_null_means_absent():
-    assert sift({"temperature": None, "n": 2}, Place.CHAT) == {"n": 2}
+    assert sift({"temperature": None, "n": 2}, FieldScope.CHAT) == {"n": 2}
 
 
 def test_ignored_fields_are_named():
     given, report = {"prompt_cache_key": "k", "n": 1}, Report()
-    assert sift(given, Place.CHAT, report=report) == given
+    assert sift(given, FieldScope.CHAT, report=report) == given
     assert report.names == ("prompt_cache_key",)
 
 
 ECHOES = [
     (place, field)
-    for place in (Place.MESSAGE, Place.CALL, Place.CALLED)
+    for place in (FieldScope.MESSAGE, FieldScope.CALL, FieldScope.CALLED)
     for field in TABLES[place].values()
     if field.opaque
 ]
@@ -148,6 +148,6 @@ def test_a_field_that_repeats_an_answer_may_hold_anything(place, field, value):
 )
 def test_an_unknown_field_is_refused_with_a_hint(name, hint):
     with pytest.raises(UnknownParameter) as caught:
-        sift({name: None}, Place.CHAT)
+        sift({name: None}, FieldScope.CHAT)
     assert caught.value.message.endswith(hint) and len(caught.value.message) < 120
     assert (caught.value.param or "").startswith(name[:60])

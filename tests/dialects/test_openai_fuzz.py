@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from antiphon.dialects.common.errors import encode_error
+from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.fields import TABLES
-from antiphon.dialects.common.places import Place
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.tokens import VLLMTokens
@@ -30,17 +30,17 @@ MESSAGES = st.lists(
     ),
     max_size=3,
 )
-DECODERS: dict[Place, Callable[[bytes], object]] = {
-    Place.CHAT: decode_chat,
-    Place.TEXT: decode_text,
-    Place.TOKENIZE: VLLMTokens().decode_tokenize,
-    Place.DETOKENIZE: VLLMTokens().decode_detokenize,
-    Place.LOAD: VLLMAdapters().decode_load,
-    Place.UNLOAD: VLLMAdapters().decode_unload,
+DECODERS: dict[FieldScope, Callable[[bytes], object]] = {
+    FieldScope.CHAT: decode_chat,
+    FieldScope.TEXT: decode_text,
+    FieldScope.TOKENIZE: VLLMTokens().decode_tokenize,
+    FieldScope.DETOKENIZE: VLLMTokens().decode_detokenize,
+    FieldScope.LOAD: VLLMAdapters().decode_load,
+    FieldScope.UNLOAD: VLLMAdapters().decode_unload,
 }
 
 
-def bodies(place: Place) -> st.SearchStrategy[dict[str, Any]]:
+def bodies(place: FieldScope) -> st.SearchStrategy[dict[str, Any]]:
     known = st.dictionaries(st.sampled_from(sorted(TABLES[place])) | st.text(max_size=4), VALUES, max_size=4)
     base = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "tokens": [1]}
     base |= {"lora_name": "a", "lora_path": "a"}
@@ -52,7 +52,7 @@ def bodies(place: Place) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def refusal(place: Place, body: bytes) -> RequestError | None:
+def refusal(place: FieldScope, body: bytes) -> RequestError | None:
     try:
         DECODERS[place](body)
     except RequestError as error:
@@ -60,7 +60,7 @@ def refusal(place: Place, body: bytes) -> RequestError | None:
     return None
 
 
-def settle(place: Place, body: bytes) -> None:
+def settle(place: FieldScope, body: bytes) -> None:
     if (error := refusal(place, body)) is not None:
         assert error.status == 400 and error.message
         assert json.loads(encode_error(error))["error"]["code"] == error.code
@@ -70,7 +70,7 @@ def settle(place: Place, body: bytes) -> None:
 @pytest.mark.parametrize("place", DECODERS)
 @settings(max_examples=200)
 @given(data=st.data())
-def test_any_object_is_decoded_or_refused(place: Place, data: st.DataObject) -> None:
+def test_any_object_is_decoded_or_refused(place: FieldScope, data: st.DataObject) -> None:
     settle(place, json.dumps(data.draw(bodies(place))).encode())
 
 
@@ -82,5 +82,5 @@ def test_any_object_is_decoded_or_refused(place: Place, data: st.DataObject) -> 
 @example(body=b'{"model":"m","messages":[{"role":["user"],"content":"a"}]}')
 @example(body=b'{"model":"m","messages":[{"role":"user","content":[{"type":["text"],"text":"a"}]}]}')
 @example(body=b'{"model":"m","messages":[{"role":"user","content":[[]]}]}')
-def test_any_bytes_are_decoded_or_refused(place: Place, body: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(place: FieldScope, body: bytes) -> None:
     settle(place, body)

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from antiphon.rendering.apart import BOUNDS
+from antiphon.rendering.sandboxed_template import BOUNDS
 from tests.e2e.server import Server, serving, wait_for
 from tests.engines.host.processes import descendants
 

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from antiphon.dialects.common.table import Standing
+from antiphon.dialects.common.field_table import FieldSupport
 from tests.e2e.server import Server
 from tests.parameters.registry import Answer, Asker
 
@@ -63,7 +63,7 @@ FREE = ("ignore_eos", "min_tokens", "stop_token_ids", "logit_bias", "echo", "ski
 
 def supported(path: str) -> set[str]:
     table = import_module(f"antiphon.dialects.{OPERATIONS[path]}.fields").BOOK.tables[path]
-    return {name for name, each in table.items() if each.standing is not Standing.REFUSED}
+    return {name for name, each in table.items() if each.standing is not FieldSupport.REFUSED}
 
 
 @st.composite

@@ -26,8 +26,8 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import RequestSize, TokenEngine
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import all_endpoints, create_app
-from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server
+from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
@@ -161,7 +161,7 @@ class Served:
 
     port: int
     engine: ScriptedEngine
-    edge: Edge
+    edge: AppState
     connections: set[Any]
 
     @property
@@ -206,7 +206,7 @@ async def serving(
     pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
     how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
     others = (Fireworks(*how), Empower(*how))
-    edge = Edge(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
+    edge = AppState(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, made, edge, connections)
 
@@ -217,13 +217,13 @@ async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
     rendered = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
     models = Models(tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered))
     pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower())
-    edge = Edge(pipeline, models, OpenAI(), ServerSettings(), others=others)
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), others=others)
     async with serving_edge(edge) as (port, connections):
         yield Served(port, ScriptedEngine(), edge, connections)
 
 
 @asynccontextmanager
-async def serving_edge(edge: Edge) -> AsyncIterator[tuple[int, set[Any]]]:
+async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
     """A server over an edge: its port, and its open connections."""
     server = make_server(create_app(edge), edge)
     server.config.load()
@@ -241,7 +241,7 @@ async def serving_edge(edge: Edge) -> AsyncIterator[tuple[int, set[Any]]]:
             await gone(server.server_state.tasks)
 
 
-def targets_of(edge: Edge) -> list[tuple[str, str]]:
+def targets_of(edge: AppState) -> list[tuple[str, str]]:
     """Method and path of every endpoint, at each of its paths, with the names in braces as they are."""
     return [
         (endpoint.method, re.sub(r":path", "", path))

@@ -20,8 +20,8 @@ from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.edge import Edge
-from antiphon.pipeline.adapters import Adapters, Home
+from antiphon.http.state import AppState
+from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.adapted import AdaptedRenderer
@@ -29,9 +29,9 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.deploying import HubAdapters
 from antiphon.weights.gguf import read_header
-from antiphon.weights.keeping import Keeper
 from tests.http.harness import Reply, Served, serving_edge
 
 LOAD = "/v1/load_lora_adapter"
@@ -113,16 +113,16 @@ async def lending(
         Aliases(aliases or {}, Fireworks.aliases),
     )
     metrics, clock = Metrics(), FakeClock()
-    keeper = Keeper(registry, [shelf], MOST)
+    keeper = AdapterStore(registry, [shelf], MOST)
     homes = {
-        name: Home(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
+        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
         for name, renderer in renderers.items()
     }
     adapters = Adapters(served, homes, clock, metrics)
     fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
     verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
     pipeline = Pipeline(served, metrics, restart_patience=0.0)
-    edge = Edge(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
+    edge = AppState(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
     deployments = Deployments(served, adapters, fetching, clock)
     edge = replace(edge, adapters=adapters, deployments=deployments, others=(Empower(),))
     async with serving_edge(edge) as (port, connections):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.domain.limits import Limit, Measure, Standing, Window
+from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded
-from antiphon.http.standings import NAMES, duration, limit_headers
+from antiphon.http.rate_limit_headers import NAMES, duration, limit_headers
 from antiphon.testing import Answer
 from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
 from tests.pipeline.books import PRICE, Books, limit
@@ -96,10 +96,10 @@ def test_times_are_written_as_openai_writes_them(seconds: float, shown: str):
 
 def test_of_several_limits_the_tightest_is_told():
     wide, tight = limit(amount=100, name="wide"), limit(amount=10, name="tight")
-    found = dict(limit_headers((Standing(wide, 5, 1.0), Standing(tight, 2, 2.5))))
+    found = dict(limit_headers((LimitStatus(wide, 5, 1.0), LimitStatus(tight, 2, 2.5))))
     assert found[b"x-ratelimit-limit-requests"] == b"10" and found[b"x-ratelimit-reset-requests"] == b"2.5s"
     kinds = (limit(Measure.INPUT_TOKENS, 50), limit(Measure.OUTPUT_TOKENS, 40), limit(Measure.COST, 1))
-    found = dict(limit_headers(Standing(each, 30 - place, 1.0) for place, each in enumerate(kinds)))
+    found = dict(limit_headers(LimitStatus(each, 30 - place, 1.0) for place, each in enumerate(kinds)))
     assert found[b"x-ratelimit-limit-tokens"] == b"40" and len(found) == 3
 
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from antiphon.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
-from antiphon.weights.keeping import Keeper
+from antiphon.weights.adapter_store import AdapterStore
 from benchmarks.make_model import SIZES, write_model
 from tests.http.harness import CHAT, KEY, TEXT, gone, request_bytes, serving
 from tests.http.lora import LOAD, MOST, UNLOAD, Lora, lending, write_peft
@@ -409,7 +409,7 @@ async def test_a_registry_that_cannot_take_more_is_the_operators_to_mend(lora, m
     (lora.shelf / "whole.gguf").write_bytes(whole)
     for size in (100, len(whole) - 1):
         limits = Limits(120.0, 240.0, 4 << 30, writes=size)
-        monkeypatch.setattr(Keeper, "_limits", lambda *_, limits=limits: limits)
+        monkeypatch.setattr(AdapterStore, "_limits", lambda *_, limits=limits: limits)
         for said in ("whole.gguf", "pirate"):
             reply = await lora.load("other", said)
             assert (reply.status, reply.error["param"]) == (500, None), reply.body

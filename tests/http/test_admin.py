@@ -15,7 +15,7 @@ from antiphon.auth.keyring import Keyring
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import Pricing
-from antiphon.auth.reading import Reading
+from antiphon.auth.reading import UsageService
 from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import Pepper, new_key
 from antiphon.auth.tenants import Tenants
@@ -28,7 +28,7 @@ from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
 from antiphon.http.admin.tenancy import TenancyResource
 from antiphon.http.admin.usage import UsageResource
-from antiphon.http.work import Ongoing
+from antiphon.http.in_flight import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
@@ -54,7 +54,7 @@ class Keyed(Served):
     limiting: Limiting
     pricing: Pricing
     recordings: Recordings
-    reading: Reading
+    reading: UsageService
 
     async def prepare(self, **parts):
         for name, part in parts.items():
@@ -87,7 +87,7 @@ async def keyed(folder, engine=None, **how):
         clock = plain.edge.clock.wall
         ring = Keyring(pepper, clock)
         tenancy = SqlTenancy(database)
-        ongoing, loop = Ongoing(ring.accepts), asyncio.get_running_loop()
+        ongoing, loop = InFlightRegistry(ring.accepts), asyncio.get_running_loop()
 
         def look(_) -> None:
             loop.call_soon_threadsafe(ongoing.look)
@@ -95,7 +95,7 @@ async def keyed(folder, engine=None, **how):
         changes = Changes(tenancy, [ring.learn, look], clock)
         tenants = Tenants(changes, tenancy, pepper)
         limiting = Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
-        pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
+        pricing, reading = Pricing(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
         recordings = Recordings(changes, tenancy, SqlRecords(database))
         naming = Naming(plain.edge.models, pricing)
         resources = (

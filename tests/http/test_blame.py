@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI
-from antiphon.dialects.common.table import Standing
 from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
@@ -57,7 +57,7 @@ async def test_every_field_of_every_table_is_blamed_by_its_name(plain):
             for name, field in known.items() if path in NAMED else ():
                 value = OTHER.get(name, WRONG)
                 reply = await plain.ask(str(path), NAMED[path] | {name: value})
-                if field.standing is Standing.IGNORED and reply.status == 200:
+                if field.standing is FieldSupport.IGNORED and reply.status == 200:
                     continue
                 assert reply.status == 400, (path, name, reply.body)
                 assert (flat(reply)["param"] or "").startswith(name), (path, name, reply.body)

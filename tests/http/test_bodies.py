@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import Overloaded, ServerBusy
-from antiphon.http.bodies import Account, Bodies
+from antiphon.http.body_budget import BodyAccount, BodyBudget
 from antiphon.testing import Answer
 from tests.http.harness import CHAT, HELLO
 from tests.http.test_admin import keyed
@@ -19,7 +19,7 @@ LONG = "wait"
 @contextmanager
 def account(bodies, most, actor=None):
     """What one request holds."""
-    made = Account(bodies, most, actor)
+    made = BodyAccount(bodies, most, actor)
     yield made
     made.release()
 
@@ -76,7 +76,7 @@ async def test_the_many_tokens_of_one_user_are_one_caller(tmp_path):
 
 
 def test_one_body_alone_may_take_all_the_room_and_others_what_is_left_in_equal_parts():
-    bodies = Bodies()
+    bodies = BodyBudget()
     with account(bodies, 100, "ada") as first:
         first.charge(60)
         first.charge(40)

@@ -12,9 +12,9 @@ from antiphon.domain.identity import Right
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineDied
 from antiphon.http.app import all_endpoints
-from antiphon.http.edge import Edge, lies_under
 from antiphon.http.openapi import document
 from antiphon.http.routing import Routes
+from antiphon.http.state import AppState, lies_under
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -70,7 +70,9 @@ def edge_with(engine=None, key=None, others=None, **settings):
     models = Models((Model("m", (ModelRoute(engine or ScriptedEngine()),), 7),))
     verifiers = (ServiceKey(key),) if key else ()
     pipeline = Pipeline(models, Metrics(), 0.0)
-    return Edge(pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(others or Flat(),))
+    return AppState(
+        pipeline, models, OpenAI(), ServerSettings(**settings), verifiers, others=(others or Flat(),)
+    )
 
 
 async def asked(edge, path, body=None, **how):

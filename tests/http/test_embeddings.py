@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
@@ -46,7 +46,7 @@ async def serving(script: EmbeddingScript = PLAIN, **settings: Any) -> AsyncIter
     )
     chosen = msgspec.structs.replace(ServerSettings(), **settings)
     dialect = OpenAI(chosen.unknown_fields == "report")
-    edge = Edge(Pipeline(models, Metrics(), restart_patience=0.0), models, dialect, chosen)
+    edge = AppState(Pipeline(models, Metrics(), restart_patience=0.0), models, dialect, chosen)
     async with serving_edge(edge) as (port, connections):
         yield Serving(Served(port, generating, edge, connections), engine)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon.auth.limit_validation import MOST
 from antiphon.auth.policy import WantedKey
-from antiphon.auth.wanted import MOST
 from antiphon.domain.tenancy import KeyKind, Role
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 

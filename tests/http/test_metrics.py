@@ -13,8 +13,8 @@ from antiphon.domain.load import Histogram, Load
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
-from antiphon.http.edge import Edge
 from antiphon.http.metrics import observed
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -50,7 +50,7 @@ async def counted():
     """A server with a key, over an engine that can be observed and one that is starting."""
     models = models_of(m=Observed(), away=Observed(state=EngineState.STARTING), plain=ScriptedEngine())
     metrics = Metrics()
-    edge = Edge(
+    edge = AppState(
         Pipeline(models, metrics, 0.0),
         models,
         OpenAI(),

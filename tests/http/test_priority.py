@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
@@ -29,7 +29,7 @@ async def test_of_what_a_caller_has_waiting_the_lowest_priority_comes_first(prio
     go = asyncio.Event()
     engine = ScriptedTokenEngine(Script("yes", hold=Hold(go)), info=scripted_info(sequences=1))
     models = Models((Model("m", (ModelRoute(Renderer(engine, prove=unproved)),), 1),))
-    edge = Edge(Pipeline(models, Metrics(), restart_patience=0.0), models, OpenAI(), ServerSettings())
+    edge = AppState(Pipeline(models, Metrics(), restart_patience=0.0), models, OpenAI(), ServerSettings())
     answered = []
     async with serving_edge(edge) as (port, connections), asyncio.TaskGroup() as group:
         served = Served(port, ScriptedEngine(), edge, connections)

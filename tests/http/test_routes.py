@@ -13,7 +13,7 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.base import EngineState
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineUnavailable
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
@@ -37,7 +37,7 @@ async def two():
     """A server with two models, the second of which is restarting; the engine's name tells its model."""
     engines = {"a": ScriptedEngine(), "org/b": ScriptedEngine(state=EngineState.RESTARTING)}
     models = Models(tuple(Model(name, (ModelRoute(engine),), 7) for name, engine in engines.items()))
-    edge = Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
+    edge = AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
     async with serving_edge(edge) as (port, connections):
         yield Served(port, engines["org/b"], edge, connections)
 
@@ -155,7 +155,7 @@ async def test_an_engine_that_shows_no_tokens_says_so():
             )
 
     models = Models((Model("m", (ModelRoute(Mute()),), 1),))
-    edge = Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
+    edge = AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), ServerSettings())
     async with serving_edge(edge) as (port, connections):
         reply = await Served(port, ScriptedEngine(), edge, connections).ask("/tokenize", {"prompt": "a"})
     assert (reply.status, reply.error["code"]) == (400, "unsupported_parameter")

@@ -8,8 +8,8 @@ import socket
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
-from antiphon.http.edge import Edge
 from antiphon.http.serve import make_server, serve
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -21,7 +21,7 @@ def edge_over(answer, drain):
     engine = ScriptedEngine(answer)
     models = Models((Model("m", (ModelRoute(engine),), 1),))
     settings = ServerSettings(drain_timeout=drain)
-    return engine, Edge(Pipeline(models, Metrics(), 0.0), models, OpenAI(), settings)
+    return engine, AppState(Pipeline(models, Metrics(), 0.0), models, OpenAI(), settings)
 
 
 async def connect(port):

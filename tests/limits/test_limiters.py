@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.domain.limits import MOST_UNITS, Amounts, Measure, Standing, Window
+from antiphon.domain.limits import MOST_UNITS, Amounts, LimitStatus, Measure, Window
 from antiphon.domain.money import NANO
 from antiphon.errors import (
     BudgetExceeded,
@@ -56,8 +56,8 @@ async def test_a_refusal_by_one_limit_takes_of_none(limiter):
     with pytest.raises(RateLimited) as refused:
         await limiter.reserve("c", [wide, narrow], ONE)
     first, second = refused.value.standings
-    assert isinstance(first, Standing) and first.limit == narrow and first.remaining == 0
-    assert isinstance(second, Standing) and second.limit == wide and second.remaining == 8
+    assert isinstance(first, LimitStatus) and first.limit == narrow and first.remaining == 0
+    assert isinstance(second, LimitStatus) and second.limit == wide and second.remaining == 8
 
 
 async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock):
@@ -226,7 +226,7 @@ async def test_a_limit_that_is_removed_refuses_nothing_that_runs(limiter):
     assert (standing.limit, standing.remaining) == (stays, 100)
     with pytest.raises(BudgetExceeded) as refused:
         await limiter.extend("a", [stays], tokens(101))
-    assert [each.limit for each in refused.value.standings if isinstance(each, Standing)] == [stays]
+    assert [each.limit for each in refused.value.standings if isinstance(each, LimitStatus)] == [stays]
     assert await limiter.extend("a", [], tokens(500)) == ()
     await ended(limiter, "a", tokens(250))
     assert [each.remaining for each in await limiter.standing([stays, at_once])] == [50, 1]

@@ -123,7 +123,7 @@ async def test_scores_of_prompts_are_the_references(widened: Path) -> None:
 
 
 async def test_token_ids_are_the_references() -> None:
-    from antiphon.cli.asked import DEMO_MODEL
+    from antiphon.cli.serve_options import DEMO_MODEL
 
     rows = recorded("cantor_tokens.json")
     async with loaded(LoadSpec(str(DEMO_MODEL["path"]), sequences=1)) as engine:

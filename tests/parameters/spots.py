@@ -8,8 +8,8 @@ from pkgutil import iter_modules
 from typing import Any
 
 from antiphon import dialects
-from antiphon.dialects.common.places import Place
-from antiphon.dialects.common.table import Book, Standing
+from antiphon.dialects.common.field_scopes import FieldScope
+from antiphon.dialects.common.field_table import FieldSupport, FieldTable
 
 USER = {"role": "user", "content": "What is the weather in Berlin?"}
 STORY = "Once upon a time there was a"
@@ -55,10 +55,10 @@ class Spot:
     def supports(self, name: str) -> bool:
         """Whether the dialect says that the field acts here."""
         table = books()[self.dialect].tables[self.place]
-        return name in table and table[name].standing is Standing.SUPPORTED
+        return name in table and table[name].standing is FieldSupport.SUPPORTED
 
 
-def books() -> dict[str, Book]:
+def books() -> dict[str, FieldTable]:
     """The book of every dialect that there is."""
     found = {}
     for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
@@ -68,52 +68,57 @@ def books() -> dict[str, Book]:
 
 
 def openai(
-    place: Place, url: str, body: Mapping[str, Any], path: tuple[str | int, ...] = ()
+    place: FieldScope, url: str, body: Mapping[str, Any], path: tuple[str | int, ...] = ()
 ) -> tuple[Spot, ...]:
     return (Spot("openai", place, url, body, path),)
 
 
-CHAT = openai(Place.CHAT, "/v1/chat/completions", TALK)
-TEXT = openai(Place.TEXT, "/v1/completions", TELL)
-MESSAGE = openai(Place.MESSAGE, "/v1/chat/completions", TALK, ("messages", -1))
+CHAT = openai(FieldScope.CHAT, "/v1/chat/completions", TALK)
+TEXT = openai(FieldScope.TEXT, "/v1/completions", TELL)
+MESSAGE = openai(FieldScope.MESSAGE, "/v1/chat/completions", TALK, ("messages", -1))
 PART = openai(
-    Place.PART,
+    FieldScope.PART,
     "/v1/chat/completions",
     TALK | {"messages": [{"role": "user", "content": [{"type": "text", "text": "Who are you?"}]}]},
     ("messages", -1, "content", 0),
 )
 REFUSAL = openai(
-    Place.REFUSAL,
+    FieldScope.REFUSAL,
     "/v1/chat/completions",
     TALK
     | {"messages": [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, USER]},
     ("messages", 1, "content", 0),
 )
-TOOL = openai(Place.TOOL, "/v1/chat/completions", TOOLED, ("tools", 0))
-FUNCTION = openai(Place.FUNCTION, "/v1/chat/completions", TOOLED, ("tools", 0, "function"))
+TOOL = openai(FieldScope.TOOL, "/v1/chat/completions", TOOLED, ("tools", 0))
+FUNCTION = openai(FieldScope.FUNCTION, "/v1/chat/completions", TOOLED, ("tools", 0, "function"))
 CALL = openai(
-    Place.CALL, "/v1/chat/completions", TOOLED | {"messages": CALL_TALK}, ("messages", 1, "tool_calls", 0)
+    FieldScope.CALL,
+    "/v1/chat/completions",
+    TOOLED | {"messages": CALL_TALK},
+    ("messages", 1, "tool_calls", 0),
 )
 CALLED_FUNCTION = openai(
-    Place.CALLED,
+    FieldScope.CALLED,
     "/v1/chat/completions",
     TOOLED | {"messages": CALL_TALK},
     ("messages", 1, "tool_calls", 0, "function"),
 )
 STREAM = openai(
-    Place.STREAM, "/v1/completions", TELL | {"stream": True, "stream_options": {}}, ("stream_options",)
+    FieldScope.STREAM, "/v1/completions", TELL | {"stream": True, "stream_options": {}}, ("stream_options",)
 )
-EMBEDDINGS = openai(Place.EMBEDDINGS, "/v1/embeddings", {"model": "encoder", "input": "a text"})
-TOKENIZE = openai(Place.TOKENIZE, "/tokenize", {"model": "cantor", "prompt": "Who are you?"})
+EMBEDDINGS = openai(FieldScope.EMBEDDINGS, "/v1/embeddings", {"model": "encoder", "input": "a text"})
+TOKENIZE = openai(FieldScope.TOKENIZE, "/tokenize", {"model": "cantor", "prompt": "Who are you?"})
 APPLY = openai(
-    Place.APPLY, "/v1/apply-template", {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}]}
+    FieldScope.APPLY,
+    "/v1/apply-template",
+    {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}]},
 )
-DETOKENIZE = openai(Place.DETOKENIZE, "/detokenize", {"model": "cantor", "tokens": [300, 301]})
+DETOKENIZE = openai(FieldScope.DETOKENIZE, "/detokenize", {"model": "cantor", "tokens": [300, 301]})
 LOAD = openai(
-    Place.LOAD, "/v1/load_lora_adapter", {"lora_name": "loaded", "lora_path": "pirate.gguf",
+    FieldScope.LOAD, "/v1/load_lora_adapter", {"lora_name": "loaded", "lora_path": "pirate.gguf",
     "base_model_name": "cantor"},
 )  # fmt: skip
-UNLOAD = openai(Place.UNLOAD, "/v1/unload_lora_adapter", {"lora_name": "loaded"})
+UNLOAD = openai(FieldScope.UNLOAD, "/v1/unload_lora_adapter", {"lora_name": "loaded"})
 
 EMPOWER = (Spot("empower", "/empower/api/v1/chat/completions", "/empower/api/v1/chat/completions", TALK),)
 DEPLOY = (

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Context
 from antiphon.domain.embedding import Embeddings
 from antiphon.domain.ledger import Entry
-from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Subject, Window
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.prices import Price
 from antiphon.engines.base import RequestSize
 from antiphon.errors import LedgerFull, RequestError
 from antiphon.limits.base import Limiter
 from antiphon.limits.local import LocalLimiter
 from antiphon.pipeline.reserve import Accounting
-from antiphon.pipeline.rules import Rulebook
+from antiphon.pipeline.rules import LimitIndex
 from antiphon.testing import FakeClock
 
 PRICE = Price("price-1", "*", "USD", since=0, input=1_000_000, output=10_000_000, cached=500_000)
@@ -74,7 +74,7 @@ class Counting:
         self.on_refusal: Callable[[], None] = lambda: None
         """Called once where something is refused."""
 
-    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         self.calls.append("reserve")
         self.taken.append(amounts)
         try:
@@ -83,7 +83,7 @@ class Counting:
             await asyncio.to_thread(self.on_refusal)
             raise
 
-    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         self.calls.append("extend")
         self.taken.append(amounts)
         return await self._inner.extend(claim, limits, amounts)
@@ -93,7 +93,7 @@ class Counting:
         self.settled.append(amounts)
         self._inner.settle(claim, amounts, at)
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         return await self._inner.standing(limits)
 
     async def aclose(self) -> None:
@@ -108,7 +108,7 @@ class Books:
         self.clock = FakeClock()
         self.limiter = Counting(LocalLimiter(self.clock))
         self.ledger = MemoryLedger()
-        self.rulebook = Rulebook()
+        self.rulebook = LimitIndex()
         self.rulebook.learn(limits, tuple(prices))
         self.accounting = Accounting(self.limiter, self.ledger, self.rulebook, step)
 

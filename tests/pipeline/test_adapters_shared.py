@@ -12,7 +12,7 @@ from antiphon.domain.deployment import Deployed, Source
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import EngineError, InvalidValue, ModelNotFound
-from antiphon.pipeline.adapters import Adapters, Home, Wanted
+from antiphon.pipeline.adapters import AdapterRequest, Adapters, AdapterTarget
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine
 
@@ -85,7 +85,7 @@ def process(shared: Shared, engine: Host, *declared: str) -> Process:
         noted.update(paths)  # type: ignore[call-overload]
 
     lost: dict[str, str] = {}
-    home = Home(engine, keep, lambda _: ScriptedEngine(), note, lost.__setitem__)
+    home = AdapterTarget(engine, keep, lambda _: ScriptedEngine(), note, lost.__setitem__)
     adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), shared)
     for name in declared:
         adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))
@@ -107,11 +107,11 @@ def engine() -> Host:
 
 async def test_what_one_changes_the_others_have_at_once(shared: Shared, engine) -> None:
     one, other = (process(shared, engine, "own") for _ in range(2))
-    await one.adapters.load(Wanted("new", "aa"))
+    await one.adapters.load(AdapterRequest("new", "aa"))
     assert other.names() == one.names() == ["own", "new"]
     assert other.noted["aa" * 8] == "/kept/aa", "its stand-in tells an engine that comes back"
     assert other.models.get("new").adapter == one.models.get("new").adapter
-    await other.adapters.load(Wanted("new", "bb", in_place=True))
+    await other.adapters.load(AdapterRequest("new", "bb", in_place=True))
     assert one.models.get("new").adapter == await keep("bb", None)
     await one.adapters.unload("own")
     assert "own" not in other.models
@@ -122,23 +122,23 @@ async def test_what_one_changes_the_others_have_at_once(shared: Shared, engine) 
 
 async def test_a_name_that_another_process_gave_is_not_given_again(shared: Shared, engine) -> None:
     one, other = process(shared, engine), process(shared, engine)
-    await one.adapters.load(Wanted("new", "aa"))
+    await one.adapters.load(AdapterRequest("new", "aa"))
     with pytest.raises(InvalidValue, match="loaded already, with other content"):
-        await other.adapters.load(Wanted("new", "bb"))
+        await other.adapters.load(AdapterRequest("new", "bb"))
     assert one.models.get("new").adapter == await keep("aa", None)
 
 
 async def test_a_change_that_another_process_forestalled_is_made_of_what_that_left(shared, engine) -> None:
     one, other = process(shared, engine), process(shared, engine)
-    shared.meanwhile = lambda: other.adapters.load(Wanted("first", "aa"))
-    await one.adapters.load(Wanted("second", "bb"))
+    shared.meanwhile = lambda: other.adapters.load(AdapterRequest("first", "aa"))
+    await one.adapters.load(AdapterRequest("second", "bb"))
     assert one.names() == other.names() == ["first", "second"]
     shared.meanwhile = lambda: other.adapters.unload("second")
     with pytest.raises(ModelNotFound):
         await one.adapters.unload("second")
-    shared.meanwhile = lambda: other.adapters.load(Wanted("third", "cc"))
+    shared.meanwhile = lambda: other.adapters.load(AdapterRequest("third", "cc"))
     with pytest.raises(InvalidValue, match="with other content"):
-        await one.adapters.load(Wanted("third", "dd"))
+        await one.adapters.load(AdapterRequest("third", "dd"))
     assert one.names() == other.names() == ["first", "third"]
 
 
@@ -148,7 +148,7 @@ async def test_who_deployed_what_is_known_everywhere(shared: Shared, engine) -> 
     def deployed(base: str) -> Deployed:
         return Deployed("new", base, "ada/lora", Source.HUB, 7, "c0ffee", LOCAL_ANONYMOUS)
 
-    await one.adapters.load(Wanted("new", "aa", deployed=deployed))
+    await one.adapters.load(AdapterRequest("new", "aa", deployed=deployed))
     assert other.models.get("new").deployed == deployed("base")
     assert other.models.get("new").created == one.models.get("new").created
 
@@ -158,14 +158,14 @@ async def test_where_the_others_cannot_be_told_nothing_has_changed(
     shared: Shared, engine, declared: tuple[str, ...]
 ) -> None:
     one, other = process(shared, engine, *declared), process(shared, engine, *declared)
-    await one.adapters.load(Wanted("new", "aa"))
+    await one.adapters.load(AdapterRequest("new", "aa"))
     shared.is_away = True
-    for change in (one.adapters.load(Wanted("more", "bb")), one.adapters.unload("new")):
+    for change in (one.adapters.load(AdapterRequest("more", "bb")), one.adapters.unload("new")):
         with pytest.raises(EngineError, match="cannot be changed"):
             await change
         assert one.names() == other.names() == [*declared, "new"]
     shared.is_away = False
-    await other.adapters.load(Wanted("more", "bb"))
+    await other.adapters.load(AdapterRequest("more", "bb"))
     assert one.names() == [*declared, "new", "more"]
 
 
@@ -174,12 +174,12 @@ async def test_where_the_others_could_never_be_told_anything_the_adapters_of_the
 ) -> None:
     one = process(shared, engine, "own")
     shared.is_away = True
-    for change in (one.adapters.load(Wanted("more", "bb")), one.adapters.unload("own")):
+    for change in (one.adapters.load(AdapterRequest("more", "bb")), one.adapters.unload("own")):
         with pytest.raises(EngineError, match="cannot be changed"):
             await change
         assert one.names() == ["own"]
     shared.is_away = False
-    await one.adapters.load(Wanted("more", "bb"))
+    await one.adapters.load(AdapterRequest("more", "bb"))
     assert one.names() == ["own", "more"]
 
 

@@ -1,7 +1,7 @@
 """Which limits had no room lately: remembered for a minute, whoever asks again and whoever does not."""
 
 from antiphon.domain.limits import Limit
-from antiphon.pipeline.reserve import LATELY, Scarce
+from antiphon.pipeline.reserve import LATELY, ExhaustedLimits
 from tests.pipeline.books import limit
 
 
@@ -10,7 +10,7 @@ def named(number: int) -> Limit:
 
 
 def test_a_limit_that_refused_is_scarce_for_a_minute() -> None:
-    scarce = Scarce()
+    scarce = ExhaustedLimits()
     scarce.add(named(1), 100.0)
     assert scarce.any_of((named(2), named(1)), 100.0 + LATELY - 1)
     assert not scarce.any_of((named(2),), 101.0)
@@ -22,7 +22,7 @@ def test_a_limit_that_refused_is_scarce_for_a_minute() -> None:
 
 def test_limits_that_nobody_asks_for_again_are_forgotten() -> None:
     """As of keys that are made, used up and revoked."""
-    scarce = Scarce()
+    scarce = ExhaustedLimits()
     for number in range(10_000):
         scarce.add(named(number), number / 10)
     assert len(scarce) == 10 * LATELY

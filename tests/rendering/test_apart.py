@@ -24,7 +24,9 @@ from antiphon.errors import (
     TemplateRefused,
     UnsupportedParameter,
 )
-from antiphon.rendering.apart import (
+from antiphon.rendering.model_info import load_info, with_template
+from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.sandboxed_template import (
     BOUNDS,
     Helper,
     OwnTemplate,
@@ -32,8 +34,6 @@ from antiphon.rendering.apart import (
     payload_of,
     render,
 )
-from antiphon.rendering.facts import learn, seen
-from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
 from antiphon.rendering.toolcalls.families import layout_of
@@ -59,7 +59,7 @@ HOSTILE = (
 
 async def here(target, payload, limits):
     """Runs the job without a process, for tests of other things."""
-    assert target == "antiphon.rendering.apart:render"
+    assert target == "antiphon.rendering.sandboxed_template:render"
     return json.loads(json.dumps(render(payload)))
 
 
@@ -366,17 +366,17 @@ async def test_a_model_without_a_template_chats_through_a_requests():
 
 async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_another():
     engine = ScriptedTokenEngine(info=scripted_info(chat_template=SPEAKS_LLAMA))
-    facts = await learn(engine, prove_here, None)
+    facts = await load_info(engine, prove_here, None)
 
     def opened(facts, source):
-        known = seen(facts, replace(talk("Q"), template=source), Helper(here), LOCAL_ANONYMOUS)
+        known = with_template(facts, replace(talk("Q"), template=source), Helper(here), LOCAL_ANONYMOUS)
         assert known.template is not None
         return known.template.layout.open
 
     assert opened(facts, "{{ messages[0].content }}") == NOTATIONS["llama"]("").open
     assert opened(facts, "<tool_call>{{ messages[0].content }}") == ("<tool_call>",)
-    settled = await learn(engine, prove_here, None, Families("deepseek"))
+    settled = await load_info(engine, prove_here, None, Families("deepseek"))
     assert opened(settled, "<tool_call>{{ messages }}") == NOTATIONS["deepseek"]("").open
-    raw = await learn(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
+    raw = await load_info(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
     assert opened(raw, "{{ messages }}") == ("<tool_call>",)
-    assert seen(raw, talk("Q"), Helper(here), LOCAL_ANONYMOUS) is raw
+    assert with_template(raw, talk("Q"), Helper(here), LOCAL_ANONYMOUS) is raw

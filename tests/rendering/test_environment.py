@@ -6,7 +6,7 @@ import time
 import pytest
 
 from antiphon.errors import TemplateRefused
-from antiphon.rendering.facts import PROOF, prove_apart
+from antiphon.rendering.model_info import PROOF, prove_apart
 from antiphon.rendering.templates import proof_of, prove
 from antiphon.sandbox import JobStopped, run_job
 from antiphon.testing import FakeClock

@@ -21,7 +21,7 @@ from antiphon.domain.tools import Tool, ToolCall, ToolChoice, Tools
 from antiphon.domain.usage import Usage
 from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
-from antiphon.rendering.renderer import HouseRules, Renderer
+from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.templates import Families
 from antiphon.testing import Script, scripted_info
 from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
@@ -59,7 +59,7 @@ def made(script, template=QWEN, families=None, **changes):
         info=scripted_info(chat_template=template),
         vocabulary=build_vocabulary(words),
     )
-    return Renderer(engine, prove=prove_here, rules=HouseRules(families=families or Families())), engine
+    return Renderer(engine, prove=prove_here, rules=RendererOptions(families=families or Families())), engine
 
 
 def asking(reasoning=None, *, tools=None, messages=HELLO, values=None, **output):

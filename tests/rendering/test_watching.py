@@ -8,8 +8,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import ToolCall
+from antiphon.rendering.field_usage import watch_fields
 from antiphon.rendering.templates import ChatTemplate, Families
-from antiphon.rendering.watching import watching
 from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML
@@ -28,7 +28,7 @@ def each(body: str) -> str:
 
 def unread(source: str, conversation: Conversation = TALK) -> tuple[str, ...]:
     chat = template(source)
-    with watching() as watch:
+    with watch_fields() as watch:
         chat.render(conversation, FakeClock())
     return watch.unread(conversation.messages)
 
@@ -91,7 +91,7 @@ def test_reasoning_that_stands_in_the_content_is_read() -> None:
         "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
     )
     chat = ChatTemplate(source, SPECIAL, Families(reasoning="mistral"))
-    with watching() as watch:
+    with watch_fields() as watch:
         pieces = chat.render(TALK, FakeClock())
     assert "hm" in "".join(piece.text for piece in pieces)
     assert watch.unread(TALK.messages) == BOTH[:1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.domain.events import Drafted, Finished, PromptScored, Started, TextDelta
+from antiphon.domain.events import DiscardedTokens, Finished, PromptScored, Started, TextDelta
 from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.scores import TokenScore
 from antiphon.domain.values import changed
@@ -222,7 +222,7 @@ class Mute(Retold):
 
 class Ranked(Retold):
     def tell(self, event, output):
-        return None if isinstance(event, Drafted) else event
+        return None if isinstance(event, DiscardedTokens) else event
 
 
 class Unscored(Retold):
@@ -260,7 +260,7 @@ BROKEN_ENGINES = {
     Bare: "each Finished has scores",
     Displaced: "begin in its text",
     Mute: "begins with the caller's own text",
-    Ranked: "Drafted, deltas and Finished",
+    Ranked: "DiscardedTokens, deltas and Finished",
     Unscored: "the prompt's tokens are scored",
     Nameless: "ids of the tokens it counts",
     Guessing: "each has its rank",

@@ -20,8 +20,8 @@ from antiphon.http.admin.prices import PriceResource
 from antiphon.http.admin.recording import RecordingResource
 from antiphon.http.admin.tenancy import TenancyResource
 from antiphon.http.admin.usage import UsageResource
-from antiphon.http.edge import Edge
-from antiphon.http.work import Ongoing
+from antiphon.http.in_flight import InFlightRegistry
+from antiphon.http.state import AppState
 from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
@@ -37,7 +37,7 @@ def edge_of(
     managed: Managed | None = None,
     accounting: Accounting | None = None,
     coordinator: CoordinatorClient | None = None,
-) -> Edge:
+) -> AppState:
     """Everything between the socket and the engines; `managed` and `accounting` where keys are on."""
     key = settings.server.api_key
     verifiers: list[TokenVerifier] = [ServiceKey(key, alone=managed is None)] if key else []
@@ -47,7 +47,7 @@ def edge_of(
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
     strict = settings.server.schema_keywords == "strict"
-    return Edge(
+    return AppState(
         pipeline=Pipeline(models, metrics, settings.engine.restart_patience, accounting),
         models=models,
         dialect=OpenAI(report, strict),
@@ -62,13 +62,13 @@ def edge_of(
         clock=clock,
         coordinator=coordinator,
         metrics=metrics,
-        ongoing=Ongoing() if managed is None else _watched(managed),
+        ongoing=InFlightRegistry() if managed is None else _watched(managed),
     )
 
 
-def _watched(managed: Managed) -> Ongoing:
+def _watched(managed: Managed) -> InFlightRegistry:
     """Work that ends with the keys it came with. To be called in the event loop."""
-    ongoing, loop = Ongoing(managed.keyring.accepts), asyncio.get_running_loop()
+    ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
     managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.look))
     return ongoing
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.pricing import Pricing
-from antiphon.auth.reading import Reading
+from antiphon.auth.reading import UsageService
 from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
 from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.context import Clock
 from antiphon.ledger.recorder import StoreRecorder
-from antiphon.pipeline.rules import Rulebook
+from antiphon.pipeline.rules import LimitIndex
 from antiphon.settings import Settings
 from antiphon.store.base import Directory
 
@@ -31,10 +31,10 @@ class Managed:
     changes: Changes
     """Tells the keyring and the rulebook whatever changes."""
     keyring: Keyring
-    rulebook: Rulebook
+    rulebook: LimitIndex
     tenants: Tenants
     pricing: Pricing
-    reading: Reading
+    reading: UsageService
     recorder: StoreRecorder
     recordings: Recordings
     watchers: list[Callable[[], object]]
@@ -58,7 +58,7 @@ def managing(
 
     tenancy = SqlTenancy(database)
     pepper = given_pepper(settings.keys.pepper or "")
-    keyring, rulebook = Keyring(pepper, clock.wall), Rulebook()
+    keyring, rulebook = Keyring(pepper, clock.wall), LimitIndex()
     records = SqlRecords(database)
     recorder = StoreRecorder(records, clock.wall)
 
@@ -75,6 +75,6 @@ def managing(
     feed = SqlFeed(database, coordinator.wait)
     changes = Changes(tenancy, [learn], clock.wall, feed, coordinator.announce)
     tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
-    pricing, reading = Pricing(changes, SqlRules(database)), Reading(changes, SqlUsage(database))
+    pricing, reading = Pricing(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
     told = (recorder, recordings, watchers)
     return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, *told)

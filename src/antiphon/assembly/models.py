@@ -13,19 +13,19 @@ from antiphon.domain.context import Clock
 from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelFileError
-from antiphon.http.edge import Edge
-from antiphon.pipeline.adapters import Adapters, Home
+from antiphon.http.state import AppState
+from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.rendering.adapted import AdaptedRenderer
-from antiphon.rendering.apart import Helper
-from antiphon.rendering.renderer import HouseRules, Renderer
+from antiphon.rendering.renderer import Renderer, RendererOptions
+from antiphon.rendering.sandboxed_template import Helper
 from antiphon.rendering.templates import BY_TEMPLATE, Families
 from antiphon.settings import Settings
 from antiphon.settings_lora import LoraSettings
+from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.adapters import read_kept
 from antiphon.weights.deploying import HubAdapters
 from antiphon.weights.gguf import read_header
-from antiphon.weights.keeping import Keeper
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
 def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
-    rules = HouseRules(
+    rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
         helper=Helper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
@@ -65,7 +65,7 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     )
 
 
-def _rendered(host: HostTokenEngine, rules: HouseRules) -> Renderer:
+def _rendered(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
     return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
 
 
@@ -76,7 +76,7 @@ def _said(family: str) -> str | None:
 
 def adapters_over(
     hosts: Mapping[str, HostTokenEngine],
-    edge: Edge,
+    edge: AppState,
     settings: Settings,
     names: CoordinatorClient | None = None,
 ) -> Adapters:
@@ -84,12 +84,12 @@ def adapters_over(
     processes of this server, which share `names`, have gone on from there."""
     lora = settings.lora
     places = [Path(place) for place in lora.directories]
-    keeper = Keeper(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
+    keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     homes = {}
     for model in settings.models if lends(lora) or settings.adapters else ():
         base = edge.models.get(model.name).engine
         if isinstance(base, Renderer) and _takes_adapters(model.path):
-            homes[model.name] = Home(
+            homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
                 partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
@@ -109,7 +109,7 @@ def lends(lora: LoraSettings) -> bool:
     return bool(lora.directories or lora.repositories)
 
 
-def deployments_over(adapters: Adapters, edge: Edge, settings: Settings) -> Deployments:
+def deployments_over(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
     """What deploys adapters from the hub and from the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from antiphon.auth.changes import Changes, put
+from antiphon.auth.limit_validation import LimitRequest, require_bounded, require_new, require_sound
 from antiphon.auth.policy import LIMITING, found, require_admin
-from antiphon.auth.wanted import WantedLimit, require_bounded, require_new, require_sound
 from antiphon.domain.identity import Actor, ActorKind
-from antiphon.domain.limits import Limit, Standing, Subject
+from antiphon.domain.limits import Limit, LimitStatus, Subject
 from antiphon.domain.tenancy import Key
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
@@ -44,12 +44,12 @@ class Limiting:
         """Raises NotFound, also for one that the actor may not see."""
         return found(self.limits(actor), id_, "limit")
 
-    async def standing(self, actor: Actor, id_: str) -> Standing:
+    async def standing(self, actor: Actor, id_: str) -> LimitStatus:
         """How one stands now. Raises NotFound and LimitsUnavailable."""
         (standing,) = await self._limiter.standing([self.limit(actor, id_)])
         return standing
 
-    async def add(self, actor: Actor, wanted: WantedLimit) -> Limit:
+    async def add(self, actor: Actor, wanted: LimitRequest) -> Limit:
         """From then on requests that begin must fit it, too."""
         require_sound(wanted)
 
@@ -113,7 +113,7 @@ class Limiting:
                 return kept.key if owned or policy.sees(actor, kept.key) else None
         return None
 
-    def _require_target(self, actor: Actor, wanted: WantedLimit | Limit) -> None:
+    def _require_target(self, actor: Actor, wanted: LimitRequest | Limit) -> None:
         """Raises NotFound for what is not there for the actor, and PermissionDenied for what is not theirs to
         limit."""
         directory, policy = self._changes.directory, self._changes.policy

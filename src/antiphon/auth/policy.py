@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from antiphon.auth.keyring import Known
-from antiphon.auth.wanted import WantedLimit, require_sound_all
+from antiphon.auth.limit_validation import LimitRequest, require_sound_all
 from antiphon.domain.identity import Actor, ActorKind, within
 from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
@@ -28,7 +28,7 @@ class WantedKey:
     grant: Grant = EVERYTHING
     expires: int | None = None
     note: str = ""
-    limits: tuple[WantedLimit, ...] = ()
+    limits: tuple[LimitRequest, ...] = ()
     """Of the key, whose id nobody knows yet."""
 
 

@@ -30,7 +30,7 @@ PERSONAL = frozenset({Field.USER, Field.KEY, Field.END_USER, Field.REQUEST_ID, F
 T = TypeVar("T")
 
 
-class Reading:
+class UsageService:
     """The ledger of one server, as its callers may read it."""
 
     def __init__(self, changes: Changes, usage: Usage) -> None:

@@ -104,9 +104,9 @@ def find_server(url: str | None, operator: bool = False) -> tuple[str, str | Non
     if url:
         address, key = url, os.environ.get(KEY_VARIABLE) or None
     else:
-        from antiphon.cli.asked import Asked
+        from antiphon.cli.serve_options import ServeOptions
 
-        server = Asked().settings().server
+        server = ServeOptions().settings().server
         host = EVERYWHERE.get(server.host, server.host)
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         address, key = f"http://{bracketed}:{server.port}", server.api_key
@@ -158,7 +158,7 @@ def note_warnings(card: Card) -> None:
 
 def operator_file() -> Path:
     """Where the operator's key of this machine is, if there is one."""
-    from antiphon.cli.asked import home_of
+    from antiphon.cli.serve_options import home_of
 
     return home_of(os.environ, Path.home()) / ADMIN_FILE
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from antiphon.cli.adapters import checked, directory, homed
-from antiphon.cli.asked import DEMO_MODEL, Asked
 from antiphon.cli.errors import CallFailed
 from antiphon.cli.fetching import cache_of
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
 from antiphon.cli.serve import room_of, sized
+from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
@@ -43,7 +43,7 @@ class Sized:
     bytes: int
 
 
-def check_settings(asked: Asked) -> tuple[Settings, Finding]:
+def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
     """The settings, or the defaults where they are broken."""
     try:
         settings = asked.settings()

@@ -3,10 +3,16 @@
 import json
 from collections.abc import Iterator
 
-from antiphon.cli.asked import ADAPTERS_VARIABLE, ALIASES_VARIABLE, DEMO_MODEL, SETTINGS_FILE, Asked
 from antiphon.cli.errors import FAILED, report_errors
 from antiphon.cli.output import note, print_json, print_table
 from antiphon.cli.serve import refusals
+from antiphon.cli.serve_options import (
+    ADAPTERS_VARIABLE,
+    ALIASES_VARIABLE,
+    DEMO_MODEL,
+    SETTINGS_FILE,
+    ServeOptions,
+)
 from antiphon.settings import SECTIONS, Settings, declared, layers
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_said import SourceKind, flag
@@ -23,7 +29,7 @@ Row = tuple[str, object, Source]
 """One effective setting: `section.name` or `models.NAME.name`, its value, and where it was said."""
 
 
-def run(asked: Asked, as_json: bool) -> int:
+def run(asked: ServeOptions, as_json: bool) -> int:
     """Prints them, and what `serve` refuses of them; returns the process's exit status."""
     with report_errors():
         settings = asked.settings()
@@ -48,7 +54,7 @@ def _shown(value: object) -> str:
     return "none" if value is None or value == () else json.dumps(value)
 
 
-def _sections(settings: Settings, asked: Asked) -> Iterator[Row]:
+def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of every section, in the order of the documentation."""
     sources = layers(*asked.sources())
     for section in SECTIONS:
@@ -65,7 +71,7 @@ def _sections(settings: Settings, asked: Asked) -> Iterator[Row]:
             yield f"{section}.{name}", MASK if secret and value else value, source
 
 
-def _models(settings: Settings, asked: Asked) -> Iterator[Row]:
+def _models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of each model: all of them come from the flags, or all from the file, or it is the
     demo."""
     in_file = [] if asked.models else layers(*asked.sources())[0][1].get("models", [])
@@ -82,7 +88,7 @@ def _models(settings: Settings, asked: Asked) -> Iterator[Row]:
             yield f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT)
 
 
-def _listed(settings: Settings, asked: Asked) -> Iterator[Row]:
+def _listed(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """Adapters and aliases: all of a kind come from the flags, or the variable, or the file."""
 
     def source(flags: object, option: str, said: object, variable: str) -> Source:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from antiphon.cli.asked import Asked
 from antiphon.cli.checks import (
     check_adapters,
     check_cache,
@@ -23,6 +22,7 @@ from antiphon.cli.checks import (
 from antiphon.cli.engine_checks import check_engine
 from antiphon.cli.findings import Finding, Standing, refused
 from antiphon.cli.serve import refusals
+from antiphon.cli.serve_options import ServeOptions
 from antiphon.supervisor import load_spec
 
 MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
@@ -31,7 +31,7 @@ NARROWEST, WIDEST = 60, 110
 """Columns of the text."""
 
 
-def run(asked: Asked, load: bool, as_json: bool) -> int:
+def run(asked: ServeOptions, load: bool, as_json: bool) -> int:
     """Prints the findings; 1 when something is broken."""
     findings = list(examine(asked, load))
     broken = sum(finding.standing is Standing.BROKEN for finding in findings)
@@ -39,7 +39,7 @@ def run(asked: Asked, load: bool, as_json: bool) -> int:
     return 1 if broken else 0
 
 
-def examine(asked: Asked, load: bool) -> Iterator[Finding]:
+def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
     """Every finding, in the order in which a server would meet them."""
     settings, finding = check_settings(asked)
     yield finding

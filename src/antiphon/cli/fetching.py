@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antiphon.cli.asked import Asked, named_model
+from antiphon.cli.serve_options import ServeOptions, named_model
 from antiphon.settings import changed
 from antiphon.settings_hub import HubSettings
 from antiphon.settings_model import ModelSettings
@@ -48,7 +48,7 @@ def fetch_named(text: str) -> None:
     that is started then finds it. Raises StartupError."""
     if not is_reference(str(named_model(text)["path"])):
         return
-    settings = Asked(models=[text]).settings()
+    settings = ServeOptions(models=[text]).settings()
     for model in settings.models:
         fetch(model, settings.hub)
 

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, given_pepper, kept_pepper
-from antiphon.cli.asked import home_of
+from antiphon.cli.bootstrap import MARK, spool_of, store_url
 from antiphon.cli.findings import Finding, Standing, fine, found, refused
-from antiphon.cli.keyed import MARK, spool_of, store_url
+from antiphon.cli.serve_options import home_of
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings import Settings
 from antiphon.settings_limits import LimitsSettings

@@ -46,7 +46,7 @@ def add(
 ) -> None:
     """Make an adapter a model of the server, from now until it stops."""
     with _client(url) as client:
-        from antiphon.cli.asked import named_adapter
+        from antiphon.cli.serve_options import named_adapter
 
         named = named_adapter(adapter)
         name, path = str(named["name"]), str(named["path"])

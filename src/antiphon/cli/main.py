@@ -12,7 +12,7 @@ import antiphon
 from antiphon.cli import keys, limits, lora, models, options, prices, projects, store, usage
 
 if TYPE_CHECKING:
-    from antiphon.cli.asked import Asked
+    from antiphon.cli.serve_options import ServeOptions
 
 app = typer.Typer(
     name="antiphon",
@@ -49,7 +49,7 @@ def version() -> None:
 
 @app.command()
 @options.with_serving_options
-def serve(asked: "Asked") -> None:
+def serve(asked: "ServeOptions") -> None:
     """Serve models over HTTP."""
     from antiphon.cli import serve as command
 
@@ -73,7 +73,7 @@ def rolling_restart(
 
 @app.command("config")
 @options.with_serving_options
-def show_config(asked: "Asked", json: options.Json = False) -> None:
+def show_config(asked: "ServeOptions", json: options.Json = False) -> None:
     """Print the settings and where each came from.
 
     Takes the options of `serve`, and shows what `serve` would do with them."""
@@ -107,7 +107,7 @@ def chat(
 @app.command()
 @options.with_serving_options
 def doctor(
-    asked: "Asked",
+    asked: "ServeOptions",
     load: Annotated[bool, typer.Option("--load", help="Also load each model, as serve would.")] = False,
     json: options.Json = False,
 ) -> None:

@@ -95,9 +95,9 @@ def remove(
 def _hub_settings(config: options.Config) -> "Iterator[HubSettings]":
     """The settings of the hub; an error ends the command."""
     with report_errors(when_interrupted="stopped; the same command goes on from what has arrived"):
-        from antiphon.cli.asked import Asked
+        from antiphon.cli.serve_options import ServeOptions
 
-        yield Asked(config=config).settings().hub
+        yield ServeOptions(config=config).settings().hub
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def with_serving_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**values: object) -> None:
-        from antiphon.cli.asked import asked_of
+        from antiphon.cli.serve_options import asked_of
 
         command(asked_of({name: values.pop(name) for name in SERVING}), **values)
 

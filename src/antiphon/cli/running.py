@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.cli.asked import home_of
 from antiphon.cli.errors import CallFailed, report_errors
 from antiphon.cli.output import note
+from antiphon.cli.serve_options import home_of
 
 if TYPE_CHECKING:
     import psutil

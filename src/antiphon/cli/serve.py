@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from antiphon.cli.adapters import kept
-from antiphon.cli.asked import Asked, home_of
 from antiphon.cli.fetching import fetch
 from antiphon.cli.output import shown
 from antiphon.cli.running import noticed
+from antiphon.cli.serve_options import ServeOptions, home_of
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
 from antiphon.settings import Settings, changed, declared, with_models
@@ -38,7 +38,7 @@ WEIGHTS_SHARE = 0.5
 """Part of the free memory that weights are copied into: KV caches and buffers come on top."""
 
 
-def run(asked: Asked) -> int:
+def run(asked: ServeOptions) -> int:
     """Serves until told to stop; returns the process's exit status."""
     try:
         settings = settled(asked)
@@ -55,7 +55,7 @@ def run(asked: Asked) -> int:
         return 1
 
 
-def settled(asked: Asked) -> Settings:
+def settled(asked: ServeOptions) -> Settings:
     """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
     StartupError."""
     settings = asked.settings()
@@ -67,7 +67,7 @@ def settled(asked: Asked) -> Settings:
 
 def keyed(settings: Settings) -> Settings:
     """The settings with what keys need. The database's library is imported only here."""
-    from antiphon.cli.keyed import opened
+    from antiphon.cli.bootstrap import opened
 
     require_spool(settings)
     return opened(settings, os.environ, Path.home())

@@ -58,11 +58,11 @@ def admin_key(
 ) -> None:
     """Make another operator's key, where the others are lost; servers that run accept it at once."""
     with report_errors():
-        from antiphon.cli.asked import Asked, home_of
-        from antiphon.cli.keyed import make_admin, pepper_of, ready, store_url, writable
+        from antiphon.cli.bootstrap import make_admin, pepper_of, ready, store_url, writable
+        from antiphon.cli.serve_options import ServeOptions, home_of
         from antiphon.store.tenancy import SqlTenancy
 
-        settings = Asked(config=config).settings()
+        settings = ServeOptions(config=config).settings()
         home = home_of(os.environ, Path.home())
         with writable(home), closing(SqlTenancy(ready(store_url(settings.keys.store, home)))) as tenancy:
             path = out or home / ADMIN_FILE
@@ -75,13 +75,15 @@ def admin_key(
 def _database(config: Path | None) -> "Iterator[Database]":
     """The database of the settings; an error ends the command."""
     with report_errors():
-        from antiphon.cli.asked import Asked, home_of
-        from antiphon.cli.keyed import store_url
+        from antiphon.cli.bootstrap import store_url
+        from antiphon.cli.serve_options import ServeOptions, home_of
         from antiphon.store.database import Database
 
         home = home_of(os.environ, Path.home())
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with closing(Database(store_url(Asked(config=config).settings().keys.store, home))) as database:
+        with closing(
+            Database(store_url(ServeOptions(config=config).settings().keys.store, home))
+        ) as database:
             yield database
 
 

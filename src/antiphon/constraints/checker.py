@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import convert, to_builtins
 
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.remembering import Remembered
+from antiphon.constraints.segmented_lru import SegmentedLRU
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import EngineBusy, EngineError, EngineUnavailable, InvalidValue, RequestError
@@ -93,7 +93,7 @@ class Checker:
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
-        self._answers: Remembered[Constraint, Answer] = Remembered(limits.remembered, ENTRIES)
+        self._answers: SegmentedLRU[Constraint, Answer] = SegmentedLRU(limits.remembered, ENTRIES)
         self._rest = self._rests_until = 0.0
         """Seconds of the rest after the last start that failed, and when it ends, in the loop's time."""
         self._fault: str | None = None

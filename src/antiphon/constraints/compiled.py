@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Vocabulary
-from antiphon.constraints.remembering import Remembered
+from antiphon.constraints.segmented_lru import SegmentedLRU
 
 MOST = 64 * 1024 * 1024
 """Bytes that are held, by the estimate below, which is several times the truth of most."""
@@ -25,7 +25,7 @@ class Compiled:
     def __init__(self, most: int = MOST, clock: Callable[[], float] = time.thread_time) -> None:
         """`clock`: seconds of the calling thread's CPU."""
         self._clock = clock
-        self._kept: Remembered[bytes, Matcher] = Remembered(most, ENTRIES)
+        self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(most, ENTRIES)
         """Matchers that nobody follows; copying one is reading it, so all of it is under the lock."""
         self._lock = threading.Lock()
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
-from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.error_reports import ErrorReport
 from antiphon.ipc.frames import Hello, Message
 from antiphon.telemetry.totals import Totals
@@ -130,7 +130,7 @@ class Stand(Message, tag=2):
     """What was asked for is done, and this is how its limits stand."""
 
     call: int
-    standings: tuple[Standing, ...]
+    standings: tuple[LimitStatus, ...]
 
 
 class Refused(Message, tag=3):
@@ -139,7 +139,7 @@ class Refused(Message, tag=3):
     call: int
     error: ErrorReport
     limit: str | None = None
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[LimitStatus, ...] = ()
 
 
 class Others(Message, tag=4):

@@ -24,7 +24,7 @@ from antiphon.coordinator.frames import (
     ToCoordinator,
 )
 from antiphon.domain.context import Clock
-from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.limits.local import LocalLimiter
 
@@ -110,7 +110,7 @@ class SharedLimiter:
 
     # --- the seam -------------------------------------------------------------------------------------------
 
-    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         asked = tuple(limits)
         if self.local is not None and self.local.is_seeded(asked):
             standings = self.local.reserve_seeded(claim, asked, amounts)
@@ -123,7 +123,7 @@ class SharedLimiter:
         self._claims[claim] = Claim(asked, amounts)
         return standings
 
-    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         asked = tuple(limits)
         if self.local is not None:
             standings = self.local.extend_seeded(claim, asked, amounts)
@@ -146,14 +146,14 @@ class SharedLimiter:
         while self._told is not None and self._ended[0].settled < now - RECENT_S:
             self._ended.popleft()
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         asked = tuple(limits)
         return await self._ask(lambda call: AskLimits(call, asked))
 
     async def aclose(self) -> None:
         """The connection is the caller's."""
 
-    async def _ask(self, make: Callable[[int], Asking]) -> tuple[Standing, ...]:
+    async def _ask(self, make: Callable[[int], Asking]) -> tuple[LimitStatus, ...]:
         """Asks until there is an answer, or patience is over. What was asked of a coordinator that went away
         is asked again: it took what it counted with it."""
         try:

@@ -29,7 +29,7 @@ from antiphon.coordinator.frames import (
     ToCoordinator,
     Topic,
 )
-from antiphon.domain.limits import Amounts, Standing
+from antiphon.domain.limits import Amounts, LimitStatus
 from antiphon.error_reports import ErrorReport
 from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
 from antiphon.ipc.frames import FrameError, Hello, Message
@@ -167,7 +167,7 @@ class Session:
         except AntiphonError as error:
             self._reply(refused(asking.call, error))
 
-    def _ask(self, asking: AskingLimits) -> tuple[Standing, ...]:
+    def _ask(self, asking: AskingLimits) -> tuple[LimitStatus, ...]:
         limiter = self._owner.limiter
         match asking:
             case AskLimits(_, limits):
@@ -262,5 +262,5 @@ def refused(call: int, error: AntiphonError) -> Refused:
     report = ErrorReport.of(error)
     if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         return Refused(call, report)
-    standings = tuple(each for each in error.standings if isinstance(each, Standing))
+    standings = tuple(each for each in error.standings if isinstance(each, LimitStatus))
     return Refused(call, report, error.limit, standings)

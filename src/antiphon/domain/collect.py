@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from antiphon.domain.events import (
     Delta,
-    Drafted,
+    DiscardedTokens,
     Event,
     Finished,
     FinishReason,
@@ -105,7 +105,7 @@ async def collect(events: AsyncIterator[Event]) -> Generation:
             prompts = event.prompts
         elif isinstance(event, PromptScored):
             scored[event.prompt] = event.scores
-        elif not isinstance(event, Drafted):
+        elif not isinstance(event, DiscardedTokens):
             choices[event.choice].add(event)
     if usage is None:
         raise ValueError("the stream ended without usage")

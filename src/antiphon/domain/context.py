@@ -10,7 +10,7 @@ from typing import Protocol
 
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.ledger import NOTHING
-from antiphon.domain.limits import Standing
+from antiphon.domain.limits import LimitStatus
 from antiphon.domain.values import Value, field
 
 
@@ -95,7 +95,7 @@ class Progress:
         """Whether the edge has ended it, with an error that it answers and logs."""
         self.model = ""
         """The own name of its model, once that is found."""
-        self.standings: tuple[Standing, ...] = ()
+        self.standings: tuple[LimitStatus, ...] = ()
         """How the limits that are for it stand, as they were last told."""
         self.unread: tuple[str, ...] = ()
         """Fields of its messages that the chat template does not read."""

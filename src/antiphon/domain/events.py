@@ -113,7 +113,7 @@ class Finished(Value, frozen=True):
     """Of these tokens, when token ids were asked for."""
 
 
-class Drafted(Value, frozen=True):
+class DiscardedTokens(Value, frozen=True):
     """Tokens of candidates were made, of which some choose the best. They are part of the usage, and not
     told again by the deltas of those that are given."""
 
@@ -123,4 +123,4 @@ class Drafted(Value, frozen=True):
 Delta = TextDelta | ReasoningDelta | ToolCallBegun | ToolCallDelta
 """What a choice says."""
 
-Event = Started | PromptScored | Delta | Finished | Drafted | Usage
+Event = Started | PromptScored | Delta | Finished | DiscardedTokens | Usage

@@ -119,7 +119,7 @@ class Amounts(Value, frozen=True):
         return self.output_tokens if measure is _OUTPUT else 0
 
 
-class Standing(Value, frozen=True):
+class LimitStatus(Value, frozen=True):
     """How a limit stands."""
 
     limit: Limit

@@ -15,18 +15,18 @@ from antiphon.errors import AntiphonError, MethodNotAllowed, RouteNotFound
 from antiphon.http.authenticate import Authenticator
 from antiphon.http.body import BodyReader
 from antiphon.http.connection import Connection, connection_of
-from antiphon.http.edge import Edge, gathered
-from antiphon.http.errors import answerable, send_error
+from antiphon.http.errors import send_error, to_api_error
+from antiphon.http.in_flight import ClientLeft, cancel_on_disconnect
 from antiphon.http.nearest import nearest_path
 from antiphon.http.origins import Headers, OriginCheck
+from antiphon.http.rate_limit_headers import NAMES as STANDINGS
+from antiphon.http.rate_limit_headers import limit_headers
 from antiphon.http.records import record_failure, record_refusal
 from antiphon.http.responses import send_file, send_response
 from antiphon.http.routing import Routes
 from antiphon.http.services import ServerServices
 from antiphon.http.sse import EventWriter, Pace
-from antiphon.http.standings import NAMES as STANDINGS
-from antiphon.http.standings import limit_headers
-from antiphon.http.work import ClientLeft, attended
+from antiphon.http.state import AppState, group_headers
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 """What a caller may name a request: enough for every tracing format, and nothing that a log or header could
@@ -74,7 +74,7 @@ class ResponseState:
 class Application:
     """The ASGI application."""
 
-    def __init__(self, edge: Edge, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, edge: AppState, endpoints: Sequence[Endpoint]) -> None:
         """`endpoints`: every one there is."""
         self._edge = edge
         self.routes = Routes(endpoints)
@@ -89,7 +89,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        method, path, headers = scope["method"], scope["path"], gathered(scope)
+        method, path, headers = scope["method"], scope["path"], group_headers(scope)
         began = asyncio.get_running_loop().time()
         request = _request(scope, self._request_id(headers), headers)
         state = ResponseState(send, request.id)
@@ -109,7 +109,7 @@ class Application:
         except ClientLeft:
             return
         except Exception as problem:  # noqa: BLE001 - the edge's border: what it is becomes an answer
-            await self._refuse(answerable(problem, request.id), request, scope["raw_path"], state, answer)
+            await self._refuse(to_api_error(problem, request.id), request, scope["raw_path"], state, answer)
         finally:
             seconds = asyncio.get_running_loop().time() - began
             self._edge.metrics.answered(self.routes.label(path), state.status, seconds)
@@ -159,7 +159,7 @@ class Application:
         except Exception as problem:
             if not writer.begun:
                 raise
-            last = self._break_off(stream, answerable(problem, request.id), request)
+            last = self._break_off(stream, to_api_error(problem, request.id), request)
         finally:
             if last is None:
                 writer.abandon()
@@ -184,7 +184,7 @@ class Application:
         """Work that ends when the caller leaves, when time is up, or when its key is ended."""
         edge = self._edge
         seconds = edge.settings.request_timeout
-        return attended(connection, edge.ongoing, seconds, request.actor, request.progress)
+        return cancel_on_disconnect(connection, edge.ongoing, seconds, request.actor, request.progress)
 
     def _unknown(self, method: str, path: str) -> AntiphonError:
         """What refuses a path at which nothing is, or a method that is not taken there."""
@@ -221,7 +221,7 @@ def is_preflight(method: str, headers: Headers) -> bool:
     return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
 
-def _cors(edge: Edge, routes: Routes) -> CORSMiddleware:
+def _cors(edge: AppState, routes: Routes) -> CORSMiddleware:
     """Starlette's answers to web pages of other origins. It wraps nothing."""
     return CORSMiddleware(
         _answer_nothing,

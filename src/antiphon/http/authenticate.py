@@ -12,7 +12,7 @@ from antiphon.auth.base import REFUSAL, UNCHOSEN, Chosen, TokenVerifier
 from antiphon.dialects.base import Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 
 MAX_CREDENTIAL = 8192
 """Bytes of a credential, as an issuer's tokens may have; a longer one is refused before it is hashed."""
@@ -40,7 +40,7 @@ class Authenticator:
     """Asks the verifiers in order. Without any, the caller is the local anonymous actor, whatever it
     sends."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: AppState) -> None:
         self._verifiers = edge.verifiers
         self._managed = edge.keys_on
         """Whether there are keys that may less than others; without them there is nothing to ask."""

@@ -7,10 +7,10 @@ from starlette.types import Receive
 
 from antiphon.dialects.base import JSON, Request, RequestBody
 from antiphon.errors import BodyTooLarge, RequestTimedOut, UnsupportedMediaType
-from antiphon.http.bodies import Account
+from antiphon.http.body_budget import BodyAccount
 from antiphon.http.connection import Connection
-from antiphon.http.edge import Edge
-from antiphon.http.work import ClientLeft
+from antiphon.http.in_flight import ClientLeft
+from antiphon.http.state import AppState
 
 JSON_TYPE = JSON.encode()
 
@@ -20,7 +20,7 @@ Headers = Mapping[bytes, list[bytes]]
 class BodyReader:
     """Reads the bodies of one server's requests."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: AppState) -> None:
         self._limit = edge.settings.max_body_bytes
         self._bodies = edge.bodies
         self._most = max(edge.settings.max_bodies_bytes, self._limit)
@@ -29,7 +29,7 @@ class BodyReader:
 
     async def read(
         self, body: RequestBody, request: Request, receive: Receive, connection: Connection
-    ) -> Account:
+    ) -> BodyAccount:
         """Puts the body into the request. Gives the account of its bytes, which whoever asked releases when
         the request is over. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
@@ -37,7 +37,7 @@ class BodyReader:
         declared = int(request.headers.get(b"content-length", (b"0",))[0])
         if declared > limit:
             raise too_large(limit)
-        account = Account(self._bodies, self._most, request.actor.caller if self._told_apart else None)
+        account = BodyAccount(self._bodies, self._most, request.actor.caller if self._told_apart else None)
         account.expect(declared)
         try:
             if connection.is_whole:
@@ -53,7 +53,7 @@ class BodyReader:
 
 
 async def _read_in_time(
-    receive: Receive, account: Account, limit: int, arrived_at: float, seconds: float
+    receive: Receive, account: BodyAccount, limit: int, arrived_at: float, seconds: float
 ) -> bytes:
     try:
         async with asyncio.timeout_at(arrived_at + seconds):
@@ -62,7 +62,7 @@ async def _read_in_time(
         raise RequestTimedOut(f"the request did not arrive within {seconds:g} seconds") from None
 
 
-async def _read(receive: Receive, account: Account, limit: int) -> bytes:
+async def _read(receive: Receive, account: BodyAccount, limit: int) -> bytes:
     parts: list[bytes] = []
     more = True
     while more:

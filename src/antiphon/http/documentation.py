@@ -5,8 +5,8 @@ from importlib.resources import files
 
 from antiphon.dialects.base import Endpoint, Request, Response, Services
 from antiphon.domain.identity import Right
-from antiphon.http.edge import Edge
 from antiphon.http.openapi import document
+from antiphon.http.state import AppState
 
 PAGE_HEADERS = (
     (
@@ -25,7 +25,7 @@ PAGES = (
 )
 
 
-def document_endpoint(edge: Edge, own: Sequence[Endpoint]) -> Endpoint:
+def document_endpoint(edge: AppState, own: Sequence[Endpoint]) -> Endpoint:
     """The OpenAPI document. `own`: the server's endpoints of no product."""
 
     async def show(_request: Request, _services: Services) -> Response:

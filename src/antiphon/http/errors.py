@@ -20,7 +20,7 @@ SERVER = 500
 UNAUTHORIZED, TIMED_OUT, TOO_MANY, UNAVAILABLE = 401, 408, 429, 503
 
 
-def internal(request_id: str) -> InternalError:
+def internal_error(request_id: str) -> InternalError:
     """What a caller hears of a defect: the request id and nothing else."""
     return InternalError(f"something went wrong inside the server; the request id is {request_id}")
 
@@ -70,15 +70,15 @@ async def send_error(
     await send({"type": "http.response.body", "body": body})
 
 
-def answerable(problem: Exception, request_id: str) -> AntiphonError:
+def to_api_error(problem: Exception, request_id: str) -> AntiphonError:
     """What a caller is told of a problem. A defect becomes an InternalError, and a log record with its place
     but not its message; an engine that contained a defect of its own says the place."""
     if isinstance(problem, InternalError):
-        if problem.message == internal(request_id).message:
+        if problem.message == internal_error(request_id).message:
             return problem
         record("internal_error", logging.ERROR, request_id=request_id, problem=problem.message)
-        return internal(request_id)
+        return internal_error(request_id)
     if isinstance(problem, AntiphonError):
         return problem
     record("internal_error", logging.ERROR, request_id=request_id, problem=frames(problem))
-    return internal(request_id)
+    return internal_error(request_id)

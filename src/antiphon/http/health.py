@@ -6,8 +6,8 @@ import json
 
 from antiphon.dialects.base import JSON, Endpoint, Handler, Headers, Request, Response, Services
 from antiphon.engines.base import EngineState
-from antiphon.http.edge import Edge
 from antiphon.http.errors import DEFAULT_RETRY
+from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 
 AWAY = "unavailable"
@@ -34,7 +34,7 @@ HEALTH_SCHEMA = {
 """What both answer with."""
 
 
-def health_endpoints(edge: Edge) -> tuple[Endpoint, Endpoint]:
+def health_endpoints(edge: AppState) -> tuple[Endpoint, Endpoint]:
     """Whether the process lives, and whether it can serve."""
 
     async def health(_request: Request, _services: Services) -> Response:

@@ -16,7 +16,7 @@ from antiphon.domain.load import Load
 from antiphon.engines.base import EngineState, Observable
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import AntiphonError
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.telemetry import engines
 from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
@@ -35,7 +35,7 @@ class Seen:
     load: Load | None = None
 
 
-def metrics_endpoint(edge: Edge) -> Endpoint:
+def metrics_endpoint(edge: AppState) -> Endpoint:
     """Every number there is, as text."""
 
     async def show(_request: Request, _services: Services) -> Response:
@@ -55,12 +55,12 @@ def metrics_endpoint(edge: Edge) -> Endpoint:
     )
 
 
-async def _collect(edge: Edge) -> tuple[int, Totals]:
+async def _collect(edge: AppState) -> tuple[int, Totals]:
     """How many other processes there are, and what they count."""
     return (0, Totals()) if edge.coordinator is None else await edge.coordinator.collect()
 
 
-def _series(edge: Edge, seen: dict[str, Seen], processes: int, others: Totals) -> Iterator[Series]:
+def _series(edge: AppState, seen: dict[str, Seen], processes: int, others: Totals) -> Iterator[Series]:
     yield BUILD, {(__version__,): 1}
     yield PROCESSES, {(): 1 + processes}
     yield from summed(own_series(edge), others, edge.models.__contains__)
@@ -68,7 +68,7 @@ def _series(edge: Edge, seen: dict[str, Seen], processes: int, others: Totals) -
     yield from engines.series(loads, {model: each.up for model, each in seen.items()})
 
 
-async def generations_running(edge: Edge) -> int:
+async def generations_running(edge: AppState) -> int:
     """Generations that run or wait now, in all HTTP processes."""
     _, others = await _collect(edge)
     counted = summed(edge.metrics.series(), others, edge.models.__contains__)
@@ -76,7 +76,7 @@ async def generations_running(edge: Edge) -> int:
     return sum(int(value) for values in running for value in values if isinstance(value, int | float))
 
 
-def own_series(edge: Edge) -> Iterator[Series]:
+def own_series(edge: AppState) -> Iterator[Series]:
     """What this process counts."""
     yield BODY_BYTES, {(): edge.bodies.held}
     if edge.ledger is not None:

@@ -33,7 +33,7 @@ from antiphon.errors import (
 )
 from antiphon.http.errors import CLIENTS_RETRY, SERVER, TOO_MANY, UNAUTHORIZED, UNAVAILABLE
 from antiphon.http.health import HEALTH, HEALTH_SCHEMA
-from antiphon.http.standings import NAMES as LIMITED
+from antiphon.http.rate_limit_headers import NAMES as LIMITED
 
 VERSION = "3.2.0"
 

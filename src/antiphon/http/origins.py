@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.types import Scope
 
 from antiphon.errors import PermissionDenied, RequestError
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.settings import is_loopback
 
 HOST = re.compile(
@@ -36,7 +36,7 @@ class OriginCheck:
     Sec-Fetch-Site.
     """
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: AppState) -> None:
         self._local = not edge.verifiers
         self._hosts = frozenset(host.lower() for host in edge.settings.allowed_hosts)
         self._origins = frozenset(edge.settings.cors_origins)

@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, HeadersTooLarge, RequestError, RequestTimedOut
 from antiphon.http.connection import CONNECTION, Connection, connection_of
-from antiphon.http.watch import Outgoing, Watch
+from antiphon.http.slow_clients import OutgoingData, SlowClientWatch
 from antiphon.telemetry.logs import record
 
 MAX_HEADER_BYTES = 1 << 16
@@ -61,7 +61,7 @@ class Policy:
     """Names a request that never reached the application."""
     departure: "Departure"
     """Whether the server is going away."""
-    watch: Watch
+    watch: SlowClientWatch
     """Drops who takes nothing of what is written."""
 
 
@@ -136,7 +136,7 @@ class Protocol(HttpToolsProtocol):
         """What is wrong with headers that are valid HTTP."""
         self._refusal: AntiphonError | None = None
         """The last answer of this connection: nothing is parsed any more."""
-        self._outgoing: Outgoing | None = None
+        self._outgoing: OutgoingData | None = None
         self._connection: Connection | None = None
         """Of the newest request."""
         self._running: RequestResponseCycle | None = None
@@ -211,7 +211,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._joined = JoinedWrites(transport, self.loop)
-        self._outgoing = Outgoing(transport)
+        self._outgoing = OutgoingData(transport)
         self._policy.watch.add(self._outgoing)
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler

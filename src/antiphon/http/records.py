@@ -11,8 +11,8 @@ from antiphon.dialects.base import Dialect, Endpoint, Request
 from antiphon.dialects.common.describing import body_shapes, field_names, parameters_of
 from antiphon.errors import AntiphonError, InternalError, RouteNotFound
 from antiphon.http.authenticate import CHOICES
-from antiphon.http.edge import Edge
 from antiphon.http.errors import cause_of, level_of
+from antiphon.http.state import AppState
 from antiphon.telemetry.fields import known_path
 from antiphon.telemetry.logs import record
 
@@ -23,7 +23,9 @@ LONGEST_PATH = 200
 """Characters of a path in the log."""
 
 
-def record_refusal(error: AntiphonError, status: int, request: Request, raw_path: bytes, edge: Edge) -> None:
+def record_refusal(
+    error: AntiphonError, status: int, request: Request, raw_path: bytes, edge: AppState
+) -> None:
     """Records an error that is answered with a status. A defect has its own record already."""
     if isinstance(error, InternalError):
         return
@@ -37,7 +39,7 @@ def record_failure(
     event: str,
     error: AntiphonError,
     request: Request,
-    edge: Edge,
+    edge: AppState,
     more: dict[str, object] | None = None,
 ) -> None:
     """Records an error with what its work took."""

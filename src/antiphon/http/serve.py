@@ -18,9 +18,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from antiphon.errors import EngineUnavailable
-from antiphon.http.edge import Edge
 from antiphon.http.protocol import Departure, Policy, Protocol
-from antiphon.http.watch import Watch
+from antiphon.http.slow_clients import SlowClientWatch
+from antiphon.http.state import AppState
 
 IDLE_SECONDS = 75
 """How long an idle connection is kept: longer than the 60 seconds after which common proxies and clients
@@ -53,7 +53,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        edge: Edge,
+        edge: AppState,
         departure: Departure,
         started: Callable[[], None],
         leaving: Callable[[], object],
@@ -120,14 +120,14 @@ class Server(uvicorn.Server):
 
 def make_server(
     app: ASGIApp,
-    edge: Edge,
+    edge: AppState,
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,
 ) -> Server:
     """A server that is configured and not yet running; it calls `started` when it accepts connections, and
     `leaving` when another process takes its place."""
     departure = Departure()
-    settings, watch = edge.settings, Watch(edge.settings.send_timeout)
+    settings, watch = edge.settings, SlowClientWatch(edge.settings.send_timeout)
     policy = Policy(edge.dialect_of, settings.receive_timeout, edge.clock.unique, departure, watch)
     config = uvicorn.Config(
         app,
@@ -148,7 +148,7 @@ def make_server(
 
 async def serve(
     app: ASGIApp,
-    edge: Edge,
+    edge: AppState,
     listener: socket.socket,
     started: Callable[[], None] = lambda: None,
     leaving: Callable[[], object] = lambda: None,

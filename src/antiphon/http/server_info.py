@@ -5,11 +5,11 @@ import json
 from antiphon import __version__
 from antiphon.dialects.base import JSON, Endpoint, Handler, Request, Response, Services
 from antiphon.domain.identity import Right
-from antiphon.http.edge import Edge
 from antiphon.http.metrics import generations_running
+from antiphon.http.state import AppState
 
 
-def info_endpoints(edge: Edge) -> tuple[Endpoint, Endpoint]:
+def info_endpoints(edge: AppState) -> tuple[Endpoint, Endpoint]:
     """The release of this server, and its load."""
 
     async def version(_request: Request, _services: Services) -> Response:

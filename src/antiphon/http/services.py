@@ -33,8 +33,8 @@ from antiphon.errors import (
     PermissionDenied,
     UnsupportedParameter,
 )
-from antiphon.http.edge import Edge
-from antiphon.pipeline.adapters import Adapters, Wanted
+from antiphon.http.state import AppState
+from antiphon.pipeline.adapters import AdapterRequest, Adapters
 from antiphon.pipeline.authorize import authorize_name
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.resolve import resolve
@@ -56,7 +56,7 @@ REMEDY = (
 class ServerServices:
     """`Services` of one server."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: AppState) -> None:
         self._edge = edge
         self._pipeline = edge.pipeline
         self._clock = edge.clock
@@ -127,7 +127,7 @@ class ServerServices:
 
     async def load_adapter(self, call: LoadCall, actor: Actor) -> None:
         authorize_name(actor, call.name, "lora_name")
-        wanted = Wanted(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
+        wanted = AdapterRequest(call.name, call.path, call.base, call.in_place, may_use=actor.may_use)
         await self._adapters().load(wanted)
 
     async def unload_adapter(self, name: str, actor: Actor) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.domain.limits import Amounts, Limit, Measure, Standing, Window
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import LimitsUnavailable
 from antiphon.limits.periods import bounds, period
 from antiphon.limits.wording import refusal, worst
@@ -45,10 +45,10 @@ class Answer:
                 return Answer("refused", [_integers(row) for row in rows], refusals=refused, at=at)
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
-    def standings(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[Standing, ...]:
+    def standings(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
         """How limits stand. Raises what refuses, where one of them does."""
         standings = tuple(
-            Standing(limit, max(0, limit.amount - used), reset / MICRO)
+            LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
             for limit, (used, reset) in zip(limits, self.rows, strict=True)
         )
         if not self.refusals:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
 
 
 class Limiter(Protocol):
@@ -13,7 +13,7 @@ class Limiter(Protocol):
     counted than a limit of a minute allows, and in no day, week or month more than a budget allows.
     """
 
-    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Takes the amounts out of every limit, and one of each that counts requests at once; of all or of
         none. Says how each stands then, in their order. `claim` is an id that nobody else has.
 
@@ -21,7 +21,7 @@ class Limiter(Protocol):
         can say.
         """
 
-    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """Takes more for a reservation that stands. `limits`: those it was reserved of that still hold, in
         their order and as they are now; one that was removed refuses nothing. Says how they stand then.
         Raises as `reserve` does; nothing has changed then."""
@@ -32,7 +32,7 @@ class Limiter(Protocol):
         does nothing. `at`: when it ended as the ledger has it, in Unix milliseconds; None where the ledger
         has no entry."""
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         """How limits stand, in their order; takes nothing. Raises LimitsUnavailable."""
 
     async def aclose(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Clock
-from antiphon.domain.limits import Amounts, Limit, Measure, Standing
+from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.limits.seeding import Asking, Seeds, Taken
 from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapshot
 from antiphon.limits.windows import SECOND, Counter, Moment, counter_of
@@ -86,11 +86,13 @@ class LocalLimiter:
         self._claims: dict[str, list[Held]] = {}
         self._seeding = asyncio.Lock()
 
-    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
         return self.reserve_seeded(claim, limits, amounts)
 
-    def reserve_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    def reserve_seeded(
+        self, claim: str, limits: Sequence[Limit], amounts: Amounts
+    ) -> tuple[LimitStatus, ...]:
         """As `reserve`, of limits whose counters are there."""
         if claim in self._claims:
             raise ValueError(f"claim {claim} stands already")
@@ -102,10 +104,10 @@ class LocalLimiter:
         self._tidy(now)
         return _standings(limits, held, now)
 
-    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         return self.extend_seeded(claim, limits, amounts)
 
-    def extend_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    def extend_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         """As `extend`, which waits for nothing here."""
         by_id = {each.counted.limit.id: each for each in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
@@ -142,11 +144,11 @@ class LocalLimiter:
             held = [Held(self._counter(limit, now)) for limit in limits]
             self._hold(claim, held, [asked_of(limit, amounts) for limit in limits], now)
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         await self.seed(limits)
         return self.standing_seeded(limits)
 
-    def standing_seeded(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+    def standing_seeded(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         """As `standing`, of limits whose counters are there."""
         now = self.now()
         return _standings(limits, [Held(self._counter(limit, now)) for limit in limits], now)
@@ -256,12 +258,12 @@ def _refusal(limit: Limit, held: Held, asked: int, excess: int, now: Moment) -> 
     return refusal(limit, asked, held.begun(now), held.counted.counter.wait(now, excess), now.wall)
 
 
-def _standings(limits: Sequence[Limit], held: Sequence[Held], now: Moment) -> tuple[Standing, ...]:
+def _standings(limits: Sequence[Limit], held: Sequence[Held], now: Moment) -> tuple[LimitStatus, ...]:
     found = []
     for limit, each in zip(limits, held, strict=True):
         counter = each.counted.counter
         left = limit.amount - counter.used(now)
-        found.append(Standing(limit, max(0, left), counter.reset(now)))
+        found.append(LimitStatus(limit, max(0, left), counter.reset(now)))
     return tuple(found)
 
 

@@ -20,7 +20,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import RedisError
 
 from antiphon.domain.context import Clock
-from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import LimitsUnavailable, SettingsError
 from antiphon.limits.answers import RUNNING, Answer, Argument, kind_of, limits_said, taken_said, used_said
 from antiphon.limits.local import LocalLimiter, asked_of
@@ -109,7 +109,7 @@ class RedisLimiter:
         """Whether Redis answered when it was asked last."""
         return self._failed is None
 
-    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         held = Held(tuple(limits))
         asked = [asked_of(limit, amounts) for limit in limits]
         try:
@@ -125,7 +125,7 @@ class RedisLimiter:
         self._held[claim] = held
         return standings
 
-    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[Standing, ...]:
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
         held = self._held.get(claim)
         if held is None:
             return () if self._alone is None else await self._alone.extend(claim, limits, amounts)
@@ -150,7 +150,7 @@ class RedisLimiter:
         elif self._alone is not None:
             self._alone.settle(claim, amounts)
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[Standing, ...]:
+    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         try:
             answer = await self._known(limits, self._standing, self._limits_said(limits, [0] * len(limits)))
         except LimitsUnavailable:
@@ -213,7 +213,7 @@ class RedisLimiter:
 
     async def _taken(
         self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
-    ) -> tuple[Standing, ...]:
+    ) -> tuple[LimitStatus, ...]:
         arguments = [claim, step, int(LEASE_S * 1_000), *self._limits_said(limits, asked)]
         answer = await self._known(limits, self._take, arguments)
         return answer.standings(limits, asked)

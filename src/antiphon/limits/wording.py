@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from antiphon.domain.limits import Limit, Measure, Standing
+from antiphon.domain.limits import Limit, LimitStatus, Measure
 from antiphon.domain.money import decimal
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 
@@ -69,7 +69,7 @@ def refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Ref
     )
 
 
-def worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[Standing, ...]) -> Refusal:
+def worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
     """Of several the one that says most: never, not before the budget resets, not before the longest wait.
     Each comes with the number of its limit, and leaves with all standings, its own first.
 

@@ -40,7 +40,7 @@ class Ending(Value, frozen=True):
     first_token: float | None = None
 
 
-class Account:
+class RequestMeter:
     """What one request reserves, and its entry."""
 
     __slots__ = (

@@ -43,7 +43,7 @@ second is the one directory that it lies in; None are the operator's. Raises Inv
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class AdapterTarget:
     """A base model that takes adapters."""
 
     engine: Adapting
@@ -58,7 +58,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AdapterRequest:
     """An adapter that a caller asks for."""
 
     name: str
@@ -111,7 +111,7 @@ class Adapters:
     def __init__(
         self,
         models: Models,
-        homes: Mapping[str, Home],
+        homes: Mapping[str, AdapterTarget],
         clock: Clock,
         metrics: Metrics,
         shared: SharedNames | None = None,
@@ -162,7 +162,7 @@ class Adapters:
         if self._shared is not None and not self._shared.revision:
             await self._publish(self._named())
 
-    async def load(self, wanted: Wanted) -> None:
+    async def load(self, wanted: AdapterRequest) -> None:
         """Makes an adapter a model. The same content under its name is no error, and is given to an engine
         again that could not load it when it came back.
 
@@ -177,7 +177,7 @@ class Adapters:
             while not await self._load(wanted, base, adapter):
                 pass  # another process was faster: what it changed is known here now
 
-    async def _load(self, wanted: Wanted, base: str, adapter: Adapter) -> bool:
+    async def _load(self, wanted: AdapterRequest, base: str, adapter: Adapter) -> bool:
         """Whether it was loaded before any other process changed a name."""
         self._require_free(wanted)
         before = self._models.get(wanted.name) if wanted.name in self._models else None
@@ -294,7 +294,7 @@ class Adapters:
     def _of(self, base: str) -> Iterable[Model]:
         return (model for model in self._models.adapters() if model.parent == base)
 
-    def _home(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, Home]:
+    def _home(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
         """The base model of an adapter, by name."""
         if name is None:
             if len(self._homes) == 1:
@@ -318,7 +318,7 @@ class Adapters:
         if self._models.is_alias(name):
             raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
 
-    def _require_free(self, wanted: Wanted) -> None:
+    def _require_free(self, wanted: AdapterRequest) -> None:
         """Raises InvalidValue for a name that no adapter can have, before any file is looked at."""
         if wanted.name in self._models:
             if self._models.get(wanted.name).parent is None:

@@ -16,7 +16,7 @@ from antiphon.domain.deployment import Delivered, Deployed, DeployedBase, Deploy
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
-from antiphon.pipeline.adapters import Adapters, Wanted
+from antiphon.pipeline.adapters import AdapterRequest, Adapters
 from antiphon.pipeline.authorize import authorize_name
 from antiphon.telemetry.logs import record
 
@@ -74,7 +74,9 @@ class Deployments:
             self._require_free(wanted.name, adapters)
             if wanted.source is Source.LOCAL:
                 path, noted = _below(wanted), self._noted(wanted, None, actor)
-                await adapters.load(Wanted(wanted.name, path, wanted.base, True, None, actor.may_use, noted))
+                await adapters.load(
+                    AdapterRequest(wanted.name, path, wanted.base, True, None, actor.may_use, noted)
+                )
                 return self._told(wanted.name)
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
@@ -84,7 +86,9 @@ class Deployments:
                 base = wanted.base or self._base(adapters, found)
                 path, directory = found.path, found.directory
                 noted = self._noted(wanted, found.commit, actor)
-                await adapters.load(Wanted(wanted.name, path, base, True, directory, actor.may_use, noted))
+                await adapters.load(
+                    AdapterRequest(wanted.name, path, base, True, directory, actor.may_use, noted)
+                )
                 return self._told(wanted.name)
 
     async def remove(self, name: str, actor: Actor) -> None:

@@ -14,7 +14,7 @@ from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import ModelRoute, Models
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.account import Account, Ending
+from antiphon.pipeline.account import Ending, RequestMeter
 from antiphon.pipeline.attempt import Reserve, first_that_begins, pass_unlimited
 from antiphon.pipeline.meter import OK, ending, is_answered
 from antiphon.pipeline.reserve import Accounting
@@ -42,7 +42,7 @@ async def embed(
     context.progress.model = model.name
     account = None
     if accounting is not None:
-        account = Account(accounting, model, asked, True, context, metrics)
+        account = RequestMeter(accounting, model, asked, True, context, metrics)
     reserve = pass_unlimited if account is None else account.reserve
     began, found, lost = context.clock.monotonic(), None, None
     status = OK

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from antiphon.domain.context import Clock, Context
 from antiphon.domain.events import (
-    Drafted,
+    DiscardedTokens,
     Event,
     Finished,
     ReasoningDelta,
@@ -26,7 +26,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
-from antiphon.pipeline.account import Account, Ending
+from antiphon.pipeline.account import Ending, RequestMeter
 from antiphon.pipeline.attempt import Begun
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
@@ -66,7 +66,7 @@ class Tally:
         elif isinstance(event, ReasoningDelta):
             self.completion_tokens += event.tokens
             self.reasoning_tokens += event.tokens
-        elif isinstance(event, ToolCallBegun | ToolCallDelta | Drafted):
+        elif isinstance(event, ToolCallBegun | ToolCallDelta | DiscardedTokens):
             self.completion_tokens += event.tokens
         elif isinstance(event, Usage):
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
@@ -98,7 +98,7 @@ class Settlement:
         request: GenerationRequest,
         context: Context,
         metrics: Metrics,
-        account: Account | None,
+        account: RequestMeter | None,
     ) -> None:
         self._tally = tally
         self._request = request
@@ -133,7 +133,7 @@ async def metered(
     request: GenerationRequest,
     context: Context,
     metrics: Metrics,
-    account: Account | None = None,
+    account: RequestMeter | None = None,
 ) -> AsyncGenerator[Event, None]:
     """The events of a stream that is begun here, while the account has room for them; settles when they end,
     for whatever reason.
@@ -153,7 +153,7 @@ async def metered(
             event = await anext(begun.events, None)
 
 
-async def _open(begin: Callable[[], Awaitable[Begun]], account: Account | None) -> Begun:
+async def _open(begin: Callable[[], Awaitable[Begun]], account: RequestMeter | None) -> Begun:
     if account is not None:
         await account.open()
     return await begin()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, ReasoningDelta, TextDelta, ToolCallBegun, ToolCallDelta
 from antiphon.ledger.base import Recorder
-from antiphon.pipeline.account import Account
+from antiphon.pipeline.account import RequestMeter
 
 
 async def recorded(
-    events: AsyncGenerator[Event, None], account: Account, context: Context, recorder: Recorder
+    events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
 ) -> AsyncGenerator[Event, None]:
     """The same events; when they end, for whatever reason, what was said is handed on, unless the request was
     refused before anything was made."""

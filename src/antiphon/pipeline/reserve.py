@@ -8,13 +8,13 @@ import sys
 from dataclasses import dataclass, field
 
 from antiphon.domain.context import Context
-from antiphon.domain.limits import Amounts, Limit, Standing
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.domain.prices import Price
 from antiphon.engines.base import RequestSize
 from antiphon.errors import BudgetExceeded, LargerThanLimit, RateLimited
 from antiphon.ledger.base import Ledger, Recorder
 from antiphon.limits.base import Limiter
-from antiphon.pipeline.rules import Rulebook
+from antiphon.pipeline.rules import LimitIndex
 from antiphon.telemetry.metrics import Metrics
 
 FIRST = Amounts(requests=1, input_tokens=1)
@@ -31,7 +31,7 @@ Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 REFUSALS = (RateLimited, BudgetExceeded, LargerThanLimit)
 
 
-class Scarce:
+class ExhaustedLimits:
     """Limits that had no room lately. Only says for whom it is worth asking twice; it refuses nobody."""
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Accounting:
 
     limiter: Limiter
     ledger: Ledger
-    rulebook: Rulebook
+    rulebook: LimitIndex
     reserve_tokens: int
     """Output tokens that a request reserves which does not say how many it wants, and by how many it then
     goes on."""
     recorder: Recorder | None = None
     """Who keeps requests word by word, of projects that want it."""
-    scarce: Scarce = field(default_factory=Scarce)
+    scarce: ExhaustedLimits = field(default_factory=ExhaustedLimits)
 
 
 class Reservation:
@@ -211,5 +211,5 @@ class Reservation:
                 self._metrics.limited(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
                     self._scarce.add(limit, self._clock.monotonic())
-        told = tuple(each for each in refusal.standings if isinstance(each, Standing))
+        told = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
         self._progress.standings = told or self._progress.standings

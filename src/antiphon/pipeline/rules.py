@@ -74,7 +74,7 @@ class Rules:
         return None
 
 
-class Rulebook:
+class LimitIndex:
     """The rules as of now."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Models
-from antiphon.pipeline.account import Account
+from antiphon.pipeline.account import RequestMeter
 from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import metered
@@ -57,7 +57,7 @@ class Pipeline:
         account = None
         if self.accounting is not None:
             is_bounded = request.output.max_tokens is not None and not request.output.is_usual
-            account = Account(self.accounting, model, asked, is_bounded, context, self.metrics)
+            account = RequestMeter(self.accounting, model, asked, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
         begin = partial(attempt, model.routes, request, context, self.restart_patience, reserve)
         events = metered(begin, request, context, self.metrics, account)

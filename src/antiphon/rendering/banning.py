@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from antiphon.engines.base import TextPiece, TokenEngine
 from antiphon.errors import InvalidValue
-from antiphon.rendering.facts import Facts
+from antiphon.rendering.model_info import ModelInfo
 
 LEADS = ("\n", ".")
 """Stand before a word that no space precedes, where the tokenizer puts one before every text. The first that
 does not melt into one token with the word is taken off again."""
 
 
-async def banned(engine: TokenEngine, facts: Facts, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+async def banned(engine: TokenEngine, facts: ModelInfo, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """The sequences of all words, each once. Raises InvalidValue for a word of spaces alone."""
     bare = [word.lstrip(" ") for word in words]
     for place, word in enumerate(bare):

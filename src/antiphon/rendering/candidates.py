@@ -4,7 +4,7 @@ token."""
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from antiphon.domain.events import Delta, Drafted, Event, Finished
+from antiphon.domain.events import Delta, DiscardedTokens, Event, Finished
 from antiphon.domain.values import changed
 from antiphon.rendering.scored import ScoredVoice
 
@@ -22,7 +22,7 @@ async def best(
                 continue
             said[event.choice].append(event)
             if event.tokens:
-                yield Drafted(event.tokens)
+                yield DiscardedTokens(event.tokens)
     each = len(voices) // prompts
     for prompt in range(prompts):
         ranked = sorted(voices[prompt * each : (prompt + 1) * each], key=lambda voice: -voice.mean())

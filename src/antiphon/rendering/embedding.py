@@ -18,8 +18,8 @@ from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.ipc.tasks import task_group
-from antiphon.rendering.facts import Facts
 from antiphon.rendering.fair_tokenizer import Tokens
+from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompts import require_known, whole
 from antiphon.rendering.streams import late
 
@@ -60,7 +60,7 @@ class TokenizedTexts:
 
 
 async def prepare_embedding(
-    engine: TokenEngine, tokens: Tokens, facts: Facts, request: EmbeddingRequest
+    engine: TokenEngine, tokens: Tokens, facts: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
     """The inputs as token ids. Raises a RequestError that names the input at fault."""
     makes = _facts(facts, request)
@@ -77,7 +77,7 @@ async def prepare_embedding(
     return TokenizedTexts(engine, texts, makes.dimensions)
 
 
-def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
+def _facts(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
     if facts.info.embedding is None:
         raise UnsupportedParameter(
             f"{request.model} generates text and makes no vectors; name an embedding model", param="model"
@@ -85,7 +85,7 @@ def _facts(facts: Facts, request: EmbeddingRequest) -> EmbeddingFacts:
     return facts.info.embedding
 
 
-async def _tokenized(tokens: Tokens, facts: Facts, inputs: Sequence[RawPrompt]) -> list[tuple[int, ...]]:
+async def _tokenized(tokens: Tokens, facts: ModelInfo, inputs: Sequence[RawPrompt]) -> list[tuple[int, ...]]:
     """The token ids of each input: of a text with what stands around it, else as they are."""
 
     async def ids(given: RawPrompt) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ async def _tokenized(tokens: Tokens, facts: Facts, inputs: Sequence[RawPrompt]) 
     return found
 
 
-def _require_fitting(texts: Sequence[tuple[int, ...]], facts: Facts) -> None:
+def _require_fitting(texts: Sequence[tuple[int, ...]], facts: ModelInfo) -> None:
     most = facts.info.context_length
     for place, text in enumerate(texts):
         field = f"input[{place}]" if len(texts) > 1 else "input"

@@ -20,14 +20,14 @@ from antiphon.domain.request import (
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.apart import FIELD, OwnTemplate
 from antiphon.rendering.characters import is_whole
-from antiphon.rendering.facts import Facts
+from antiphon.rendering.echo import PromptEcho, lay_out
 from antiphon.rendering.fair_tokenizer import Tokens
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.prompt_logprobs import PromptLogprobs
 from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.recital import Recital, lay_out
-from antiphon.rendering.sheet import Sheet
-from antiphon.rendering.spoken import measured, texts_of
+from antiphon.rendering.sandboxed_template import FIELD, OwnTemplate
+from antiphon.rendering.template_messages import measured, texts_of
 
 MOST_CUT = 1 << 20
 """Characters of a prompt that is longer than the context, where the caller asked to have it cut: what does
@@ -51,7 +51,7 @@ class Fitted:
     tokens: tuple[int, ...]
     max_tokens: int
     """Completion tokens of each choice."""
-    recital: Recital | None = None
+    recital: PromptEcho | None = None
     """What its choices begin with, with `echo`."""
     repeated: str = ""
     """The same of a conversation: its last message."""
@@ -59,11 +59,11 @@ class Fitted:
     """Where its choices begin, of a model that reasons."""
     constraint: Constraint | None = None
     """What they are held to."""
-    sheet: Sheet | None = None
+    sheet: PromptLogprobs | None = None
     """Its scores, where some are wanted."""
 
 
-async def fitted(tokens: Tokens, facts: Facts, request: GenerationRequest, clock: Clock) -> list[Fitted]:
+async def fitted(tokens: Tokens, facts: ModelInfo, request: GenerationRequest, clock: Clock) -> list[Fitted]:
     """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
     require_generating(facts, request.model)
     _require_tokens(request, facts)
@@ -87,12 +87,12 @@ async def fitted(tokens: Tokens, facts: Facts, request: GenerationRequest, clock
     return found
 
 
-def _limit(facts: Facts) -> str:
+def _limit(facts: ModelInfo) -> str:
     """The first sentence about what is too long, in OpenAI's words: clients look for them."""
     return f"This model's maximum context length is {facts.info.context_length} tokens."
 
 
-def _require_continuable(prompt: Prompt, facts: Facts) -> None:
+def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
     """Raises UnsupportedParameter where a message is left open in a model's last channel, and calls would be
     made in another."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
@@ -105,7 +105,7 @@ def _require_continuable(prompt: Prompt, facts: Facts) -> None:
         )
 
 
-def require_generating(facts: Facts, model: str) -> None:
+def require_generating(facts: ModelInfo, model: str) -> None:
     """Raises UnsupportedParameter for a model that makes vectors."""
     if facts.info.embedding is not None:
         raise UnsupportedParameter(
@@ -136,7 +136,7 @@ def _require_writable(request: GenerationRequest, found: Sequence[Fitted]) -> No
         )
 
 
-def _require_tokens(request: GenerationRequest, facts: Facts) -> None:
+def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
     """Raises InvalidValue where a field names a token that the model does not have."""
     asked: AskedSampling = request.sampling
     require_known(request.output.stop_token_ids, facts, "stop_token_ids")
@@ -145,18 +145,18 @@ def _require_tokens(request: GenerationRequest, facts: Facts) -> None:
     require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
 
 
-def _scored(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: Facts) -> Fitted:
+def _scored(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: ModelInfo) -> Fitted:
     """With a sheet for its scores, wide enough for all who read it."""
     recites = output.echo and isinstance(prompt, RawPrompt)
     wanted = (output.logprobs if recites else None, output.prompt_logprobs)
     widths = [width for width in wanted if width is not None]
     if not widths:
         return fits
-    sheet = Sheet(index, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
+    sheet = PromptLogprobs(index, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
     return replace(fits, sheet=sheet)
 
 
-async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: Facts) -> Fitted:
+async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: ModelInfo) -> Fitted:
     if not request.output.echo:
         return fits
     if isinstance(prompt, Conversation):
@@ -165,7 +165,7 @@ async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, fact
         prompt = RawPrompt(tokens=fits.tokens)
     layout = await lay_out(prompt, fits.tokens, facts)
     logprobs = request.output.logprobs
-    return replace(fits, recital=Recital(layout, None if logprobs is None else fits.sheet, logprobs or 0))
+    return replace(fits, recital=PromptEcho(layout, None if logprobs is None else fits.sheet, logprobs or 0))
 
 
 def _last_said(prompt: Conversation) -> str:
@@ -181,7 +181,7 @@ def _last_said(prompt: Conversation) -> str:
 
 
 async def encode(
-    tokens: Tokens, facts: Facts, prompt: Prompt, clock: Clock, is_cut: bool = False
+    tokens: Tokens, facts: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
 ) -> tuple[int, ...]:
     """The token ids of a prompt. `is_cut`: whether it is cut to fit, so that it may be longer than the
     context."""
@@ -201,7 +201,7 @@ async def encode(
     return await tokens.tokenize(pieces, wanted and not stands)
 
 
-def start_of_text(facts: Facts) -> tuple[int, ...]:
+def start_of_text(facts: ModelInfo) -> tuple[int, ...]:
     """The token that a new text begins after: the begin token, else the end token, as OpenAI's
     `<|endoftext|>`; none where the model has neither."""
     table = facts.vocabulary
@@ -209,7 +209,7 @@ def start_of_text(facts: Facts) -> tuple[int, ...]:
     return () if start is None else (start,)
 
 
-def _begins(prompt: Prompt, facts: Facts) -> bool:
+def _begins(prompt: Prompt, facts: ModelInfo) -> bool:
     """Whether a prompt begins with the model's begin token: a text where the model wants one, unless the
     caller does not; a conversation also where only the caller wants one."""
     if prompt.add_special is None or isinstance(prompt, RawPrompt):
@@ -222,14 +222,14 @@ def _begins(prompt: Prompt, facts: Facts) -> bool:
     return prompt.add_special
 
 
-async def whole(tokens: Tokens, facts: Facts, text: str, special: bool = True) -> tuple[int, ...]:
+async def whole(tokens: Tokens, facts: ModelInfo, text: str, special: bool = True) -> tuple[int, ...]:
     """The token ids of a text whose vector is made; nothing in it is a control token. `special`: with what
     the model wants before and after it."""
     before, after = facts.vocabulary.around if special else ((), ())
     return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 
-async def pieces_of(facts: Facts, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+async def pieces_of(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
     """A prompt's text, with what of it are control tokens. Raises a RequestError."""
     if isinstance(prompt, RawPrompt):
         _require_characters([prompt.text or ""], prompt)
@@ -251,7 +251,7 @@ def _is_plain(prompt: Conversation) -> bool:
     return prompt.documents is None and all(isinstance(value, bool | str) for value in values)
 
 
-def require_known(tokens: Sequence[int], facts: Facts, field: str) -> None:
+def require_known(tokens: Sequence[int], facts: ModelInfo, field: str) -> None:
     """Raises InvalidValue for an id outside the vocabulary."""
     size = facts.info.vocabulary
     if tokens and not (min(tokens) >= 0 and max(tokens) < size):
@@ -261,7 +261,7 @@ def require_known(tokens: Sequence[int], facts: Facts, field: str) -> None:
         )
 
 
-def kept(tokens: tuple[int, ...], output: Output, facts: Facts) -> tuple[int, ...]:
+def kept(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> tuple[int, ...]:
     """The tokens of a prompt that is to be cut which are kept, or all."""
     count = output.truncate_prompt
     if count is None:
@@ -272,7 +272,7 @@ def kept(tokens: tuple[int, ...], output: Output, facts: Facts) -> tuple[int, ..
     return tokens[-count:] if output.truncation is Truncation.LEFT else tokens[:count]
 
 
-def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: Facts) -> Fitted:
+def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> Fitted:
     """The prompt with the tokens that a choice may make. Raises ContextLengthExceeded, which names the
     numbers."""
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
@@ -310,7 +310,7 @@ def _no_token(prompt: Prompt) -> str:
     return "the prompt holds no token; send at least one"
 
 
-def _require_possible(pieces: Sequence[TextPiece], facts: Facts, prompt: Prompt, cut: int) -> None:
+def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Prompt, cut: int) -> None:
     """Refuses at once what no tokenizer could make fit, however large it is. `cut`: characters up to which it
     will be made to fit."""
     size = sum(len(piece.text) for piece in pieces)
@@ -350,7 +350,7 @@ def _at_fault(prompt: Prompt, lengths: Iterable[int]) -> str:
     return FIELD if not size or 2 * said < size else _field(prompt)
 
 
-def _lengths(tokens: Sequence[int], facts: Facts) -> Iterator[int]:
+def _lengths(tokens: Sequence[int], facts: ModelInfo) -> Iterator[int]:
     return (len(facts.vocabulary.pieces[token]) for token in tokens)
 
 

@@ -17,12 +17,12 @@ from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenS
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering import prompts
 from antiphon.rendering.candidates import best
-from antiphon.rendering.facts import Facts
-from antiphon.rendering.recital import repeated, silence
+from antiphon.rendering.choice_decoder import ChoiceDecoder, decode_options
+from antiphon.rendering.echo import repeat_prompt, stay_silent
+from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.scored import ScoredVoice, Scoring
 from antiphon.rendering.streams import merged, timely
-from antiphon.rendering.toolcalls.calling import Listener
-from antiphon.rendering.voice import Voice, manner_of
+from antiphon.rendering.toolcalls.calling import OutputParser
 
 RETRY_AFTER = 1.0
 """Seconds that callers are told to wait when the engine restarted under a prepared request."""
@@ -36,7 +36,7 @@ class ReadyRequest:
     """As it was asked."""
     request: GenerationRequest
     """With the constraint that its tools make."""
-    facts: Facts
+    facts: ModelInfo
     fitted: Sequence[prompts.Fitted]
     one: TokenRequest
     """What the sequences of all choices have in common."""
@@ -62,17 +62,22 @@ class RenderedRequest:
                 "the engine restarted before this request began; try again", retry_after=RETRY_AFTER
             )
         request, fitted = self._ready.request, self._ready.fitted
-        listener = Listener(self._ready.original, request, self._ready.facts, context.clock)
-        cast = casting(request, listener.facts, fitted)
-        asked = asked_of(request, self._ready.one, fitted, context.clock)
+        listener = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
+        cast = build_choices(request, listener.facts, fitted)
+        asked = build_token_request(request, self._ready.one, fitted, context.clock)
         spoken = [
-            told(listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0])
+            add_figures(
+                listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0]
+            )
             for voice, each in zip(cast.voices, asked, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
         tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
         started = False
-        async with truthful(cast.voices), aclosing(cast.chosen(timely(merged(spoken), context))) as events:
+        async with (
+            map_engine_death(cast.voices),
+            aclosing(cast.chosen(timely(merged(spoken), context))) as events,
+        ):
             async for event in events:
                 if not isinstance(event, Started):
                     yield event
@@ -82,12 +87,12 @@ class RenderedRequest:
         yield tally.usage()
 
     def _speech(
-        self, voice: Voice, prompt: prompts.Fitted, asked: TokenRequest
+        self, voice: ChoiceDecoder, prompt: prompts.Fitted, asked: TokenRequest
     ) -> AsyncGenerator[Event, None]:
         """The events of one choice."""
         sheet = prompt.sheet if asked.prompt_logprobs is not None else None
         works = sheet is not None or asked.max_tokens > 0
-        sequence = self._engine.generate(asked) if works else silence(len(prompt.tokens))
+        sequence = self._engine.generate(asked) if works else stay_silent(len(prompt.tokens))
         if sheet is not None:
             sequence = sheet.overheard(sequence)
         if prompt.recital is not None:
@@ -97,7 +102,7 @@ class RenderedRequest:
         return events if sheet is None else sheet.told(events)
 
 
-def asked_of(
+def build_token_request(
     request: GenerationRequest, one: TokenRequest, fitted: Sequence[prompts.Fitted], clock: Clock
 ) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
     """The sequences of all choices; those of one prompt are siblings."""
@@ -130,7 +135,7 @@ def size_of(request: GenerationRequest, fitted: Sequence[prompts.Fitted]) -> Req
 
 
 @asynccontextmanager
-async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
+async def map_engine_death(voices: Sequence[ChoiceDecoder]) -> AsyncIterator[None]:
     """Makes one of the engine's end: when any choice was in the batch, the request was, and is not tried
     again."""
     try:
@@ -141,30 +146,32 @@ async def truthful(voices: Sequence[Voice]) -> AsyncIterator[None]:
         raise
 
 
-def told(
+def add_figures(
     events: AsyncGenerator[Event, None], choice: int, prompt: prompts.Fitted
 ) -> AsyncGenerator[Event, None]:
     """The events of one choice, with what of a conversation is repeated before them: it was said already, so
     it is not read for calls or reasoning."""
-    return repeated(choice, prompt.repeated, events) if prompt.repeated else events
+    return repeat_prompt(choice, prompt.repeated, events) if prompt.repeated else events
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class ChoiceSet:
     """Who speaks in one request, and which of them are heard."""
 
-    voices: Sequence[Voice]
+    voices: Sequence[ChoiceDecoder]
     """Of the candidates, those of the first prompt first."""
     chosen: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
     """From the events of all candidates to those of the choices."""
 
 
-def casting(request: GenerationRequest, facts: Facts, fitted: Sequence[prompts.Fitted]) -> Cast:
+def build_choices(
+    request: GenerationRequest, facts: ModelInfo, fitted: Sequence[prompts.Fitted]
+) -> ChoiceSet:
     """A voice for each candidate; plain ones where nothing is told of tokens."""
-    output, manner = request.output, manner_of(request, facts)
+    output, manner = request.output, decode_options(request, facts)
     if output.logprobs is None and output.best_of is None and not output.token_ids:
-        plain = [Voice(index, manner) for index in range(len(fitted) * output.choices)]
-        return Cast(plain, lambda events: events)
+        plain = [ChoiceDecoder(index, manner) for index in range(len(fitted) * output.choices)]
+        return ChoiceSet(plain, lambda events: events)
     candidates = output.best_of or output.choices
     scored: list[ScoredVoice] = []
     for prompt in fitted:
@@ -173,8 +180,8 @@ def casting(request: GenerationRequest, facts: Facts, fitted: Sequence[prompts.F
         scoring = Scoring(told, offset, output.token_ids, wanted)
         scored += [ScoredVoice(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
     if output.best_of is None:
-        return Cast(scored, lambda events: events)
-    return Cast(scored, lambda events: best(events, scored, len(fitted), output.choices))
+        return ChoiceSet(scored, lambda events: events)
+    return ChoiceSet(scored, lambda events: best(events, scored, len(fitted), output.choices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +190,7 @@ class Tally:
 
     prompts: tuple[int, ...]
     """Tokens of each prompt."""
-    voices: Sequence[Voice]
+    voices: Sequence[ChoiceDecoder]
     """Of the choices, those of the first prompt first."""
     ids: tuple[tuple[int, ...], ...] = ()
     """Of each prompt, when they are told."""

@@ -23,17 +23,24 @@ from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering import prompts
-from antiphon.rendering.apart import Helper
 from antiphon.rendering.banning import banned
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
-from antiphon.rendering.facts import Facts, Prove, learn, prove_apart, seen, tokenizer_info
 from antiphon.rendering.fair_tokenizer import BOUNDS, FairTokenizer
+from antiphon.rendering.field_usage import watch_fields
+from antiphon.rendering.model_info import (
+    ModelInfo,
+    Prove,
+    load_info,
+    prove_apart,
+    tokenizer_info,
+    with_template,
+)
 from antiphon.rendering.reasoning.before import held
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
+from antiphon.rendering.sandboxed_template import Helper
 from antiphon.rendering.streams import late
 from antiphon.rendering.templates import BY_TEMPLATE, Families
-from antiphon.rendering.toolcalls.calling import calling
-from antiphon.rendering.watching import watching
+from antiphon.rendering.toolcalls.calling import constrain_calls
 from antiphon.rendering.widths import settle_widths
 
 T = TypeVar("T")
@@ -48,7 +55,7 @@ may take seconds for each."""
 
 
 @dataclass(frozen=True, slots=True)
-class HouseRules:
+class RendererOptions:
     """What the operator decided of a model's requests."""
 
     projects_share: bool = False
@@ -71,7 +78,7 @@ class Renderer:
         state: Callable[[], EngineState] = lambda: EngineState.READY,
         generation: Callable[[], int] = lambda: 0,
         prove: Prove = prove_apart,
-        rules: HouseRules = HouseRules(),
+        rules: RendererOptions = RendererOptions(),
     ) -> None:
         """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
         other weights."""
@@ -84,7 +91,7 @@ class Renderer:
         self._state = state
         self._generation = generation
         self._prove = prove
-        self._facts: Facts | None = None
+        self._facts: ModelInfo | None = None
         self._learnt = 0
         """The generation that the facts are of."""
         self._learning = asyncio.Lock()
@@ -116,11 +123,11 @@ class Renderer:
     # --- Tokenizing ---
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
-        facts = seen(await self._known(), prompt, self._rules.helper, actor)
+        facts = with_template(await self._known(), prompt, self._rules.helper, actor)
         return await prompts.encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
-        facts = seen(await self._known(), conversation, self._rules.helper, actor)
+        facts = with_template(await self._known(), conversation, self._rules.helper, actor)
         pieces = await prompts.pieces_of(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
@@ -145,9 +152,9 @@ class Renderer:
         """The request made ready, to be computed with the adapter of that digest."""
         generation = self._generation()
         facts = await self._in_time(self._known(), context)
-        facts = seen(facts, request.prompts[0], self._rules.helper, context.actor)
+        facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
         original = settle_widths(request, facts, self._rules.most_logprobs)
-        request = calling(original, facts)
+        request = constrain_calls(original, facts)
         fitted = await self._in_time(self._fitted(request, facts, context), context)
         one = self._one(request, context, facts, adapter)
         if words := request.output.bad_words:
@@ -170,12 +177,12 @@ class Renderer:
             raise late() from None
 
     async def _fitted(
-        self, request: GenerationRequest, facts: Facts, context: Context
+        self, request: GenerationRequest, facts: ModelInfo, context: Context
     ) -> list[prompts.Fitted]:
         """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
         token."""
         tokens = self._tokens(context.actor, context.clock)
-        with watching() as watch:
+        with watch_fields() as watch:
             fitted = await prompts.fitted(tokens, facts, request, context.clock)
         context.progress.unread = watch.unread(
             [
@@ -205,7 +212,7 @@ class Renderer:
         await self._engine.check(constraint)
 
     def _one(
-        self, request: GenerationRequest, context: Context, facts: Facts, adapter: str | None
+        self, request: GenerationRequest, context: Context, facts: ModelInfo, adapter: str | None
     ) -> TokenRequest:
         """What the sequences of all prompts and choices have in common."""
         output = request.output
@@ -230,17 +237,19 @@ class Renderer:
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
-    async def _known(self) -> Facts:
+    async def _known(self) -> ModelInfo:
         """What is known of the model, asked again when the engine has come back."""
         generation = self._generation()
         if self._facts is None or self._learnt != generation:
             async with self._learning:
                 if self._facts is None or self._learnt != generation:
-                    self._facts = await learn(self._engine, self._prove, self._facts, self._rules.families)
+                    self._facts = await load_info(
+                        self._engine, self._prove, self._facts, self._rules.families
+                    )
                     self._learnt = generation
         return self._facts
 
 
-def _text(tokens: Sequence[int], facts: Facts) -> str:
+def _text(tokens: Sequence[int], facts: ModelInfo) -> str:
     prompts.require_known(tokens, facts, "tokens")
     return facts.pieces.text(tokens)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.scores import TokenScore
 from antiphon.engines.base import Steps
-from antiphon.rendering.facts import Facts
-from antiphon.rendering.voice import Manner, Voice
+from antiphon.rendering.choice_decoder import ChoiceDecoder, DecodeOptions
+from antiphon.rendering.model_info import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,14 @@ class PendingToken(NamedTuple):
     score: TokenScore | None
 
 
-class ScoredVoice(Voice):
+class ScoredVoice(ChoiceDecoder):
     """A voice that knows the tokens of what it says."""
 
     __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
 
-    def __init__(self, choice: int, manner: Manner, facts: Facts, scoring: Scoring = Scoring(True)) -> None:
+    def __init__(
+        self, choice: int, manner: DecodeOptions, facts: ModelInfo, scoring: Scoring = Scoring(True)
+    ) -> None:
         super().__init__(choice, manner)
         self._scoring = scoring
         self._pieces, self._spelt = manner.pieces.bytes, facts.spelt.bytes

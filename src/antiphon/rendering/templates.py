@@ -20,6 +20,7 @@ from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.characters import escaped, is_whole
 from antiphon.rendering.environment import BoundedEnvironment, timing
+from antiphon.rendering.field_usage import watch_messages
 from antiphon.rendering.probes import (
     CALLED,
     CUT,
@@ -36,7 +37,7 @@ from antiphon.rendering.reasoning.families import notation_of
 from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.roles import Roles, roles_of
 from antiphon.rendering.shield import Cover, Shield, Written, covering
-from antiphon.rendering.spoken import (
+from antiphon.rendering.template_messages import (
     Hide,
     hidden,
     in_parts,
@@ -49,7 +50,6 @@ from antiphon.rendering.spoken import (
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.without import Support, written_out
-from antiphon.rendering.watching import watched
 
 LONGEST_SOURCE = 500_000
 """Characters of a template; the longest of the known models has 30,000."""
@@ -220,7 +220,7 @@ class ChatTemplate:
             messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
         documents = conversation.documents
         return {
-            "messages": watched([self._shaped(message) for message in messages], self._thoughts),
+            "messages": watch_messages([self._shaped(message) for message in messages], self._thoughts),
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,

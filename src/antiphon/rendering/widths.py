@@ -4,13 +4,13 @@ whole vocabulary."""
 from antiphon.domain.request import Conversation, GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue
-from antiphon.rendering.facts import Facts
+from antiphon.rendering.model_info import ModelInfo
 
 ALL = -1
 """Stands for the whole vocabulary, in requests and in the setting."""
 
 
-def settle_widths(request: GenerationRequest, facts: Facts, most: int) -> GenerationRequest:
+def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> GenerationRequest:
     """The request with numbers of tokens only. Raises InvalidValue where it asks for more than `most`."""
     output, size = request.output, facts.info.vocabulary
     if output.logprobs is None and output.prompt_logprobs is None:

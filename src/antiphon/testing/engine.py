@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain, cycle, islice
 
 from antiphon.domain.context import Context
-from antiphon.domain.events import Drafted, Event, Finished, FinishReason, Started, TextDelta
+from antiphon.domain.events import DiscardedTokens, Event, Finished, FinishReason, Started, TextDelta
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Prompt
@@ -252,7 +252,7 @@ class ScriptedEngine:
             if answer.error is not None and answer.error_after == made - 1:
                 raise answer.error
             if output.best_of is not None:
-                yield Drafted(candidates)
+                yield DiscardedTokens(candidates)
             for choice, teller in enumerate(tellers):
                 yield teller.say(choice, text)
         if answer.error is not None:

@@ -3,7 +3,7 @@ several. An engine that cannot do one of them refuses it with UnsupportedParamet
 
 from antiphon.domain.context import Context
 from antiphon.domain.events import (
-    Drafted,
+    DiscardedTokens,
     Event,
     Finished,
     FinishReason,
@@ -116,9 +116,10 @@ async def candidates_are_counted(engine: Engine) -> None:
     if not isinstance(usage, Usage) or not isinstance(alone, Usage):
         raise AssertionError("Usage comes last")  # noqa: TRY004 - a rule of the kit
     require(usage.prompt_tokens == alone.prompt_tokens, "candidates count their prompt once")
-    told = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished | Drafted))
+    told = sum(event.tokens for event in events if isinstance(event, TextDelta | Finished | DiscardedTokens))
     require(
-        told == usage.completion_tokens, "Drafted, deltas and Finished tell the tokens that Usage sums up"
+        told == usage.completion_tokens,
+        "DiscardedTokens, deltas and Finished tell the tokens that Usage sums up",
     )
     require(usage.completion_tokens >= alone.completion_tokens, "every candidate's tokens are counted")
     ended = [event.choice for event in events if isinstance(event, Finished)]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from antiphon.domain.adapter import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
+from antiphon.weights.adapter_store import storage_error
 from antiphon.weights.allowed import copied, shown
 from antiphon.weights.gguf import Header, read_any, read_header
-from antiphon.weights.keeping import unkept
 
 PAIR = (".lora_a", ".lora_b")
 BLOCK = 1 << 20
@@ -81,7 +81,7 @@ def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
         message = refused.message.replace(str(source), shown(said))
         raise InvalidValue(message, param="lora_path") from None
     except OSError as problem:  # what comes from the caller's files is a ModelFileError
-        raise unkept(problem) from None
+        raise storage_error(problem) from None
     return {"digest": found.digest, "rank": found.rank, "alpha": found.alpha, "size": found.size}
 
 

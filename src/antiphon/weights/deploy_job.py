@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetchError, SettingsError
+from antiphon.weights.adapter_store import storage_error
 from antiphon.weights.allowed import PEFT_FILES
 from antiphon.weights.cache import Cache
 from antiphon.weights.hub import AWAY, DISK, Guest, Hub, Progress
-from antiphon.weights.keeping import unkept
 from antiphon.weights.reference import ENDING, PREFIX, Reference, parse
 
 FIELDS = {"revision": "hf_revision", "token": "hf_token"}
@@ -48,7 +48,7 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
             raise HubUnavailable(refused.message, cause=UNREACHED) from None
         raise InvalidValue(refused.message, param=FIELDS.get(refused.param or "", "model_name")) from None
     except OSError as problem:
-        raise unkept(problem) from None
+        raise storage_error(problem) from None
 
 
 def chosen(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from antiphon.domain.deployment import Delivered, Deployment
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
-from antiphon.weights.keeping import OWN_MEMORY, staged
+from antiphon.weights.adapter_store import OWN_MEMORY, staging_directory
 from antiphon.weights.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
 JOB = "antiphon.weights.deploy_job:fetch_job"
@@ -80,7 +80,7 @@ class HubAdapters:
         HubUnavailable, and EngineError when the registry cannot be written."""
         self.require_allowed(wanted)
         reference = self._reference(wanted)
-        staging = staged(self.registry)
+        staging = staging_directory(self.registry)
         try:
             payload = {
                 "repository": reference.repository,

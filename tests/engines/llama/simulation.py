@@ -7,9 +7,9 @@ from typing import Any
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
 from antiphon.engines.llama.cells import Change, Copy
+from antiphon.engines.llama.kv_pool import PoolLayout
 from antiphon.engines.llama.plans import Call, Plan
 from antiphon.engines.llama.policy import Policy
-from antiphon.engines.llama.pool import Pool
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
 
@@ -135,7 +135,7 @@ class Simulation:
         cells, running = self.scheduler.cells, self.scheduler.everybody()
         seats = [one.seat for one in running]
         assert len(set(seats)) == len(seats) <= self.scheduler.policy.sequences
-        if isinstance(cells, Pool):
+        if isinstance(cells, PoolLayout):
             used = {entry for seat in seats for entry in self.cache.get(seat, [])}
             everything = {entry for entries in self.cache.values() for entry in entries}
             assert cells.used == len(used)

@@ -21,7 +21,7 @@ from antiphon.engines.base import (
     TokenRequest,
     TokenSegment,
 )
-from antiphon.engines.llama.adapters import Native, Shelf
+from antiphon.engines.llama.adapter_cache import AdapterCache, Native
 from antiphon.engines.llama.decoding import DecodeLoop, Delivery
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.policy import Policy
@@ -56,7 +56,7 @@ class FakeContext:
         self.flag = False
         self.rows: list[tuple[int, int, int, bool]] = []
         self.answer: Callable[[FakeContext], int] = lambda _: Decoded.DONE
-        self.shelf = Shelf(Adapter, self._turn_on, 0)
+        self.shelf = AdapterCache(Adapter, self._turn_on, 0)
         self.on: Native | None = None
         """The adapter that is on."""
         self.cleared = 0

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from antiphon.engines.llama.preemption import LEAST_RUN, PATIENCE
 from antiphon.engines.llama.sequence import Phase, Sequence
-from antiphon.engines.llama.shares import LEAST_RUN, PATIENCE
 from tests.engines.llama.simulation import Simulation, policy, sequence
 
 LAYOUTS = ["pool", "streams", "exact"]

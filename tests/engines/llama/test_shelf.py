@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.adapters import Native, Shelf
+from antiphon.engines.llama.adapter_cache import AdapterCache, Native
 from antiphon.errors import EngineError, LoadError
 
 
@@ -43,9 +43,9 @@ def library() -> Library:
 
 
 @pytest.fixture
-def shelf(library: Library, tmp_path: Path) -> Shelf:
+def shelf(library: Library, tmp_path: Path) -> AdapterCache:
     """Room for two adapters of ten bytes; four are known: a, b, c, d."""
-    shelf = Shelf(library.load, library.use, 20)
+    shelf = AdapterCache(library.load, library.use, 20)
     for name in "abcd":
         path = tmp_path / name
         path.write_bytes(b"0123456789")
@@ -53,12 +53,12 @@ def shelf(library: Library, tmp_path: Path) -> Shelf:
     return shelf
 
 
-def test_only_the_ones_used_last_are_in_memory(shelf: Shelf, library: Library) -> None:
+def test_only_the_ones_used_last_are_in_memory(shelf: AdapterCache, library: Library) -> None:
     assert (len(shelf), shelf.loaded) == (4, 2)
     assert [adapter.path.name for adapter in library.read if not adapter.closed] == ["c", "d"]
 
 
-def test_an_adapter_is_read_again_when_its_turn_comes(shelf: Shelf, library: Library) -> None:
+def test_an_adapter_is_read_again_when_its_turn_comes(shelf: AdapterCache, library: Library) -> None:
     shelf.use("a")
     assert isinstance(library.on, Adapter)
     assert library.on.path.name == "a"
@@ -66,7 +66,7 @@ def test_an_adapter_is_read_again_when_its_turn_comes(shelf: Shelf, library: Lib
 
 
 def test_the_one_that_is_on_is_never_freed(library: Library, tmp_path: Path) -> None:
-    shelf = Shelf(library.load, library.use, 0)
+    shelf = AdapterCache(library.load, library.use, 0)
     for name in "ab":
         (tmp_path / name).write_bytes(b"x")
         shelf.add(name, tmp_path / name)
@@ -75,7 +75,7 @@ def test_the_one_that_is_on_is_never_freed(library: Library, tmp_path: Path) -> 
     assert [adapter.closed for adapter in library.read] == [1, 0]
 
 
-def test_removing_the_one_that_is_on_turns_it_off_first(shelf: Shelf, library: Library) -> None:
+def test_removing_the_one_that_is_on_turns_it_off_first(shelf: AdapterCache, library: Library) -> None:
     shelf.use("d")
     shelf.remove("d")
     assert library.on is None
@@ -84,21 +84,23 @@ def test_removing_the_one_that_is_on_turns_it_off_first(shelf: Shelf, library: L
         shelf.use("d")
 
 
-def test_an_adapter_whose_file_is_gone_fails_by_itself(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_adapter_whose_file_is_gone_fails_by_itself(shelf: AdapterCache, tmp_path: Path) -> None:
     (tmp_path / "a").unlink()
     with pytest.raises(EngineError, match="cannot be read"):
         shelf.use("a")
     shelf.use("d")
 
 
-def test_each_is_closed_once_at_the_end(shelf: Shelf, library: Library) -> None:
+def test_each_is_closed_once_at_the_end(shelf: AdapterCache, library: Library) -> None:
     shelf.use("b")
     shelf.close()
     assert {adapter.closed for adapter in library.read} == {1}
     assert (len(shelf), library.on) == (0, None)
 
 
-def test_a_file_that_was_changed_is_not_read_under_its_old_digest(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_not_read_under_its_old_digest(
+    shelf: AdapterCache, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_bytes(b"others")
     with pytest.raises(EngineError, match="was changed"):
         shelf.use("a")
@@ -107,7 +109,7 @@ def test_a_file_that_was_changed_is_not_read_under_its_old_digest(shelf: Shelf, 
 
 
 def test_one_that_is_banned_is_off_and_stays_so_until_it_was_removed(
-    shelf: Shelf, library: Library, tmp_path: Path
+    shelf: AdapterCache, library: Library, tmp_path: Path
 ) -> None:
     shelf.use("d")
     shelf.ban("d", "it does not compute")
@@ -127,7 +129,7 @@ def test_when_the_library_does_not_take_one_none_is_on(library: Library, tmp_pat
         if isinstance(adapter, Adapter) and adapter.path.name == "b":
             raise EngineError("it is not taken")
 
-    shelf = Shelf(library.load, refuse, 100)
+    shelf = AdapterCache(library.load, refuse, 100)
     for name in "ab":
         (tmp_path / name).write_bytes(b"x")
         shelf.add(name, tmp_path / name)
@@ -139,6 +141,6 @@ def test_when_the_library_does_not_take_one_none_is_on(library: Library, tmp_pat
     assert library.on is library.read[0]
 
 
-def test_what_rests_on_disk_is_known_with_its_file(shelf: Shelf, tmp_path: Path) -> None:
+def test_what_rests_on_disk_is_known_with_its_file(shelf: AdapterCache, tmp_path: Path) -> None:
     assert shelf.resting("a") == tmp_path / "a"
     assert shelf.resting("d") is None and shelf.resting("unknown") is None

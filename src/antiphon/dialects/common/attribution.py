@@ -22,7 +22,7 @@ NUL = "\0"
 """The one character that no record holds."""
 
 
-def ascribed(
+def read_attribution(
     user: str | None, tags: Mapping[str, str] | None = None, safety_identifier: str | None = None
 ) -> Attribution:
     """What a caller says of itself. Raises InvalidValue, which names the field at fault."""

@@ -6,17 +6,17 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from antiphon.dialects.base import Call
-from antiphon.dialects.common.attribution import ascribed
+from antiphon.dialects.common.attribution import read_attribution
 from antiphon.dialects.common.constraints import asked_constraint, unread
 from antiphon.dialects.common.conversations import rendered
+from antiphon.dialects.common.field_scopes import FieldScope
+from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.fields import sift
 from antiphon.dialects.common.fields_messages import MEDIA
-from antiphon.dialects.common.places import Place
 from antiphon.dialects.common.reasoning import asked_reasoning, thought, thought_field
 from antiphon.dialects.common.relaxed_names import shorten
 from antiphon.dialects.common.sampling import asked_sampling
 from antiphon.dialects.common.strict_json import kind
-from antiphon.dialects.common.table import Report
 from antiphon.dialects.common.tools import (
     asked_tools,
     made_calls,
@@ -75,7 +75,7 @@ def chat_call(wire: ChatCompletionRequest, ignored: tuple[str, ...] = (), strict
     prompt = rendered(wire, turns(wire.messages), tools, wire.add_special_tokens, asked_reasoning(wire))
     call = _call(wire, (prompt,), output, ignored, form.relaxed + relaxed)
     if wire.safety_identifier is not None:
-        said = ascribed(wire.user, wire.metadata, wire.safety_identifier)
+        said = read_attribution(wire.user, wire.metadata, wire.safety_identifier)
         call = replace(call, attribution=said)
     return call
 
@@ -222,7 +222,7 @@ def _sift_message(message: object, where: str, report: Report | None) -> object:
         )
     if isinstance(content, str) and role != "tool" and message.keys() <= PLAIN_MESSAGE:
         return message
-    kept = sift(message, Place.MESSAGE, f"{where}.", report)
+    kept = sift(message, FieldScope.MESSAGE, f"{where}.", report)
     _require_no_images(message, where)
     if kept.get("refusal") and content and report is not None:
         report.paths.append(f"{where}.refusal")  # The content is the text.
@@ -242,7 +242,7 @@ def _require_no_images(message: Mapping[str, Any], where: str) -> None:
 def _sift_part(part: object, where: str, report: Report | None) -> object:
     if not isinstance(part, dict):
         return part
-    place = Place.REFUSAL if "refusal" in part else Place.PART
+    place = FieldScope.REFUSAL if "refusal" in part else FieldScope.PART
     kept = sift(part, place, f"{where}.", report)
     if kept.get("type") in MEDIA_PARTS:
         raise UnsupportedParameter(
@@ -298,7 +298,7 @@ def _call(
         relaxed=shorten(relaxed),
         continuous_usage=continuous,
         token_names=names,
-        attribution=ascribed(wire.user, wire.metadata),
+        attribution=read_attribution(wire.user, wire.metadata),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from antiphon.dialects.base import Endpoint
-from antiphon.dialects.common.table import Standing, Table
+from antiphon.dialects.common.field_table import FieldSupport, Table
 
 REF = "#/components/schemas/{name}"
 BRACES = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -38,12 +38,12 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
         if field.opaque:
             schema["properties"][name] = {}
         if name in schema["properties"]:
-            ignored = "Accepted and ignored: " if field.standing is Standing.IGNORED else ""
+            ignored = "Accepted and ignored: " if field.standing is FieldSupport.IGNORED else ""
             schema["properties"][name]["description"] = ignored + field.says
     schema["x-antiphon-refused"] = {
         name: {"says": field.says, "taken": list(field.harmless)}
         for name, field in table.items()
-        if field.standing is Standing.REFUSED
+        if field.standing is FieldSupport.REFUSED
     }
 
 

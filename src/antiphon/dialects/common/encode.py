@@ -35,7 +35,7 @@ from antiphon.dialects.common.logprobs import (
 from antiphon.domain import events
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
-    Drafted,
+    DiscardedTokens,
     Event,
     Finished,
     PromptScored,
@@ -184,7 +184,7 @@ class OpenAIChunks(Generic[Part]):
                 return self.closed(event)
             case Usage():
                 return self.counted(event)
-            case Drafted() | PromptScored():
+            case DiscardedTokens() | PromptScored():
                 return b""
 
     def closed(self, event: Finished) -> bytes:

@@ -1,8 +1,8 @@
 """Fields of the two generating endpoints."""
 
+from antiphon.dialects.common.field_scopes import BOTH, CHAT, STREAM, TEXT
+from antiphon.dialects.common.field_table import END_USER, TAGS, Field, ignored, refused, supported
 from antiphon.dialects.common.fields_templates import RENDERED
-from antiphon.dialects.common.places import BOTH, CHAT, STREAM, TEXT
-from antiphon.dialects.common.table import END_USER, TAGS, Field, ignored, refused, supported
 
 LEGACY = "OpenAI took its place by tools; send tools"
 MEDIA = "only text is taken in and given out"

@@ -1,7 +1,7 @@
 """Fields of messages, their parts, tools and calls."""
 
-from antiphon.dialects.common.places import CALL, CALLED, FUNCTION, MESSAGE, PART, REFUSAL, TOOL
-from antiphon.dialects.common.table import Field, echoed, refused, supported
+from antiphon.dialects.common.field_scopes import CALL, CALLED, FUNCTION, MESSAGE, PART, REFUSAL, TOOL
+from antiphon.dialects.common.field_table import Field, echoed, refused, supported
 
 MEDIA = "the models here take only text (modalities in /v1/models/{model}); leave it out"
 ECHO = "a part of some server's answer, which clients send back"

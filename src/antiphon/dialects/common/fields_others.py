@@ -1,8 +1,8 @@
 """Fields of the endpoints beside generation: embeddings, token ids, adapters."""
 
+from antiphon.dialects.common.field_scopes import APPLY, DETOKENIZE, EMBEDDINGS, LOAD, TOKENIZE, UNLOAD
+from antiphon.dialects.common.field_table import END_USER, Field, refused, supported
 from antiphon.dialects.common.fields_templates import RENDERED
-from antiphon.dialects.common.places import APPLY, DETOKENIZE, EMBEDDINGS, LOAD, TOKENIZE, UNLOAD
-from antiphon.dialects.common.table import END_USER, Field, refused, supported
 
 OTHERS: tuple[Field, ...] = (
     *supported(

@@ -1,7 +1,7 @@
 """Fields of reasoning, of chats and of messages."""
 
-from antiphon.dialects.common.places import CHAT, MESSAGE
-from antiphon.dialects.common.table import Field, refused, supported
+from antiphon.dialects.common.field_scopes import CHAT, MESSAGE
+from antiphon.dialects.common.field_table import Field, refused, supported
 
 REASONING: tuple[Field, ...] = (
     *supported(

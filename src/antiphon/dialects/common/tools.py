@@ -8,11 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.constraints.json_schema.normalize import relax
+from antiphon.dialects.common.field_scopes import FieldScope
+from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.places import Place
 from antiphon.dialects.common.relaxed_names import header_names
 from antiphon.dialects.common.strict_json import kind, shown_key
-from antiphon.dialects.common.table import Report
 from antiphon.dialects.common.wire import (
     FUNCTION_NAME,
     AllowedTools,
@@ -48,9 +48,9 @@ def _sifted(tool: object, where: str, report: Report | None) -> object:
     if not isinstance(tool, dict):
         return tool
     _require_function(tool, where)
-    kept = sift(tool, Place.TOOL, f"{where}.", report)
+    kept = sift(tool, FieldScope.TOOL, f"{where}.", report)
     if isinstance(function := kept.get("function"), dict):
-        kept["function"] = sift(function, Place.FUNCTION, f"{where}.function.", report)
+        kept["function"] = sift(function, FieldScope.FUNCTION, f"{where}.function.", report)
     return kept
 
 
@@ -67,9 +67,9 @@ def _sifted_call(call: object, where: str, report: Report | None) -> object:
     if not isinstance(call, dict):
         return call
     _require_function(call, where)
-    kept = sift(call, Place.CALL, f"{where}.", report)
+    kept = sift(call, FieldScope.CALL, f"{where}.", report)
     if isinstance(function := kept.get("function"), dict):
-        kept["function"] = sift(function, Place.CALLED, f"{where}.function.", report)
+        kept["function"] = sift(function, FieldScope.CALLED, f"{where}.function.", report)
     return kept
 
 

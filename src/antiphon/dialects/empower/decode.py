@@ -5,17 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.dialects.base import Call
-from antiphon.dialects.common.attribution import ascribed
+from antiphon.dialects.common.attribution import read_attribution
 from antiphon.dialects.common.chat import conversation, sift_messages
 from antiphon.dialects.common.constraints import asked_constraint, unread
+from antiphon.dialects.common.conversion import convert
+from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.relaxed_names import shorten
 from antiphon.dialects.common.sampling import asked_sampling
-from antiphon.dialects.common.shape import shaped
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.table import Report
 from antiphon.dialects.common.tools import asked_tools, sift_tools
 from antiphon.dialects.common.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
-from antiphon.dialects.empower.fields import Place, sift
+from antiphon.dialects.empower.fields import FieldScope, sift
 from antiphon.dialects.empower.wire import ChatRequest
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message, Role
@@ -40,8 +40,8 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
     found = Report(report)
     said = read_object(body)
     _refuse_biases(said)
-    given = sift(said, Place.CHAT, report=found)
-    wire = shaped(sift_tools(sift_messages(given, found), found), ChatRequest)
+    given = sift(said, FieldScope.CHAT, report=found)
+    wire = convert(sift_tools(sift_messages(given, found), found), ChatRequest)
     tools, relaxed = _tools(wire, strict)
     form = asked_constraint(wire, strict)
     is_shown = bool(wire.include_thinking)
@@ -53,7 +53,7 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
         bool(wire.stream),
         ignored=found.names + ignored,
         relaxed=shorten(form.relaxed + relaxed),
-        attribution=ascribed(wire.user),
+        attribution=read_attribution(wire.user),
     )
 
 

@@ -5,18 +5,18 @@ from functools import cache
 
 from antiphon.dialects.base import Description, Endpoint
 from antiphon.dialects.common.describing import body_shapes, field_names, schemas_of, shapes_of
+from antiphon.dialects.common.field_scopes import FieldScope as OpenAIPlace
+from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
-from antiphon.dialects.common.places import Place as OpenAIPlace
-from antiphon.dialects.common.table import Standing
 from antiphon.dialects.empower import answers
-from antiphon.dialects.empower.fields import TABLES, Place
+from antiphon.dialects.empower.fields import TABLES, FieldScope
 
 NAMED = "Empower"
 """Beginning of the names of its schemas."""
 
 REQUESTS = {
-    "ChatRequest": TABLES[Place.CHAT],
-    "DeployRequest": TABLES[Place.DEPLOY],
+    "ChatRequest": TABLES[FieldScope.CHAT],
+    "DeployRequest": TABLES[FieldScope.DEPLOY],
     "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
     "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
     "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
@@ -44,9 +44,9 @@ def fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
 def describe(endpoints: tuple[Endpoint, ...]) -> Description:
     """Schemas of the dialect."""
     schemas = schemas_of((*shapes_of(endpoints), ERROR), REQUESTS, EXAMPLES, NAMED)
-    table = TABLES[Place.CHAT]
+    table = TABLES[FieldScope.CHAT]
     properties = schemas[f"{NAMED}ChatRequest"]["properties"]
     for name in tuple(properties):
-        if name not in table or table[name].standing is Standing.REFUSED:
+        if name not in table or table[name].standing is FieldSupport.REFUSED:
             del properties[name]
     return Description(schemas, NAMED, NAMED + ERROR.__name__)

@@ -7,7 +7,7 @@ from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.describe import describe, fields
 from antiphon.dialects.empower.encode import EmpowerChunks, chat_answer
 from antiphon.dialects.empower.errors import encode_error
-from antiphon.dialects.empower.fields import PREFIX, Place
+from antiphon.dialects.empower.fields import PREFIX, FieldScope
 from antiphon.dialects.empower.loras import EmpowerLoras
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
@@ -45,8 +45,8 @@ class Empower:
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
         chat = ChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, Place.CHAT, "Answer a conversation, as Empower does", chat),
-            *deployment_endpoints(Place.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
+            generation(NAME, FieldScope.CHAT, "Answer a conversation, as Empower does", chat),
+            *deployment_endpoints(FieldScope.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
         )
 
     def status(self, error: AntiphonError) -> int:

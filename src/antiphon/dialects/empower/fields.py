@@ -3,20 +3,20 @@ it."""
 
 from enum import StrEnum
 
-from antiphon.dialects.common.table import END_USER, Book, Field, refused, supported
+from antiphon.dialects.common.field_table import END_USER, Field, FieldTable, refused, supported
 
 PREFIX = "/empower/api/v1"
 
 
-class Place(StrEnum):
+class FieldScope(StrEnum):
     """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     DEPLOY = f"{PREFIX}/lora"
 
 
-CHAT = frozenset({Place.CHAT})
-DEPLOY = frozenset({Place.DEPLOY})
+CHAT = frozenset({FieldScope.CHAT})
+DEPLOY = frozenset({FieldScope.DEPLOY})
 
 ELSEWHERE = "/v1/chat/completions has it"
 
@@ -78,6 +78,6 @@ FIELDS: tuple[Field, ...] = (
     ),
 )
 
-BOOK = Book(FIELDS, tuple(Place), endpoints=tuple(Place))
+BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=tuple(FieldScope))
 TABLES = BOOK.tables
 sift = BOOK.sift

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.common.shape import shaped
+from antiphon.dialects.common.conversion import convert
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.empower.fields import Place, sift
+from antiphon.dialects.empower.fields import FieldScope, sift
 from antiphon.dialects.empower.wire import DeployRequest
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
@@ -98,8 +98,8 @@ class EmpowerLoras:
     shapes = (DeployRequest, Lora, BaseModel)
 
     def decode_deploy(self, body: bytes) -> Deployment:
-        given = sift(read_object(body), Place.DEPLOY)
-        wire = shaped(given, DeployRequest)
+        given = sift(read_object(body), FieldScope.DEPLOY)
+        wire = convert(given, DeployRequest)
         source = SOURCES[wire.model_source]
         if source is not Source.HUB:
             _require_absent(wire)

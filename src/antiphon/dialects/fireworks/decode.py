@@ -8,13 +8,13 @@ from antiphon.dialects.base import Call
 from antiphon.dialects.common import wire as superset
 from antiphon.dialects.common.chat import chat_call, sift_messages, text_call
 from antiphon.dialects.common.constraints import RelaxedConstraint, unread
+from antiphon.dialects.common.conversion import convert
+from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.relaxed_names import shorten
-from antiphon.dialects.common.shape import shaped
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.table import Report
 from antiphon.dialects.common.tools import require_known, sift_tools
 from antiphon.dialects.fireworks.constraints import asked_constraint
-from antiphon.dialects.fireworks.fields import Place, sift
+from antiphon.dialects.fireworks.fields import FieldScope, sift
 from antiphon.dialects.fireworks.images import require_images
 from antiphon.dialects.fireworks.reasoning import asked_reasoning
 from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
@@ -58,8 +58,8 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call
     """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
     ignored and named; with `strict` every keyword of a schema has to be kept."""
     found = Report(report)
-    given = sift(read_object(body), Place.TEXT, report=found)
-    wire = shaped(given, CompletionRequest)
+    given = sift(read_object(body), FieldScope.TEXT, report=found)
+    wire = convert(given, CompletionRequest)
     require_images(wire)
     limit = _limit(wire, wire.max_tokens)
     asked = superset.CompletionRequest(
@@ -76,8 +76,8 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
     found = Report(report)
-    given = sift(read_object(body), Place.CHAT, report=found)
-    wire = shaped(sift_tools(sift_messages(given, found), found), ChatCompletionRequest)
+    given = sift(read_object(body), FieldScope.CHAT, report=found)
+    wire = convert(sift_tools(sift_messages(given, found), found), ChatCompletionRequest)
     limit, alternatives = _limit(wire, wire.max_tokens), _alternatives(wire)
     asked = superset.ChatCompletionRequest(
         messages=wire.messages,

@@ -6,18 +6,18 @@ from functools import cache
 
 from antiphon.dialects.base import Description, Endpoint
 from antiphon.dialects.common.describing import body_shapes, field_names, schemas_of, shapes_of
+from antiphon.dialects.common.field_scopes import FieldScope as MessagePlace
+from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
-from antiphon.dialects.common.places import Place as MessagePlace
-from antiphon.dialects.common.table import Table
 from antiphon.dialects.fireworks import answers
-from antiphon.dialects.fireworks.fields import TABLES, Place
+from antiphon.dialects.fireworks.fields import TABLES, FieldScope
 
 NAME = "Fireworks"
 """What the names of its schemas begin with."""
 
 REQUESTS: Mapping[str, Table] = {
-    "CompletionRequest": TABLES[Place.TEXT],
-    "ChatCompletionRequest": TABLES[Place.CHAT],
+    "CompletionRequest": TABLES[FieldScope.TEXT],
+    "ChatCompletionRequest": TABLES[FieldScope.CHAT],
     "ChatMessage": MESSAGE_TABLES[MessagePlace.MESSAGE],
     "TextPart": MESSAGE_TABLES[MessagePlace.PART],
     "RefusalPart": MESSAGE_TABLES[MessagePlace.REFUSAL],

@@ -10,7 +10,7 @@ from antiphon.dialects.fireworks.decode import decode_chat, decode_text
 from antiphon.dialects.fireworks.describe import describe, fields
 from antiphon.dialects.fireworks.encode import ChatForm, FireworksChunks, TextForm, chat_answer, text_answer
 from antiphon.dialects.fireworks.errors import encode_error, status
-from antiphon.dialects.fireworks.fields import PREFIX, Place
+from antiphon.dialects.fireworks.fields import PREFIX, FieldScope
 from antiphon.dialects.fireworks.models import FireworksModels
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
@@ -70,8 +70,8 @@ class Fireworks:
         text = Completions(report_unknown, strict_schemas)
         chat = ChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, Place.TEXT, "Continue a text", text),
-            generation(NAME, Place.CHAT, "Answer a conversation", chat),
+            generation(NAME, FieldScope.TEXT, "Continue a text", text),
+            generation(NAME, FieldScope.CHAT, "Answer a conversation", chat),
             *model_list(f"{PREFIX}/models", FireworksModels()),
         )
 

@@ -3,20 +3,28 @@ field of the page has the page's default and range."""
 
 from enum import StrEnum
 
-from antiphon.dialects.common.table import END_USER, TAGS, Book, Field, ignored, refused, supported
+from antiphon.dialects.common.field_table import (
+    END_USER,
+    TAGS,
+    Field,
+    FieldTable,
+    ignored,
+    refused,
+    supported,
+)
 
 PREFIX = "/fireworks/inference/v1"
 
 
-class Place(StrEnum):
+class FieldScope(StrEnum):
     """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     TEXT = f"{PREFIX}/completions"
 
 
-CHAT = frozenset({Place.CHAT})
-TEXT = frozenset({Place.TEXT})
+CHAT = frozenset({FieldScope.CHAT})
+TEXT = frozenset({FieldScope.TEXT})
 BOTH = CHAT | TEXT
 
 RAW = "what a raw prompt makes is not read for reasoning; send messages to chat/completions"
@@ -113,6 +121,6 @@ FIELDS: tuple[Field, ...] = (
     refused("function_call", CHAT, LEGACY, "none", "auto"),
 )
 
-BOOK = Book(FIELDS, tuple(Place), endpoints=tuple(Place))
+BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=tuple(FieldScope))
 TABLES = BOOK.tables
 sift = BOOK.sift

@@ -7,26 +7,26 @@ from functools import cache
 from antiphon.dialects.base import Description, Endpoint
 from antiphon.dialects.common import answers
 from antiphon.dialects.common.describing import body_shapes, field_names, schemas_of, shapes_of
+from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.fields import TABLES
-from antiphon.dialects.common.places import Place
 
-REQUESTS: Mapping[str, Place] = {
-    "ChatCompletionRequest": Place.CHAT,
-    "CompletionRequest": Place.TEXT,
-    "ChatMessage": Place.MESSAGE,
-    "TextPart": Place.PART,
-    "RefusalPart": Place.REFUSAL,
-    "ToolShape": Place.TOOL,
-    "Function": Place.FUNCTION,
-    "MessageToolCall": Place.CALL,
-    "CalledFunction": Place.CALLED,
-    "StreamOptions": Place.STREAM,
-    "EmbeddingsRequest": Place.EMBEDDINGS,
-    "TokenizeRequest": Place.TOKENIZE,
-    "DetokenizeRequest": Place.DETOKENIZE,
-    "ApplyRequest": Place.APPLY,
-    "LoadAdapterRequest": Place.LOAD,
-    "UnloadAdapterRequest": Place.UNLOAD,
+REQUESTS: Mapping[str, FieldScope] = {
+    "ChatCompletionRequest": FieldScope.CHAT,
+    "CompletionRequest": FieldScope.TEXT,
+    "ChatMessage": FieldScope.MESSAGE,
+    "TextPart": FieldScope.PART,
+    "RefusalPart": FieldScope.REFUSAL,
+    "ToolShape": FieldScope.TOOL,
+    "Function": FieldScope.FUNCTION,
+    "MessageToolCall": FieldScope.CALL,
+    "CalledFunction": FieldScope.CALLED,
+    "StreamOptions": FieldScope.STREAM,
+    "EmbeddingsRequest": FieldScope.EMBEDDINGS,
+    "TokenizeRequest": FieldScope.TOKENIZE,
+    "DetokenizeRequest": FieldScope.DETOKENIZE,
+    "ApplyRequest": FieldScope.APPLY,
+    "LoadAdapterRequest": FieldScope.LOAD,
+    "UnloadAdapterRequest": FieldScope.UNLOAD,
 }
 """Schemas whose fields stand in the table."""
 

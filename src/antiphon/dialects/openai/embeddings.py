@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from antiphon.dialects.base import EmbeddingCall
-from antiphon.dialects.common.attribution import EndUser, ascribed
+from antiphon.dialects.common.attribution import EndUser, read_attribution
+from antiphon.dialects.common.conversion import convert
+from antiphon.dialects.common.field_scopes import FieldScope
+from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.places import Place
-from antiphon.dialects.common.shape import shaped
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.table import Report
 from antiphon.dialects.common.wire import MAX_IDS, Count, Name, TokenId
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.request import RawPrompt
@@ -84,19 +84,19 @@ class OpenAIEmbeddings:
 
     def decode(self, body: bytes) -> EmbeddingCall:
         found = Report(self._report)
-        given = sift(read_object(body), Place.EMBEDDINGS, report=found)
+        given = sift(read_object(body), FieldScope.EMBEDDINGS, report=found)
         form = given.get("encoding_format")
         if isinstance(form, str) and form not in FORMS:
             raise InvalidValue(
                 f"encoding_format must be {' or '.join(FORMS)}; got another text", param="encoding_format"
             )
-        wire = shaped(given, EmbeddingsRequest)
+        wire = convert(given, EmbeddingsRequest)
         request = EmbeddingRequest(wire.model, inputs(wire.input), wire.dimensions)
         return EmbeddingCall(
             request,
             packed=wire.encoding_format == "base64",
             ignored=found.names,
-            attribution=ascribed(wire.user),
+            attribution=read_attribution(wire.user),
         )
 
     def answer(self, call: EmbeddingCall, embeddings: Embeddings) -> bytes:

@@ -11,10 +11,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from antiphon.dialects.base import ApplyCall, DetokenizeCall, TokenizeCall, Tokens
 from antiphon.dialects.common.chat import sift_messages, turns
 from antiphon.dialects.common.conversations import rendered
+from antiphon.dialects.common.conversion import convert
+from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.fields import sift
 from antiphon.dialects.common.logprobs import spelt
-from antiphon.dialects.common.places import Place
-from antiphon.dialects.common.shape import shaped
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import listed_tools, sift_tools
 from antiphon.dialects.common.wire import (
@@ -146,8 +146,8 @@ class VLLMTokens:
     tokenizer_shape: type = TokenizerConfig
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
-        given = sift(read_object(body), Place.TOKENIZE)
-        wire = shaped(sift_tools(sift_messages(given), None), TokenizeRequest)
+        given = sift(read_object(body), FieldScope.TOKENIZE)
+        wire = convert(sift_tools(sift_messages(given), None), TokenizeRequest)
         if (wire.prompt is None) == (wire.messages is None):
             if wire.prompt is None:
                 raise MissingParameter("send prompt or messages", param="prompt")
@@ -162,13 +162,13 @@ class VLLMTokens:
         return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
 
     def decode_apply(self, body: bytes) -> ApplyCall:
-        given = sift(read_object(body), Place.APPLY)
-        wire = shaped(sift_tools(sift_messages(given), None), ApplyRequest)
+        given = sift(read_object(body), FieldScope.APPLY)
+        wire = convert(sift_tools(sift_messages(given), None), ApplyRequest)
         return ApplyCall(wire.model, _shown(wire, wire.messages))
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
-        given = sift(read_object(body), Place.DETOKENIZE)
-        wire = shaped(given, DetokenizeRequest)
+        given = sift(read_object(body), FieldScope.DETOKENIZE)
+        wire = convert(given, DetokenizeRequest)
         return DetokenizeCall(wire.model, tuple(wire.tokens))
 
     def tokenized(self, tokens: Tokens) -> bytes:

@@ -52,7 +52,7 @@ from antiphon.engines.host.frames import (
     Tokenize,
     Tokenized,
 )
-from antiphon.engines.host.restoring import Lacking
+from antiphon.engines.host.pending_reloads import PendingReloads
 from antiphon.engines.host.room import require_room
 from antiphon.errors import (
     DeadlineExceeded,
@@ -100,7 +100,7 @@ class HostTokenEngine:
         self._calls: dict[int, Call] = {}
         self._adapters: dict[str, str] = {}
         """Path of each that was added, by digest."""
-        self._lacking = Lacking(self._give_again)
+        self._lacking = PendingReloads(self._give_again)
         """Those that the host refused when it came back."""
         self._numbers = itertools.count(1)
         self._given_up: str | None = None

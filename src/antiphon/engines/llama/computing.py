@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.engines.llama.adapters import Shelf
+from antiphon.engines.llama.adapter_cache import AdapterCache
 from antiphon.engines.llama.cells import Change, Copy
 from antiphon.engines.llama.plans import Call
 from antiphon.engines.llama.sampling import Drawing, Drawn
@@ -21,7 +21,7 @@ class Computing(Protocol):
     """What the loop needs of a context; `NativeContext` says what each does."""
 
     @property
-    def shelf(self) -> Shelf: ...
+    def shelf(self) -> AdapterCache: ...
     def set_singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None: ...
     def set_rows(
         self, at: int, tokens: "array[int]", position: int, sequence: int, output: bool, every: bool

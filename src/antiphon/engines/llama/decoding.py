@@ -22,11 +22,11 @@ from antiphon.engines.base import (
     StopCause,
     TokenEvent,
 )
+from antiphon.engines.llama.adapter_refs import NO_NUMBERS, AdapterRefs
 from antiphon.engines.llama.computing import Computing, Drawer, Logits, change, empty, fill
 from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
 from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.inbox import Inbox
-from antiphon.engines.llama.lending import NO_NUMBERS, Lending
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.meters import Meters
 from antiphon.engines.llama.plans import Call, Plan, Span
@@ -70,7 +70,7 @@ class DecodeLoop:
         self._meters = Meters()
         self._guiding = Guiding()
         self.shelf = context.shelf
-        self.lending = Lending(self.shelf, self._forget)
+        self.lending = AdapterRefs(self.shelf, self._forget)
         """The decode thread's, like all else: ask the inbox for what it does."""
         self._submitted = 0
         self._added = 0

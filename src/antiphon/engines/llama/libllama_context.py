@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.engines.llama.adapters import Native, Shelf
+from antiphon.engines.llama.adapter_cache import AdapterCache, Native
 from antiphon.engines.llama.libllama import Library
 from antiphon.engines.llama.libllama_adapter import NativeAdapter, switch
 from antiphon.engines.llama.libllama_layouts import Batch
@@ -81,7 +81,7 @@ class NativeContext:
                 f"llama.cpp could not make room for {params.n_ctx} tokens in the KV cache: "
                 f"{log.errors() or 'it gave no reason'}; lower the context length or the number of sequences."
             )
-        self.shelf = Shelf(partial(NativeAdapter, model), self._turn_on, shape.adapter_memory)
+        self.shelf = AdapterCache(partial(NativeAdapter, model), self._turn_on, shape.adapter_memory)
         """The model's adapters; decode computes with the one that is on."""
         self._check(model.library)
         self._memory = self._call.llama_get_memory(self.pointer)

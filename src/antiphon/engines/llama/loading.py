@@ -9,12 +9,12 @@ from pathlib import Path
 
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
+from antiphon.engines.llama.batch_invariance import alike_row_counts
 from antiphon.engines.llama.libllama_context import KV_TYPES, ContextShape, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.engines.llama.machine import best_threads
 from antiphon.engines.llama.policy import MOST_IDS, Policy
-from antiphon.engines.llama.proof import alike_row_counts
 from antiphon.errors import LoadError
 
 MICRO_ROWS = 512

@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from antiphon.engines.llama.cells import Cells, Change
-from antiphon.engines.llama.lanes import Lanes
+from antiphon.engines.llama.kv_pool import PoolLayout
+from antiphon.engines.llama.kv_streams import StreamLayout
 from antiphon.engines.llama.nodes import Match
 from antiphon.engines.llama.plans import Call, Plan, Span
 from antiphon.engines.llama.policy import Policy
-from antiphon.engines.llama.pool import Pool
+from antiphon.engines.llama.preemption import exchange
 from antiphon.engines.llama.sequence import Phase, Sequence
-from antiphon.engines.llama.shares import exchange
 from antiphon.engines.llama.waiting import Waiting
 from antiphon.errors import AntiphonError
 
@@ -55,11 +55,11 @@ class Scheduler:
         self.tally = Tally()
         self.waiting = Waiting(policy)
         self.cells: Cells
-        self._lanes: Lanes | None = None
+        self._lanes: StreamLayout | None = None
         if policy.streams:
-            self.cells = self._lanes = Lanes(policy)
+            self.cells = self._lanes = StreamLayout(policy)
         else:
-            self.cells = Pool(policy.ids, policy.cells, policy.most_kept)
+            self.cells = PoolLayout(policy.ids, policy.cells, policy.most_kept)
         self._running: dict[Sequence, None] = {}
         """In order of admission."""
         self._arrivals = 0
@@ -347,7 +347,7 @@ class Scheduler:
 
     @staticmethod
     def _padded(
-        lanes: Lanes, decoding: list[Sequence]
+        lanes: StreamLayout, decoding: list[Sequence]
     ) -> tuple[list[Sequence | None], list[int], list[int], list[int]]:
         """Decode rows in the order of lanes, without gaps."""
         window = lanes.window(decoding)

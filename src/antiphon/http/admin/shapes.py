@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon import complaints
+from antiphon import validation_messages
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.domain.limits import Measure, Subject, Window
 from antiphon.domain.recording import Redaction
@@ -215,10 +215,10 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
     try:
         return msgspec.convert(read_object(body), shape)
     except msgspec.ValidationError as problem:
-        raise _explained(complaints.read(str(problem))) from None
+        raise _explained(validation_messages.read(str(problem))) from None
 
 
-def _explained(complaint: complaints.Complaint) -> AntiphonError:
+def _explained(complaint: validation_messages.Complaint) -> AntiphonError:
     if name := complaint.missing:
         return MissingParameter(f"{name} is missing", param=name)
     if name := complaint.unknown:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from antiphon.auth.limit_validation import MOST, LimitRequest
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.tenants import MadeKey
-from antiphon.auth.wanted import MOST, WantedLimit
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind
 from antiphon.http.admin.shapes import Id, Moment, Note, Page, Pattern
@@ -31,9 +31,9 @@ class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
     models: Pattern | None = None
     note: Note = ""
 
-    def wanted(self) -> WantedLimit:
+    def wanted(self) -> LimitRequest:
         """As the rules ask for it."""
-        return WantedLimit(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
+        return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
 
 
 KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MOST)]

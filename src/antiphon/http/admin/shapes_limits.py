@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.auth.wanted import WantedLimit
-from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Standing, Subject, Window
+from antiphon.auth.limit_validation import LimitRequest
+from antiphon.domain.limits import MOST_UNITS, Limit, LimitStatus, Measure, Subject, Window
 from antiphon.domain.money import NANO
 from antiphon.http.admin.shapes import Name, Note, Page, Pattern
 
@@ -27,9 +27,9 @@ class NewLimit(Struct, frozen=True, forbid_unknown_fields=True):
     models: Pattern | None = None
     note: Note = ""
 
-    def wanted(self) -> WantedLimit:
+    def wanted(self) -> LimitRequest:
         """As the rules ask for it."""
-        return WantedLimit(
+        return LimitRequest(
             self.subject, self.target, self.measure, self.amount, self.window, self.models, self.note
         )
 
@@ -78,7 +78,7 @@ def limit_card(limit: Limit, warnings: Sequence[str] = ()) -> LimitCard:
     return LimitCard(**_shown(limit), warnings=list(warnings) or UNSET)  # type: ignore[arg-type]
 
 
-def standing_card(standing: Standing) -> StandingLimit:
+def standing_card(standing: LimitStatus) -> StandingLimit:
     """A limit and how it stands, as it is shown."""
     left = {"remaining": standing.remaining, "reset_seconds": round(standing.reset, 3)}
     return StandingLimit(**_shown(standing.limit), **left)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.auth.reading import Reading
+from antiphon.auth.reading import UsageService
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
 from antiphon.dialects.common.strict_json import shown_key
 from antiphon.domain.context import Clock
@@ -82,7 +82,7 @@ Read = Callable[[int, Place | None], Sequence[Entry]]
 class UsageResource:
     """The handlers over the ledger of one server."""
 
-    def __init__(self, reading: Reading, clock: Clock) -> None:
+    def __init__(self, reading: UsageService, clock: Clock) -> None:
         self._reading = reading
         self._clock = clock
 

@@ -9,7 +9,7 @@ from antiphon.constraints.groups import Frame, Prelude
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.request import Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering.facts import Facts
+from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompts import Fitted
 from antiphon.rendering.reasoning.notation import Begin, Notation
 from antiphon.rendering.toolcalls.layout import Layout, marked
@@ -21,7 +21,7 @@ ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
 """The grammar of any text."""
 
 
-def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: Facts) -> Begin | None:
+def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin | None:
     """Where the choices of a prompt begin; None where reasoning is not told from text: in raw prompts, and
     for models that do not reason."""
     if facts.template is None or not isinstance(prompt, Conversation):
@@ -34,14 +34,14 @@ def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: Facts) -> Begin | N
     return notation.begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
 
 
-def held(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: Facts) -> Fitted:
+def held(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: ModelInfo) -> Fitted:
     """The prompt with where its choices begin and what they are held to. Raises UnsupportedParameter."""
     begin = begin_of(prompt, fits.tokens, facts)
     return replace(fits, begin=begin, constraint=after_reasoning(constraint, prompt, begin, facts))
 
 
 def after_reasoning(
-    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: Facts
+    constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: ModelInfo
 ) -> Constraint | None:
     """The constraint of a choice that begins there: kept from where its answer begins."""
     template = facts.template
@@ -75,7 +75,7 @@ def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> Frame:
 
 
 def _in_channels(
-    constraint: Constraint | None, layout: Layout, reasoning: Reasoning, facts: Facts
+    constraint: Constraint | None, layout: Layout, reasoning: Reasoning, facts: ModelInfo
 ) -> Constraint | None:
     """Of a model with channels. Calls have the channels in their own grammar."""
     budget, field = reasoning.budget, reasoning.terms.budget

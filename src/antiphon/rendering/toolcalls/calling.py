@@ -10,21 +10,21 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import Conversation, GenerationRequest, Reasoning
 from antiphon.domain.tools import ToolChoice, Tools
 from antiphon.domain.values import changed
-from antiphon.rendering.facts import Facts
+from antiphon.rendering.choice_decoder import ChoiceDecoder
+from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.reasoning.counting import Thoughts
 from antiphon.rendering.reasoning.effort import require_able
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.reasoning.thinking import ThinkingReader
-from antiphon.rendering.spoken import short_id
-from antiphon.rendering.toolcalls.hearing import Hearing
+from antiphon.rendering.template_messages import short_id
+from antiphon.rendering.toolcalls.choice_parser import ChoiceParser
 from antiphon.rendering.toolcalls.layout import Layout
 from antiphon.rendering.toolcalls.reading import PlainReader, Reader
-from antiphon.rendering.voice import Voice
 
 ID_PREFIX = "call_"
 
 
-def calling(request: GenerationRequest, facts: Facts) -> GenerationRequest:
+def constrain_calls(request: GenerationRequest, facts: ModelInfo) -> GenerationRequest:
     """The same request, with its choices constrained as its tools want it. Raises UnsupportedParameter."""
     tools, constraint = _tools(request), request.output.constraint
     if facts.template is not None:
@@ -44,13 +44,13 @@ def is_either(request: GenerationRequest) -> bool:
     return is_auto and request.output.constraint is not None
 
 
-class Listener:
+class OutputParser:
     """Reads what the choices of one request say."""
 
     def __init__(
-        self, original: GenerationRequest, request: GenerationRequest, facts: Facts, clock: Clock
+        self, original: GenerationRequest, request: GenerationRequest, facts: ModelInfo, clock: Clock
     ) -> None:
-        """`original`: the request before `calling`."""
+        """`original`: the request before `constrain_calls`."""
         self._either = is_either(original)
         self._request = request
         self._facts = facts
@@ -59,7 +59,7 @@ class Listener:
         self._calls = _calls_are_read(request, facts)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ModelInfo:
         """The model as its text is read: control tokens that the readers have to see are seen."""
         template = self._facts.template
         if template is None:
@@ -70,7 +70,7 @@ class Listener:
         return replace(self._facts, pieces=self._facts.hearing(marks))
 
     def heard(
-        self, voice: Voice, begin: Begin | None, events: AsyncGenerator[Event, None]
+        self, voice: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """The events of one choice, with calls and reasoning told apart from text. `begin`: where it begins;
         None where no reasoning is looked for."""
@@ -82,7 +82,7 @@ class Listener:
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
         ids = _ids(self._clock, self._facts.template.layout.short_ids)
         shown = _reasoning(self._request).shown
-        return Hearing(voice.choice, reader, ids, required, shown).told(events)
+        return ChoiceParser(voice.choice, reader, ids, required, shown).told(events)
 
     def _reader(self, begin: Begin | None) -> Reader | None:
         template = self._facts.template
@@ -110,7 +110,7 @@ class Listener:
         return template.notation.channels
 
 
-def _calls_are_read(request: GenerationRequest, facts: Facts) -> bool:
+def _calls_are_read(request: GenerationRequest, facts: ModelInfo) -> bool:
     """Whether the text is read for calls; of a model with channels also where none may be made."""
     tools, constraint = _tools(request), request.output.constraint
     if tools is None or facts.template is None:

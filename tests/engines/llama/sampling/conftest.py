@@ -17,7 +17,7 @@ TEXT = (
 @pytest.fixture(scope="session")
 def live() -> np.ndarray:
     """(tokens, vocabulary): the logits after each token of a text, computed by the engine's own library."""
-    from antiphon.cli.asked import DEMO_MODEL
+    from antiphon.cli.serve_options import DEMO_MODEL
 
     loaded = load_model(LoadSpec(str(DEMO_MODEL["path"]), context_length=256, sequences=1, threads=1))
     tokens = list(Tokenizer(loaded.model).tokenize([TextPiece(TEXT)], add_bos=True))[:100]

@@ -14,8 +14,8 @@ from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
-from antiphon.http.bodies import Bodies
-from antiphon.http.work import Ongoing
+from antiphon.http.body_budget import BodyBudget
+from antiphon.http.in_flight import InFlightRegistry
 from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.adapters import Adapters
@@ -52,7 +52,7 @@ class Coordination(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class AppState:
     """Everything that the application and its handlers use."""
 
     pipeline: Runner
@@ -63,7 +63,7 @@ class Edge:
     verifiers: tuple[TokenVerifier, ...] = ()
     """None of them: every caller is the local anonymous actor, and must come from this machine."""
     clock: Clock = field(default_factory=SystemClock)
-    ongoing: Ongoing = field(default_factory=Ongoing)
+    ongoing: InFlightRegistry = field(default_factory=InFlightRegistry)
     """The generations that run now; shutdown ends them."""
     metrics: Metrics = field(default_factory=Metrics)
     """Shared with the pipeline, which counts generations."""
@@ -75,7 +75,7 @@ class Edge:
     """Where generations are written down; None, where keys are off."""
     coordinator: Coordination | None = None
     """What the HTTP processes of the server share; None, where there is no other."""
-    bodies: Bodies = field(default_factory=Bodies)
+    bodies: BodyBudget = field(default_factory=BodyBudget)
     """What all request bodies together hold."""
     adapters: Adapters | None = None
     """What loads and unloads them; None, where the operator does not let callers do so."""
@@ -103,7 +103,7 @@ def lies_under(path: str, prefix: str) -> bool:
     return path.startswith(prefix) and path[len(prefix) :][:1] in ("", "/")
 
 
-def gathered(scope: Scope) -> dict[bytes, list[bytes]]:
+def group_headers(scope: Scope) -> dict[bytes, list[bytes]]:
     """The headers of a scope by name."""
     headers: dict[bytes, list[bytes]] = {}
     for name, value in scope["headers"]:

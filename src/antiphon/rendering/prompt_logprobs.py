@@ -13,7 +13,7 @@ from antiphon.engines.base import PromptScores, SequenceFinished, Steps, TokenEv
 from antiphon.errors import EngineError
 
 
-class Sheet:
+class PromptLogprobs:
     """One prompt's scores, however long it is: the engine makes them once, and they stay packed."""
 
     def __init__(

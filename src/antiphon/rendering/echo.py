@@ -17,10 +17,10 @@ from antiphon.domain.request import RawPrompt
 from antiphon.domain.scores import Scores, joined
 from antiphon.domain.values import changed
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
+from antiphon.rendering.choice_decoder import ChoiceDecoder
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
-from antiphon.rendering.facts import Facts
-from antiphon.rendering.sheet import Sheet
-from antiphon.rendering.voice import Voice
+from antiphon.rendering.model_info import ModelInfo
+from antiphon.rendering.prompt_logprobs import PromptLogprobs
 
 PART = 256
 """Tokens in one delta of a scored prompt: writing them with all alternatives takes seven milliseconds; then
@@ -41,14 +41,14 @@ class Layout:
     """The beginning of a character that the prompt ends with; the completion may go on with it."""
 
 
-async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: Facts) -> Layout:
+async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
     """The text that a choice begins with: the caller's own, or that of the caller's token ids."""
     if len(tokens) > MANY:
         return await asyncio.to_thread(_laid_out, prompt, tokens, facts)
     return _laid_out(prompt, tokens, facts)
 
 
-def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: Facts) -> Layout:
+def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
     if not prompt.text:
         return _walked(tokens, facts.pieces)
     text, table = prompt.text, facts.vocabulary
@@ -71,17 +71,19 @@ def _walked(tokens: Sequence[int], pieces: Pieces) -> Layout:
     return Layout("".join(parts), offsets, detokenizer.held())
 
 
-class Recital:
+class PromptEcho:
     """One prompt, recited by each of its choices."""
 
-    def __init__(self, layout: Layout, sheet: Sheet | None = None, width: int = 0) -> None:
+    def __init__(self, layout: Layout, sheet: PromptLogprobs | None = None, width: int = 0) -> None:
         """`sheet`: the scores that are recited too; None recites none. `width`: alternatives of each
         token."""
         self.layout = layout
         self._sheet = sheet
         self._width = width
 
-    def speak(self, voice: Voice, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
+    def speak(
+        self, voice: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
+    ) -> AsyncGenerator[Event, None]:
         """The events of a choice, with the prompt before its text."""
         voice.go_on(self.layout.held)
         return self._recited(voice.choice, voice.speak(sequence))
@@ -139,7 +141,7 @@ class Recital:
         return self._sheet.packed(begin, end, self.layout.offsets[begin:end], self._width)
 
 
-async def repeated(
+async def repeat_prompt(
     choice: int, text: str, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
     """The events of a choice, with a text before its own."""
@@ -150,7 +152,7 @@ async def repeated(
                 yield TextDelta(choice, text)
 
 
-async def silence(tokens: int) -> AsyncGenerator[TokenEvent, None]:
+async def stay_silent(tokens: int) -> AsyncGenerator[TokenEvent, None]:
     """The sequence of a choice that only recites: no engine is asked for it."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 

@@ -8,13 +8,13 @@ from antiphon.domain.events import Event, Finished, FinishReason, Started, TextD
 from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
-from antiphon.rendering.facts import Facts
+from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.reasoning.counting import Thoughts
 from antiphon.rendering.stops import NO_STOPS, StopFilter, StopStrings
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class DecodeOptions:
     """How the tokens of all choices of a request become text."""
 
     pieces: Pieces
@@ -25,13 +25,13 @@ class Manner:
     """Tokens in which no stop string is looked for."""
 
 
-def manner_of(request: GenerationRequest, facts: Facts) -> Manner:
+def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOptions:
     """How a request wants its text. A token that ends a choice is no part of it; where what ended it is to
     stay, it shows what it would show elsewhere: its text, or its name where names are shown."""
     output, sampling = request.output, request.sampling
     asked = frozenset(() if output.include_stop else output.stop_token_ids)
     named = output.show_special and (output.include_stop or bool(sampling.ignore_eos))
-    return Manner(
+    return DecodeOptions(
         pieces=facts.spelt if output.show_special else facts.pieces,
         silent=asked if named else facts.ends | asked,
         stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOPS,
@@ -39,7 +39,7 @@ def manner_of(request: GenerationRequest, facts: Facts) -> Manner:
     )
 
 
-class Voice:
+class ChoiceDecoder:
     """What one choice has said so far."""
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Voice:
         "thoughts",
     )
 
-    def __init__(self, choice: int, manner: Manner) -> None:
+    def __init__(self, choice: int, manner: DecodeOptions) -> None:
         self.choice = choice
         self.completion_tokens = 0
         """Up to and including the one that completes a stop string."""

@@ -33,7 +33,7 @@ MOST_NAMED = 32
 """Fields without effect that an answer names; with names of 64 characters two kilobytes of a header."""
 
 
-class Standing(StrEnum):
+class FieldSupport(StrEnum):
     """What becomes of a field."""
 
     SUPPORTED = "supported"
@@ -48,7 +48,7 @@ class Field:
     name: str
     places: frozenset[str]
     """The objects that it belongs to."""
-    standing: Standing
+    standing: FieldSupport
     says: str
     """What it does; or why it does nothing; or what to do without it."""
     harmless: tuple[object, ...] = ()
@@ -64,23 +64,23 @@ class Field:
 
 def supported(places: Iterable[str], **says: str) -> tuple[Field, ...]:
     """Fields that act, by name."""
-    return tuple(Field(name, frozenset(places), Standing.SUPPORTED, text) for name, text in says.items())
+    return tuple(Field(name, frozenset(places), FieldSupport.SUPPORTED, text) for name, text in says.items())
 
 
 def ignored(name: str, places: Iterable[str], says: str) -> Field:
     """A field that is taken and does nothing."""
-    return Field(name, frozenset(places), Standing.IGNORED, says)
+    return Field(name, frozenset(places), FieldSupport.IGNORED, says)
 
 
 def echoed(places: Iterable[str], says: str, *names: str) -> tuple[Field, ...]:
     """Fields that only repeat what a server said: ignored, whatever they hold."""
     known = frozenset(places)
-    return tuple(Field(name, known, Standing.IGNORED, says, opaque=True) for name in names)
+    return tuple(Field(name, known, FieldSupport.IGNORED, says, opaque=True) for name in names)
 
 
 def refused(name: str, places: Iterable[str], says: str, *harmless: object) -> Field:
     """A field that is not built."""
-    return Field(name, frozenset(places), Standing.REFUSED, says, harmless)
+    return Field(name, frozenset(places), FieldSupport.REFUSED, says, harmless)
 
 
 Table = Mapping[str, Field]
@@ -104,7 +104,7 @@ class Report:
         return (*names[:MOST_NAMED], *more)
 
 
-class Book:
+class FieldTable:
     """All tables of one dialect, by place."""
 
     def __init__(self, fields: Iterable[Field], places: Iterable[str], endpoints: tuple[str, ...]) -> None:
@@ -134,10 +134,10 @@ class Book:
                 continue
             if value is None:
                 continue
-            if field.standing is Standing.REFUSED:
+            if field.standing is FieldSupport.REFUSED:
                 _require_harmless(field, value, where)
                 continue
-            if field.standing is Standing.IGNORED and report is not None:
+            if field.standing is FieldSupport.IGNORED and report is not None:
                 report.paths.append(f"{where}{name}")
             if not field.opaque:
                 kept[name] = value

@@ -23,14 +23,19 @@ class ClientLeft(Exception):
     """The caller closed the connection: nobody waits for an answer, and none is sent."""
 
 
-class Work:
+class InFlight:
     """One caller's work, and the context in which its task does it. It is ended from outside by cancelling
     the task, and raises then what it was ended with."""
 
     __slots__ = ("_connection", "_errors", "_is_open", "_ongoing", "_progress", "_task", "_timer", "actor")
 
     def __init__(
-        self, connection: Connection, ongoing: "Ongoing", seconds: float, actor: Actor, progress: Progress
+        self,
+        connection: Connection,
+        ongoing: "InFlightRegistry",
+        seconds: float,
+        actor: Actor,
+        progress: Progress,
     ) -> None:
         ongoing.require(actor)
         loop = asyncio.get_running_loop()
@@ -50,7 +55,7 @@ class Work:
         self._is_open = True
         self._timer = loop.call_later(seconds, self._end_late, seconds)
 
-    def __enter__(self) -> "Work":
+    def __enter__(self) -> "InFlight":
         self._connection.on_leave = self._end_left
         self._ongoing.add(self)
         return self
@@ -78,21 +83,21 @@ class Work:
         self.end(ClientLeft())
 
 
-class Ongoing:
+class InFlightRegistry:
     """All work of this process."""
 
     def __init__(self, accepts: Callable[[Actor], bool] = lambda _: True) -> None:
         """`accepts`: whether a caller who was let in would be let in now."""
         self._accepts = accepts
-        self._works: set[Work] = set()
+        self._works: set[InFlight] = set()
 
     def __len__(self) -> int:
         return len(self._works)
 
-    def add(self, work: Work) -> None:
+    def add(self, work: InFlight) -> None:
         self._works.add(work)
 
-    def discard(self, work: Work) -> None:
+    def discard(self, work: InFlight) -> None:
         self._works.discard(work)
 
     def end(self, error: AntiphonError) -> None:
@@ -113,10 +118,10 @@ class Ongoing:
                 work.end(AuthenticationFailed(ENDED))
 
 
-def attended(
-    connection: Connection, ongoing: Ongoing, seconds: float, actor: Actor, progress: Progress
-) -> Work:
+def cancel_on_disconnect(
+    connection: Connection, ongoing: InFlightRegistry, seconds: float, actor: Actor, progress: Progress
+) -> InFlight:
     """Work that ends when the caller leaves (ClientLeft), after so many seconds (DeadlineExceeded), when the
     caller is not accepted any more (AuthenticationFailed), or with `ongoing`. Raises what it was ended
     with."""
-    return Work(connection, ongoing, seconds, actor, progress)
+    return InFlight(connection, ongoing, seconds, actor, progress)

@@ -15,7 +15,7 @@ GRAIN = 64
 """Cells of a kept prefix that are given up at once, if it has so many: each time the library searches all."""
 
 
-class Pool:
+class PoolLayout:
     """`Cells` of one pool. Used cells, kept cells and free ones make up the total."""
 
     def __init__(self, ids: int, total: int, most_kept: int | None = None) -> None:

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from antiphon import complaints
+from antiphon import validation_messages
+from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.fields import TABLES
-from antiphon.dialects.common.places import Place
 from antiphon.dialects.common.strict_json import kind
 from antiphon.errors import AntiphonError, InvalidValue, MissingParameter, UnknownParameter
 
@@ -18,16 +18,16 @@ COUNTED = (" items", " characters")
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
-def shaped(value: dict[str, Any], shape: type[Wire]) -> Wire:
+def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
     """The value as `shape`. Raises InvalidValue, MissingParameter or UnknownParameter."""
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as problem:
-        raise _explained(complaints.read(str(problem)), value, shape) from None
+        raise _explained(validation_messages.read(str(problem)), value, shape) from None
 
 
 def _explained(
-    complaint: complaints.Complaint, value: dict[str, Any], shape: type[msgspec.Struct]
+    complaint: validation_messages.Complaint, value: dict[str, Any], shape: type[msgspec.Struct]
 ) -> AntiphonError:
     path = complaint.path
     if name := complaint.missing:
@@ -35,12 +35,14 @@ def _explained(
     if name := complaint.unknown:
         return UnknownParameter(f"unknown field {name}", param=name)
     if path.endswith("role"):
-        return InvalidValue(f"{path} must be {TABLES[Place.MESSAGE]['role'].says.rstrip('.')}", param=path)
+        return InvalidValue(
+            f"{path} must be {TABLES[FieldScope.MESSAGE]['role'].says.rstrip('.')}", param=path
+        )
     if "[...]" in path:
         # msgspec does not say which of an object's values it was.
         name = path.partition("[...]")[0]
         return InvalidValue(f"{name} must have {complaint.taken} at each key", param=name)
-    taken, came = complaint.taken, complaints.came(value, path)
+    taken, came = complaint.taken, validation_messages.came(value, path)
     if complaint.chooses and (words := _choices(shape, path)):
         taken = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     got = str(len(came)) if isinstance(came, list | str | dict) and taken.endswith(COUNTED) else kind(came)
@@ -50,7 +52,7 @@ def _explained(
 def _choices(shape: type[msgspec.Struct], path: str) -> tuple[str, ...]:
     """The words that a wire type takes at a path; none where it takes more than words."""
     found = _alternatives(inspect.type_info(shape))
-    for name, _ in complaints.STEP.findall(path):
+    for name, _ in validation_messages.STEP.findall(path):
         found = [inner for each in found for inner in _within(each, name)]
     return tuple(
         word

@@ -21,7 +21,7 @@ class _Kept(Generic[Value]):
     size: int
 
 
-class Remembered(Generic[Key, Value]):
+class SegmentedLRU(Generic[Key, Value]):
     """Values by key. Not for two threads at once."""
 
     def __init__(self, most: int, entries: int) -> None:

@@ -26,7 +26,7 @@ one among others. The proof at load knows only the model's own."""
 
 
 @dataclass(slots=True)
-class Lane:
+class KVStream:
     """One id: who runs in it, or what is kept in it."""
 
     id: int
@@ -44,13 +44,13 @@ class Lane:
         return self.kept if self.owner is None else self.owner.computed
 
 
-class Lanes:
+class StreamLayout:
     """`Cells` of several streams."""
 
     def __init__(self, policy: Policy) -> None:
         self.total = policy.cells * policy.sequences
         self.changes: list[Change] = []
-        self.lanes = [Lane(number) for number in range(policy.sequences)]
+        self.lanes = [KVStream(number) for number in range(policy.sequences)]
         self._policy = policy
         self._worth = max(WORTH, policy.cells // WORTH_PART)
         self._time = 0
@@ -124,7 +124,7 @@ class Lanes:
 
     # --- where rows lie
 
-    def window(self, decoding: list[Sequence]) -> list[Lane]:
+    def window(self, decoding: list[Sequence]) -> list[KVStream]:
         """The lanes from the first to the last of these, as many as one of the proved numbers of rows."""
         ids = [sequence.seat for sequence in decoding]
         low, high = min(ids), max(ids)
@@ -135,7 +135,7 @@ class Lanes:
 
     def compact(self) -> None:
         """Moves the first or last of an adapter's running lanes nearer to its others, where there is room."""
-        groups: dict[str | None, list[Lane]] = {}
+        groups: dict[str | None, list[KVStream]] = {}
         for lane in self.lanes:
             if lane.owner is not None:
                 groups.setdefault(lane.owner.request.adapter, []).append(lane)
@@ -143,7 +143,7 @@ class Lanes:
             if group[-1].id - group[0].id >= len(group):
                 self._tighten(group)
 
-    def _tighten(self, group: list[Lane]) -> None:
+    def _tighten(self, group: list[KVStream]) -> None:
         free = [lane for lane in self.lanes if lane.owner is None]
         ways = [
             (_span(rest, target), target.id, mover)
@@ -154,7 +154,7 @@ class Lanes:
         if span < _span(group):
             self._move(mover, self.lanes[target])
 
-    def _move(self, source: Lane, target: Lane) -> None:
+    def _move(self, source: KVStream, target: KVStream) -> None:
         """Whoever runs in one lane goes on in the other."""
         mover = source.owner
         self._vacate(target)
@@ -165,14 +165,14 @@ class Lanes:
         target.owner, target.key, target.tokens = mover, mover.key, mover.tokens
         source.owner, source.key, mover.id = None, None, target.id
 
-    def _is_spent_on(self, source: Lane, match: Match) -> bool:
+    def _is_spent_on(self, source: KVStream, match: Match) -> bool:
         """Whether a match's lane is gone on with: little is lost, or there is no other."""
         if source.owner is not None:
             return False
         others = any(lane.owner is None and lane is not source for lane in self.lanes)
         return source.kept <= 2 * match.length or not others
 
-    def _empty_lane(self, sequence: Sequence, source: Lane | None) -> Lane:
+    def _empty_lane(self, sequence: Sequence, source: KVStream | None) -> KVStream:
         """An empty lane as near to the running ones of its adapter as there is; the first one's is as far as
         there is from others, so that there is room for more. What was kept in it moves."""
         free = [lane for lane in self.lanes if lane.owner is None and lane is not source]
@@ -185,7 +185,7 @@ class Lanes:
         self._vacate(lane, source)
         return lane
 
-    def _vacate(self, lane: Lane, source: Lane | None = None) -> None:
+    def _vacate(self, lane: KVStream, source: KVStream | None = None) -> None:
         """Empties a lane: what is kept in it takes the place of what was used longest ago."""
         if not lane.kept:
             return
@@ -199,13 +199,13 @@ class Lanes:
             place.kept, place.used = lane.kept, lane.used
         self._clear(lane)
 
-    def _clear(self, lane: Lane) -> None:
+    def _clear(self, lane: KVStream) -> None:
         self.changes.append(Trim(lane.id))
         lane.key, lane.kept = None, 0
 
     # --- what may be taken over
 
-    def _length(self, lane: Lane, sequence: Sequence) -> int:
+    def _length(self, lane: KVStream, sequence: Sequence) -> int:
         """How much of a lane's content the sequence takes over: none that is not worth its copy."""
         most = min(lane.length, sequence.takes)
         if self._policy.exact:
@@ -223,7 +223,7 @@ class Lanes:
             return same
         return same - same % self._policy.chunk
 
-    def _whole(self, lane: Lane) -> int:
+    def _whole(self, lane: KVStream) -> int:
         """Of a lane's tokens, those that were computed as chunks of a prompt."""
         if not self._policy.exact:
             return lane.length
@@ -235,12 +235,12 @@ class Lanes:
         return min(lane.length, lane.owner.prompt - 1)
 
 
-def _span(lanes: list[Lane], *more: Lane) -> int:
+def _span(lanes: list[KVStream], *more: KVStream) -> int:
     """Lanes from the first to the last of these."""
     ids = [lane.id for lane in (*lanes, *more)]
     return max(ids) - min(ids) + 1
 
 
-def _distance(lane: Lane, others: list[Lane]) -> int:
+def _distance(lane: KVStream, others: list[KVStream]) -> int:
     """To the nearest of the others."""
     return min((abs(lane.id - other.id) for other in others), default=0)

@@ -17,7 +17,7 @@ from antiphon.auth.secrets import (
     write_secret,
 )
 from antiphon.cli.admin import ADMIN_FILE
-from antiphon.cli.asked import home_of
+from antiphon.cli.serve_options import home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
 from antiphon.settings import Settings, with_keys

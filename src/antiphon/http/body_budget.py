@@ -10,7 +10,7 @@ RETRY_AFTER = 1.0
 """Seconds after which a refused caller may try again."""
 
 
-class Bodies:
+class BodyBudget:
     """What all of them hold. A body counts as it arrives, so that promising a large one takes nothing from
     others, and until its request is over: so long its text is held, decoded or not."""
 
@@ -32,12 +32,12 @@ class Bodies:
         return self._of[actor]
 
 
-class Account:
+class BodyAccount:
     """One request's part."""
 
     __slots__ = ("_actor", "_bodies", "_most", "held")
 
-    def __init__(self, bodies: Bodies, most: int, actor: str | None) -> None:
+    def __init__(self, bodies: BodyBudget, most: int, actor: str | None) -> None:
         self._bodies = bodies
         self._most = most
         self._actor = actor

@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from antiphon.engines.llama.adapters import Shelf
+from antiphon.engines.llama.adapter_cache import AdapterCache
 from antiphon.errors import InvalidValue, LoadError
 
 NO_NUMBERS = "the adapter's weights give no numbers with this model; unload it, and train or convert it again"
 
 
-class Lending:
+class AdapterRefs:
     """Adapters lent to sequences that are queued or run."""
 
-    def __init__(self, shelf: Shelf, forget: Callable[[str], None]) -> None:
+    def __init__(self, shelf: AdapterCache, forget: Callable[[str], None]) -> None:
         """`forget` gives up all that is kept of an adapter which goes away."""
         self._shelf = shelf
         self._forget = forget

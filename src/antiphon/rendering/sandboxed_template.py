@@ -16,14 +16,14 @@ from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
+from antiphon.rendering.field_usage import note, watch_fields
 from antiphon.rendering.reasoning.notation import Notation
-from antiphon.rendering.spoken import size_of
+from antiphon.rendering.template_messages import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
 from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.rendering.watching import note, watching
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
-RENDER = "antiphon.rendering.apart:render"
+RENDER = "antiphon.rendering.sandboxed_template:render"
 """The sandbox's job."""
 
 FIELD = "chat_template"
@@ -142,7 +142,7 @@ def render(payload: Payload) -> Rendered:
     families = Families(payload["calls"], payload["thoughts"])
     conversation = conversation_of(payload)
     template = ChatTemplate(payload["template"], special, families, conversation)
-    with watching() as watch:
+    with watch_fields() as watch:
         pieces = template.render(conversation, Moment(payload["wall"]))
     return Rendered(pieces=[(piece.text, piece.control) for piece in pieces], read=watch.read)
 

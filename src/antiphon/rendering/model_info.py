@@ -13,9 +13,9 @@ from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
-from antiphon.rendering.apart import FIELD, Helper, OwnTemplate
 from antiphon.rendering.detokenizer import Pieces
 from antiphon.rendering.reasoning import families as thinking
+from antiphon.rendering.sandboxed_template import FIELD, Helper, OwnTemplate
 from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, Families, Special, proof_of
 from antiphon.rendering.toolcalls import families as calling
 from antiphon.sandbox import JobStopped, run_job
@@ -41,7 +41,7 @@ Prove = Callable[[Mapping[str, object]], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ModelInfo:
     """One model, as long as its engine serves the same weights."""
 
     info: EngineInfo
@@ -71,12 +71,12 @@ class Facts:
 
     def hearing(self, marks: Iterable[str]) -> Pieces:
         """Pieces with those of the marks as their names that are control tokens."""
-        seen = frozenset(mark for mark in marks if mark in self.controls)
-        if not seen:
+        marked = frozenset(mark for mark in marks if mark in self.controls)
+        if not marked:
             return self.pieces
-        if seen not in self.named:
-            self.named[seen] = self.pieces.named({self.controls[mark]: mark for mark in seen})
-        return self.named[seen]
+        if marked not in self.named:
+            self.named[marked] = self.pieces.named({self.controls[mark]: mark for mark in marked})
+        return self.named[marked]
 
     def wholes(self, texts: Iterable[str]) -> dict[str, int]:
         """Those of the texts that are one token each, which is no control token."""
@@ -104,9 +104,9 @@ async def prove_apart(payload: Mapping[str, object]) -> None:
                 raise TemplateRefused(f"the model's chat template failed its trial: {stopped}") from None
 
 
-async def learn(
-    engine: TokenEngine, prove: Prove, before: Facts | None, families: Families = BY_TEMPLATE
-) -> Facts:
+async def load_info(
+    engine: TokenEngine, prove: Prove, before: ModelInfo | None, families: Families = BY_TEMPLATE
+) -> ModelInfo:
     """Asks the engine. What was known before still holds when the engine says the same of itself."""
     info = replace(await engine.info(), load=Load())
     if before is not None and info == before.info:
@@ -118,7 +118,7 @@ async def learn(
     if template is None and info.embedding is not None:
         refusal = NO_CONVERSATIONS
     controls = {name: token for token, name in vocabulary.names.items()}
-    return Facts(
+    return ModelInfo(
         info=info,
         vocabulary=vocabulary,
         pieces=pieces,
@@ -134,7 +134,7 @@ async def learn(
     )
 
 
-def seen(facts: Facts, prompt: Prompt, helper: Helper | None, actor: Actor) -> Facts:
+def with_template(facts: ModelInfo, prompt: Prompt, helper: Helper | None, actor: Actor) -> ModelInfo:
     """The model as a request sees it: with the template that the request brings, if it does. Raises
     UnsupportedParameter where no `helper` renders any, TemplateRefused where there is no use for one."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
@@ -155,7 +155,7 @@ def seen(facts: Facts, prompt: Prompt, helper: Helper | None, actor: Actor) -> F
     return replace(facts, template=own)
 
 
-def tokenizer_info(facts: Facts) -> TokenizerInfo:
+def tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
     """What the model's tokenizer is."""
     table = facts.vocabulary
     return TokenizerInfo(
@@ -168,7 +168,7 @@ def tokenizer_info(facts: Facts) -> TokenizerInfo:
     )
 
 
-def _spelt(facts: Facts, token: int | None) -> str | None:
+def _spelt(facts: ModelInfo, token: int | None) -> str | None:
     return None if token is None else facts.spelt.text((token,))
 
 

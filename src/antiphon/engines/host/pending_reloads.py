@@ -11,7 +11,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 that it is not costs a look at the disk."""
 
 
-class Lacking:
+class PendingReloads:
     """Digests, in no order. Belongs to one event loop."""
 
     def __init__(self, give: Callable[[str], None], first: float = FIRST_PAUSE) -> None:

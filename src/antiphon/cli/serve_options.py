@@ -11,7 +11,7 @@ from antiphon.errors import SettingsError
 from antiphon.settings import Settings, changed, load, model, values_of, with_homes, with_models
 from antiphon.settings_aliases import require_aliases
 from antiphon.settings_model import ModelSettings
-from antiphon.weights.keeping import default_registry
+from antiphon.weights.adapter_store import default_registry
 from antiphon.weights.parts import without_part
 from antiphon.weights.reference import is_reference, parse
 
@@ -38,7 +38,7 @@ DEMO_MODEL: dict[str, object] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServeOptions:
     """Flags as they were said; what was not said is not here."""
 
     flags: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def named_alias(text: str) -> dict[str, object]:
     return {"name": name, "model": target}
 
 
-def asked_of(values: Mapping[str, object]) -> Asked:
+def asked_of(values: Mapping[str, object]) -> ServeOptions:
     """What the options of `serve` say, by parameter; None for what was not said."""
 
     def given(**names: str) -> dict[str, object]:
@@ -160,7 +160,7 @@ def asked_of(values: Mapping[str, object]) -> Asked:
     log = given(level="log_level", format="log_format")
     shared = given(sequences="sequences", context_length="context_length", threads="threads", exact="exact")
     config = values["config"]
-    return Asked(
+    return ServeOptions(
         {"server": server, "log": log},
         texts("model"),
         shared,

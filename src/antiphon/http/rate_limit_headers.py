@@ -4,7 +4,7 @@ for it the tightest of requests, and the tightest of tokens."""
 import math
 from collections.abc import Iterable
 
-from antiphon.domain.limits import Measure, Standing, Window
+from antiphon.domain.limits import LimitStatus, Measure, Window
 
 NAMES = tuple(
     f"x-ratelimit-{what}-{kind}"
@@ -21,10 +21,10 @@ MINUTE, REQUESTS, CONCURRENT, COST = Window.MINUTE, Measure.REQUESTS, Measure.CO
 Headers = list[tuple[bytes, bytes]]
 
 
-def limit_headers(standings: Iterable[Standing]) -> Headers:
+def limit_headers(standings: Iterable[LimitStatus]) -> Headers:
     """None where nothing of that kind is limited by the minute."""
-    requests: Standing | None = None
-    tokens: Standing | None = None
+    requests: LimitStatus | None = None
+    tokens: LimitStatus | None = None
     for each in standings:
         limit = each.limit
         if limit.window is not MINUTE or limit.measure is COST or limit.measure is CONCURRENT:
@@ -41,7 +41,7 @@ def limit_headers(standings: Iterable[Standing]) -> Headers:
     return headers
 
 
-def _said(names: tuple[bytes, ...], standing: Standing) -> Headers:
+def _said(names: tuple[bytes, ...], standing: LimitStatus) -> Headers:
     amount, remaining, reset = names
     return [
         (amount, b"%d" % standing.limit.amount),
@@ -50,7 +50,7 @@ def _said(names: tuple[bytes, ...], standing: Standing) -> Headers:
     ]
 
 
-def _room(standing: Standing) -> tuple[int, int]:
+def _room(standing: LimitStatus) -> tuple[int, int]:
     return standing.remaining, standing.limit.amount
 
 

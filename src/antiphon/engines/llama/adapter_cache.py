@@ -37,7 +37,7 @@ class _Known:
         return self.stamp[0]
 
 
-class Shelf:
+class AdapterCache:
     """The adapters of one model."""
 
     def __init__(

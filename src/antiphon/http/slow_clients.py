@@ -20,7 +20,7 @@ LOOKS = 4
 """Within the time in which something must be taken, at least."""
 
 
-class Outgoing:
+class OutgoingData:
     """What one connection has still to write."""
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
@@ -39,24 +39,24 @@ class Outgoing:
             self._transport.abort()
 
 
-class Watch:
+class SlowClientWatch:
     """All connections of a process."""
 
     def __init__(self, patience: float) -> None:
         """`patience`: seconds in which a client must take something of what waits for it."""
         self._looks = max(LOOKS, math.ceil(patience / LOOK))
         self._step = patience / self._looks
-        self._watched: set[Outgoing] = set()
+        self._watched: set[OutgoingData] = set()
         self._looking = False
 
-    def add(self, outgoing: Outgoing) -> None:
+    def add(self, outgoing: OutgoingData) -> None:
         """Looks at a connection from now on."""
         self._watched.add(outgoing)
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_later(self._step, self._look)
 
-    def discard(self, outgoing: Outgoing) -> None:
+    def discard(self, outgoing: OutgoingData) -> None:
         """The connection has ended."""
         self._watched.discard(outgoing)
 

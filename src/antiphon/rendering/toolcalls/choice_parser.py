@@ -19,7 +19,7 @@ from antiphon.rendering.toolcalls.objects import Named
 from antiphon.rendering.toolcalls.reading import Reader, Said, Text, Thought
 
 
-class Hearing:
+class ChoiceParser:
     """One choice."""
 
     __slots__ = (

@@ -16,7 +16,7 @@ PARTS = {"name": NAME, "reasoning": REASONING, "reasoning_content": REASONING, "
 """Of a message as templates know it: which part each key is; several are of one."""
 
 
-class Watch:
+class FieldUsage:
     """What the templates of one request have read."""
 
     def __init__(self) -> None:
@@ -33,13 +33,13 @@ class Watch:
         return tuple(f"messages[].{field}" for field in found)
 
 
-_current: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_current: ContextVar[FieldUsage | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def watch_fields() -> Iterator[FieldUsage]:
     """Notes what is read by templates that run inside, also in threads."""
-    watch = Watch()
+    watch = FieldUsage()
     token = _current.set(watch)
     try:
         yield watch
@@ -54,21 +54,21 @@ def note(read: Mapping[str, int]) -> None:
         watch.read.update(read)
 
 
-def watched(messages: list[dict[str, object]], thinks: bool) -> list[dict[str, object]]:
+def watch_messages(messages: list[dict[str, object]], thinks: bool) -> list[dict[str, object]]:
     """The messages that a template finds, so that what it reads of them is noted where somebody asks.
     `thinks`: whether reasoning stands in their content too."""
     watch = _current.get()
     if watch is None:
         return messages
-    return [Watched(each, watch, thinks) if each.keys() & PARTS.keys() else each for each in messages]
+    return [WatchedMessage(each, watch, thinks) if each.keys() & PARTS.keys() else each for each in messages]
 
 
-class Watched(dict[str, object]):
+class WatchedMessage(dict[str, object]):
     """A message that notes which of its parts are read, each once."""
 
     __slots__ = ("_unread", "_watch")
 
-    def __init__(self, message: dict[str, object], watch: Watch, thinks: bool) -> None:
+    def __init__(self, message: dict[str, object], watch: FieldUsage, thinks: bool) -> None:
         super().__init__(message)
         self._watch = watch
         self._unread = {PARTS[key] for key in message.keys() & PARTS.keys()}

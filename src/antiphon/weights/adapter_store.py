@@ -54,7 +54,7 @@ def default_registry(environ: Mapping[str, str], home: Path, platform: str = sys
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class AdapterStore:
     """Where adapters may come from, and where they are kept."""
 
     registry: Path
@@ -71,7 +71,7 @@ class Keeper:
         directories = self.directories if among is None else (among,)
         if not directories:
             raise PermissionDenied(REMEDY)
-        staging = staged(self.registry)
+        staging = staging_directory(self.registry)
         payload = {
             "path": said,
             "directories": [str(directory) for directory in directories],
@@ -101,23 +101,23 @@ class Keeper:
             if self.shared:
                 share(self.registry / name)
         except OSError as problem:
-            raise unkept(problem) from None
+            raise storage_error(problem) from None
         return Adapter(
             found["digest"], str(self.registry / name), found["rank"], found["alpha"], found["size"]
         )
 
 
-def staged(registry: Path) -> Path:
+def staging_directory(registry: Path) -> Path:
     """A new directory in the registry, so that what is in it can be moved there as it is. Raises
     EngineError."""
     try:
         registry.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(dir=registry, prefix=".loading-"))
     except OSError as problem:
-        raise unkept(problem) from None
+        raise storage_error(problem) from None
 
 
-def unkept(problem: OSError) -> EngineError:
+def storage_error(problem: OSError) -> EngineError:
     """What a caller is told when the registry cannot be written; the operator can mend it."""
     return EngineError(
         "the adapter cannot be kept: the registry (ANTIPHON_LORA_REGISTRY) cannot be written: "

@@ -12,7 +12,7 @@ MOST = 50
 
 
 @dataclass(frozen=True, slots=True)
-class WantedLimit:
+class LimitRequest:
     """A limit that somebody asks for: as `domain.limits.Limit`. The target of one that comes with a new key
     is not known yet, and empty."""
 
@@ -29,7 +29,7 @@ class WantedLimit:
         return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 
 
-def require_sound(wanted: WantedLimit, place: str = "") -> None:
+def require_sound(wanted: LimitRequest, place: str = "") -> None:
     """Raises a RequestError for a limit that means nothing. `place`: where it stands in what was sent, as
     `limits[0].`."""
     window, models = f"{place}window", f"{place}models"
@@ -48,7 +48,7 @@ def require_bounded(measure: Measure, amount: int, place: str = "") -> None:
         raise InvalidValue(problem, param=f"{place}amount")
 
 
-def require_sound_all(limits: Sequence[WantedLimit]) -> None:
+def require_sound_all(limits: Sequence[LimitRequest]) -> None:
     """The same for those that come with a new key, of which no two are one."""
     places: dict[tuple[object, ...], str] = {}
     for number, wanted in enumerate(limits):
@@ -67,6 +67,6 @@ def require_new(limit: Limit, there: Sequence[Limit]) -> None:
         raise Conflict(f"the {limit.subject} has {MOST} limits, which is the most: remove one first")
 
 
-def _what(limit: Limit | WantedLimit) -> tuple[object, ...]:
+def _what(limit: Limit | LimitRequest) -> tuple[object, ...]:
     """What is limited of a subject, without how much."""
     return limit.measure, limit.window, limit.models
