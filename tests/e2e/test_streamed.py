@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import hypothesis
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from antiphon.dialects.common.field_table import FieldSupport
 from tests.e2e.server import Server
 from tests.parameters.registry import Answer, Asker
+from tests.parameters.spots import books
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "additionalProperties": False}
 NAMED = {"type": "json_schema", "json_schema": {"name": "age", "schema": AGE}}
@@ -62,7 +62,7 @@ FREE = ("ignore_eos", "min_tokens", "stop_token_ids", "logit_bias", "echo", "ski
 
 
 def supported(path: str) -> set[str]:
-    table = import_module(f"antiphon.dialects.{OPERATIONS[path]}.fields").BOOK.tables[path]
+    table = books()[OPERATIONS[path]].tables[path]
     return {name for name, each in table.items() if each.standing is not FieldSupport.REFUSED}
 
 

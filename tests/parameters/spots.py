@@ -59,11 +59,13 @@ class Spot:
 
 
 def books() -> dict[str, FieldTable]:
-    """The book of every dialect that there is."""
+    """The book of every dialect that there is. OpenAI's is the one that the others share."""
     found = {}
     for module in iter_modules(dialects.__path__, f"{dialects.__name__}."):
-        if module.ispkg:
-            found[module.name.rpartition(".")[2]] = import_module(f"{module.name}.fields").BOOK
+        name = module.name.rpartition(".")[2]
+        if module.ispkg and name != "common":
+            place = f"{dialects.__name__}.{'common' if name == 'openai' else name}.fields"
+            found[name] = import_module(place).BOOK
     return found
 
 
