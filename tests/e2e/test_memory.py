@@ -39,7 +39,20 @@ SPARED = "weakref.ReferenceType"
 """Python's sqlite3 keeps up to 200 of cursors that are gone, for each connection."""
 FEW = 4
 """Descriptors that come and go: a connection, a file of the spool."""
-GONE = ("Account", "Reservation", "Held", "Claim", "Request", "Progress", "Work", "Call", "Sequence")
+GONE = (
+    *(
+        "RequestMeter",
+        "BodyAccount",
+        "Reservation",
+        "Held",
+        "Claim",
+        "Request",
+        "Progress",
+        "InFlight",
+        "Call",
+    ),
+    "Sequence",
+)
 """Types of which nothing is left when nothing runs."""
 
 MB = 1_000_000
