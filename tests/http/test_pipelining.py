@@ -190,3 +190,11 @@ async def test_a_body_that_breaks_off_ends_its_own_request_at_once(served):
         await line.send(BAD["no chunk"])
         assert (await line.reply()).status == 400 and await line.rest() == b""
     assert served.engine.streams == []
+
+
+async def test_an_answer_without_a_body_is_written_before_a_refusal(served):
+    async with served.line() as line:
+        await line.send(request_bytes("/health", method="HEAD") + BAD["no request"])
+        assert (await line.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert (await line.reply()).status == 400
+        assert await line.rest() == b""

@@ -138,7 +138,7 @@ class Application:
         elif isinstance(answer, EventStream):
             await self._stream(answer, request, connection, send)
         else:
-            await send_file(send, answer)
+            await send_file(send, answer, connection)
 
     async def _stream(
         self, stream: EventStream, request: Request, connection: Connection, send: Send

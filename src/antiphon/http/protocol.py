@@ -90,20 +90,21 @@ class JoinedWrites:
             data, self._head = self._head + data, b""
         elif data.startswith(STATUS):
             self._head = data
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
             return
         self._transport.write(data)
 
     def close(self) -> None:
         """As a transport's, after what waits."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
         """As a transport's."""
         return self._transport.is_closing()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes the head that waits, as that of an answer without a body."""
         if self._head:
             data, self._head = self._head, b""
             self._transport.write(data)
@@ -248,6 +249,7 @@ class Protocol(HttpToolsProtocol):
         return cycle.response_started
 
     def on_response_complete(self) -> None:
+        self._joined.flush()
         super().on_response_complete()
         if self._refusal is not None and self._is_idle() and not self.transport.is_closing():
             self._write_refusal(self._refusal)

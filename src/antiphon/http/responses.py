@@ -3,6 +3,8 @@
 from starlette.types import Message, Send
 
 from antiphon.dialects.base import FileStream, Response
+from antiphon.http.connection import Connection
+from antiphon.http.work import ClientLeft
 
 NO_CONTENT = 204
 
@@ -20,12 +22,14 @@ async def send_response(send: Send, response: Response, more: HeaderList) -> Non
     await send({"type": "http.response.body", "body": response.body})
 
 
-async def send_file(send: Send, stream: FileStream) -> None:
-    """Part by part, each when the one before has gone."""
+async def send_file(send: Send, stream: FileStream, connection: Connection) -> None:
+    """Part by part, each when the one before has gone. Raises ClientLeft, and reads no further part then."""
     headers = [(b"content-type", _content_type(stream.media_type)), *stream.headers]
     start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
     is_open = False
     async for part in stream.parts:
+        if connection.has_left:
+            raise ClientLeft
         if not is_open:
             await send(start)
             is_open = True

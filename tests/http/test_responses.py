@@ -1,0 +1,44 @@
+"""Answers that are sent part by part."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from antiphon.dialects.base import Endpoint, FileStream, Request, Services
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.engines.registry import Models
+from antiphon.http.edge import Edge
+from antiphon.pipeline.run import Pipeline
+from antiphon.settings_server import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import ScriptedEngine
+from tests.http.harness import Served, gone, request_bytes, serving_edge
+
+PARTS = 10_000
+
+
+async def test_a_client_that_leaves_a_file_ends_its_reading():
+    read, gate = [], asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        for number in range(PARTS):
+            read.append(number)
+            yield b"part"
+            await gate.wait()
+
+    async def show(_request: Request, _services: Services) -> FileStream:
+        return FileStream(parts(), "text/csv")
+
+    endpoint = Endpoint(method="GET", path="/file", handler=show, right=None)
+    models = Models(())
+    pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
+    edge = Edge(pipeline, models, OpenAI(), ServerSettings(), admin=(endpoint,))
+    async with serving_edge(edge) as (port, connections):
+        served = Served(port, ScriptedEngine(), edge, connections)
+        async with served.line() as line:
+            await line.send(request_bytes("/file"))
+            await line.until(b"part")
+            tasks = next(iter(connections)).tasks
+        await gone(connections)
+        gate.set()
+        await gone(tasks)
+    assert len(read) == 2
