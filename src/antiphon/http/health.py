@@ -42,8 +42,9 @@ def health_endpoints(edge: AppState) -> tuple[Endpoint, Endpoint]:
         return _answer(200, {"status": "ok"})
 
     async def ready(_request: Request, _services: Services) -> Response:
-        """200 when every engine is ready, the coordinator answers, limits are counted and the ledger has
-        room; otherwise 503 with the names of the engines that are not, their states, and what is missing."""
+        """200 when every engine is ready, limits are counted, the ledger has room and, where keys are on,
+        the coordinator answers; otherwise 503 with the engines that are not, their states, and what is
+        missing."""
         states = {model.name: model.engine.state() for model in edge.models.bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
         silent = edge.coordinator is not None and not await edge.coordinator.responds()
@@ -53,7 +54,8 @@ def health_endpoints(edge: AppState) -> tuple[Endpoint, Endpoint]:
         said |= {"limits": AWAY} if away else {}
         said |= {"coordinator": AWAY} if silent else {}
         uncounted = away and not edge.limits_open
-        if not (missing or silent or uncounted or ledger is LedgerState.FULL):
+        blocked = silent and edge.keys_on  # without keys every request is served as before
+        if not (missing or blocked or uncounted or ledger is LedgerState.FULL):
             return _answer(200, {"status": "ok"} | said)
         content: dict[str, object] = {"status": "unavailable"}
         content |= {"unavailable": missing} if missing else {}
