@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from antiphon.dialects.base import Endpoint, FileStream, Request, Services
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Models
-from antiphon.http.edge import Edge
+from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -31,7 +31,7 @@ async def test_a_client_that_leaves_a_file_ends_its_reading():
     endpoint = Endpoint(method="GET", path="/file", handler=show, right=None)
     models = Models(())
     pipeline = Pipeline(models, Metrics(), restart_patience=0.0)
-    edge = Edge(pipeline, models, OpenAI(), ServerSettings(), admin=(endpoint,))
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), admin=(endpoint,))
     async with serving_edge(edge) as (port, connections):
         served = Served(port, ScriptedEngine(), edge, connections)
         async with served.line() as line:

@@ -4,7 +4,7 @@ from starlette.types import Message, Send
 
 from antiphon.dialects.base import FileStream, Response
 from antiphon.http.connection import Connection
-from antiphon.http.work import ClientLeft
+from antiphon.http.in_flight import ClientLeft
 
 NO_CONTENT = 204
 
