@@ -29,7 +29,7 @@ from antiphon.cli.fetching import fetch_named
 from antiphon.cli.output import note
 from antiphon.cli.own_server import own_server
 from antiphon.errors import SettingsError
-from antiphon.rendering.characters import escaped, is_whole
+from antiphon.rendering.characters import escape_surrogates, is_whole
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters but tab and newline: in an answer they could move the cursor or set the clipboard."""
@@ -242,7 +242,7 @@ class Chat:
 
     def _take(self, line: str) -> None:
         if not is_whole(line):
-            self._fail(f"this is not UTF-8, and was not sent: {escaped(line)}")
+            self._fail(f"this is not UTF-8, and was not sent: {escape_surrogates(line)}")
         elif line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")
             self._commands.get(name, self._unknown)(rest.strip())
