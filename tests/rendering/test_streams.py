@@ -9,7 +9,7 @@ from antiphon.domain.context import Context
 from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import WAITING, enforce_deadline, merge
 from antiphon.testing import FakeClock
-from antiphon.testing.rules import beside, interrupted
+from antiphon.testing.rules import beside, interrupt
 from tests.freed import Held, freed
 
 
@@ -92,7 +92,7 @@ async def test_a_cancelled_reader_closes_all(streams):
         async for _ in merge([source.items() for source in sources]):
             pass
 
-    await interrupted(read(), 0.01)
+    await interrupt(read(), 0.01)
     assert all(source.closed for source in sources)
 
 
