@@ -127,7 +127,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
     from antiphon.assembly.edge import edge_of
-    from antiphon.cli.bootstrap import opened
+    from antiphon.cli.bootstrap import bootstrap_store
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -136,7 +136,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
 
     keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
     said = msgspec.structs.replace(Settings(), keys=keys)
-    settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     async with AsyncExitStack() as stack:
         managed, accounting = await enter_managed(stack, settings, clock, home)
         begun = home / "begun"

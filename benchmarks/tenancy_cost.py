@@ -41,7 +41,7 @@ from antiphon.auth.limit_validation import LimitRequest
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import WantedPrice
-from antiphon.cli.bootstrap import opened
+from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.coordinator.client import joined
 from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
@@ -115,7 +115,7 @@ async def plain(listener: socket.socket) -> None:
 async def keyed(listener: socket.socket, store: str, home: Path) -> None:
     """On."""
     said = msgspec.structs.replace(Settings(), keys=KeysSettings(enabled=True, store=store))
-    settings, clock = opened(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     path, database = str(home / "coordinator"), open_database(settings)
     assert database is not None
     begin = partial(coordinating, settings, path, clock, database)

@@ -19,7 +19,7 @@ from antiphon.dialects.common.needs import Need
 from antiphon.dialects.common.pages import PAGES, UNSAID, Page, Row
 from antiphon.error_reports import classes_by_code
 from antiphon.errors import AntiphonError, StartupError
-from antiphon.settings import SECTIONS, Settings, declared
+from antiphon.settings import SECTIONS, Settings, list_settings
 from antiphon.settings_aliases import AliasSettings
 from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
@@ -61,7 +61,7 @@ def configuration() -> str:
         types = get_type_hints(hints[section])
         lines += [
             f"| `{name}` | `{env}` | {_shown(value)} | {doc}{_choices(types[name])} |"
-            for name, env, doc, value in declared(section)
+            for name, env, doc, value in list_settings(section)
         ]
     for name, shape in LISTED.items():
         lines += [

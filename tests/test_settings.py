@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon.settings import SECTIONS, Settings, declared, decode, encode, is_loopback, load, with_homes
+from antiphon.settings import SECTIONS, Settings, decode, encode, is_loopback, list_settings, load, with_homes
 
 KEY = "0123456789abcdef0123"
 
@@ -133,7 +133,7 @@ def test_the_key_is_not_in_the_settings_text():
 
 
 def test_every_setting_has_a_variable_of_its_own_and_a_sentence():
-    rows = [row for section in SECTIONS for row in declared(section)]
+    rows = [row for section in SECTIONS for row in list_settings(section)]
     assert len({env for _, env, _, _ in rows}) == len(rows)
     assert all(doc.endswith(".") for _, _, doc, _ in rows)
 

@@ -119,7 +119,7 @@ async def run_job(
     try:
         answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
     finally:
-        code = await _finished(process)
+        code = await _finish(process)
     return _outcome(answer, code)
 
 
@@ -155,7 +155,7 @@ async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
     )
 
 
-async def _finished(process: "Process") -> int:
+async def _finish(process: "Process") -> int:
     """Ends the helper if it has not ended, with its pipes; its exit status."""
     kill(process)
     if process.stdout is not None:
@@ -179,12 +179,12 @@ async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
             await process.stdout.read(1)
         seconds = limits.patience
         async with asyncio.timeout(seconds):
-            return await _bounded(process.stdout, limits.answer)
+            return await _read_bounded(process.stdout, limits.answer)
     except TimeoutError:
         raise JobStopped(Stop.WAIT, f"it was not done after {seconds:g} s") from None
 
 
-async def _bounded(stream: "StreamReader", most: int) -> bytes:
+async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
     """Everything until the end, if that is not too much."""
     answer = bytearray()
     while chunk := await stream.read(CHUNK):
@@ -202,7 +202,7 @@ def _outcome(answer: bytes, code: int) -> object:
     try:
         said = json.loads(answer)
     except ValueError:  # there is none, or a part of one
-        raise _unanswered(code) from None
+        raise _to_job_stopped(code) from None
     if "result" in said:
         return said["result"]
     if "error" in said:
@@ -210,7 +210,7 @@ def _outcome(answer: bytes, code: int) -> object:
     raise JobStopped(Stop(said["stop"]), said["message"])
 
 
-def _unanswered(code: int) -> JobStopped:
+def _to_job_stopped(code: int) -> JobStopped:
     """Of a helper that ended before it had said all."""
     import signal
 

@@ -19,13 +19,13 @@ from msgspec import Meta
 
 from antiphon.errors import SettingsError
 from antiphon.settings_aliases import AliasSettings
-from antiphon.settings_errors import explained, nearest
+from antiphon.settings_errors import explain, suggest_nearest
 from antiphon.settings_hub import HubSettings
 from antiphon.settings_keys import KeysSettings
 from antiphon.settings_ledger import LedgerSettings
 from antiphon.settings_limits import LimitsSettings
-from antiphon.settings_lora import AdapterSettings, LoraSettings, housed
-from antiphon.settings_meta import AT_LEAST_ZERO, said
+from antiphon.settings_lora import AdapterSettings, LoraSettings, assign_models
+from antiphon.settings_meta import AT_LEAST_ZERO, describe
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_oidc import OidcSettings, require_usable
 from antiphon.settings_said import LISTED, SourceKind, of_model, spelling
@@ -41,29 +41,31 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     interpreter: Annotated[
         str | None,
-        said("ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own."),
+        describe(
+            "ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own."
+        ),
     ] = None
     library: Annotated[
         str | None,
-        said("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places."),
+        describe("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places."),
     ] = None
     user: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_ENGINE_USER",
             "User whose rights engine hosts take when root starts the server; none keeps the server's.",
         ),
     ] = None
     wait_policy: Annotated[
         Literal["passive", "active"],
-        said(
+        describe(
             "ANTIPHON_ENGINE_WAIT_POLICY",
             "How idle OpenMP threads wait: passive for shared machines, active for idle ones.",
         ),
     ] = "passive"
     restart_patience: Annotated[
         float,
-        said(
+        describe(
             "ANTIPHON_ENGINE_RESTART_PATIENCE",
             "Seconds that a request waits for an engine that is starting again.",
         ),
@@ -71,7 +73,7 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 15.0
     prefix_sharing: Annotated[
         Literal["project", "server"],
-        said(
+        describe(
             "ANTIPHON_ENGINE_PREFIX_SHARING",
             "Who shares what is kept of a prompt: each project for itself, or all that send no salt.",
         ),
@@ -83,11 +85,11 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        said("ANTIPHON_LOG_LEVEL", "Least severe level that is written."),
+        describe("ANTIPHON_LOG_LEVEL", "Least severe level that is written."),
     ] = "info"
     format: Annotated[
         Literal["text", "json"],
-        said("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record."),
+        describe("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record."),
     ] = "text"
 
 
@@ -111,7 +113,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "limits", "ledger", "oidc", "log")
 
 
-def declared(section: str) -> Iterator[tuple[str, str, str, object]]:
+def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:
     """(name, environment variable, doc line, default) of each setting of a section, in order."""
     cls = get_type_hints(Settings)[section]
     hints = get_type_hints(cls, include_extras=True)
@@ -142,7 +144,7 @@ def load(
         settings = msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as problem:
         spelled = spelling(said_by, tree, file, {place: env for env, place in _variables().items()})
-        raise SettingsError(explained(str(problem), tree, Settings, spelled)) from None
+        raise SettingsError(explain(str(problem), tree, Settings, spelled)) from None
     _refuse_open_door(settings.server, settings.keys.enabled)
     require_usable(settings.oidc, settings.keys.enabled, is_loopback)
     _refuse_double_names(settings.models)
@@ -186,7 +188,9 @@ def with_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settin
 def with_homes(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:
     """The same settings, in which each adapter says which model it adapts; `embedding` as of `housed`. Raises
     SettingsError."""
-    return msgspec.structs.replace(settings, adapters=housed(settings.adapters, settings.models, embedding))
+    return msgspec.structs.replace(
+        settings, adapters=assign_models(settings.adapters, settings.models, embedding)
+    )
 
 
 def model(values: Mapping[str, object]) -> ModelSettings:
@@ -195,10 +199,10 @@ def model(values: Mapping[str, object]) -> ModelSettings:
         return msgspec.convert(values, ModelSettings)
     except msgspec.ValidationError as problem:
         spelled = partial(of_model, values)
-        raise SettingsError(explained(str(problem), values, ModelSettings, spelled)) from None
+        raise SettingsError(explain(str(problem), values, ModelSettings, spelled)) from None
 
 
-def changed(model: ModelSettings, **values: object) -> ModelSettings:
+def change_model(model: ModelSettings, **values: object) -> ModelSettings:
     """The same model with other values."""
     return msgspec.structs.replace(model, **values)
 
@@ -246,19 +250,19 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(FOREIGN_PREFIX):
             continue
         if variable not in places:
-            raise SettingsError(f"unknown environment variable {variable}{nearest(variable, places)}")
+            raise SettingsError(f"unknown environment variable {variable}{suggest_nearest(variable, places)}")
         section, name = places[variable]
         if value:
-            tree.setdefault(section, {})[name] = _parsed(section, name, value)
+            tree.setdefault(section, {})[name] = _parse_value(section, name, value)
     return tree
 
 
 def _variables() -> dict[str, tuple[str, str]]:
     """Section and name of the setting that each variable is."""
-    return {env: (section, name) for section in SECTIONS for name, env, _, _ in declared(section)}
+    return {env: (section, name) for section in SECTIONS for name, env, _, _ in list_settings(section)}
 
 
-def _parsed(section: str, name: str, value: str) -> object:
+def _parse_value(section: str, name: str, value: str) -> object:
     """A list setting is written with commas in the environment; all else is converted by its type."""
     hint = get_type_hints(get_type_hints(Settings)[section])[name]
     if get_origin(hint) is tuple:

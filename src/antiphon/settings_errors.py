@@ -14,26 +14,28 @@ LONGEST_SHOWN = 60
 """Characters of a value that are repeated."""
 
 
-def explained(problem: str, tree: Mapping[str, object], shape: type, spelled: Callable[[str], str]) -> str:
+def explain(problem: str, tree: Mapping[str, object], shape: type, spelled: Callable[[str], str]) -> str:
     """The sentence for msgspec's error about a tree of settings. `spelled` tells from its path how a key was
     written."""
     complaint = validation_messages.read(problem)
     if name := complaint.unknown:
         key = name.rpartition(".")[2]
-        return f"there is no setting {spelled(name)}{nearest(key, _names(_hint(shape, complaint.path)))}"
+        return (
+            f"there is no setting {spelled(name)}{suggest_nearest(key, _names(_hint(shape, complaint.path)))}"
+        )
     if name := complaint.missing:
         return f"{spelled(name)} is missing"
-    taken = _taken(complaint, _hint(shape, complaint.path))
-    return f"{spelled(complaint.path)} must be {taken}, not {_shown(tree, complaint.path)}"
+    taken = _describe_expected(complaint, _hint(shape, complaint.path))
+    return f"{spelled(complaint.path)} must be {taken}, not {_describe_value(tree, complaint.path)}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about a word that nobody knows."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _taken(complaint: validation_messages.Complaint, hint: object) -> str:
+def _describe_expected(complaint: validation_messages.Complaint, hint: object) -> str:
     for part in _parts(hint):
         if get_origin(part) is Literal:
             *others, last = get_args(part)
@@ -44,7 +46,7 @@ def _taken(complaint: validation_messages.Complaint, hint: object) -> str:
     return complaint.taken.replace("an object", "a table") + listed
 
 
-def _shown(tree: Mapping[str, object], path: str) -> str:
+def _describe_value(tree: Mapping[str, object], path: str) -> str:
     """What came: numbers and words as they are, short; of a key only its kind."""
     value = validation_messages.came(tree, path)
     if isinstance(value, dict):

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings_meta import said
+from antiphon.settings_meta import describe
 
 
 class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -13,7 +13,7 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     cache: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_HUB_CACHE",
             "Directory that fetched models are kept in; none means `models` in `ANTIPHON_HOME`, or the "
             "platform's cache directory.",
@@ -21,7 +21,7 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     endpoint: Annotated[
         Annotated[str, Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
-        said(
+        describe(
             "ANTIPHON_HUB_ENDPOINT",
             "Address of the hub; none means `HF_ENDPOINT`, or the public hub.",
             example="https://hub.example.org",
@@ -29,5 +29,5 @@ class HubSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     offline: Annotated[
         bool,
-        said("ANTIPHON_HUB_OFFLINE", "Ask no hub: only models that were fetched before are served."),
+        describe("ANTIPHON_HUB_OFFLINE", "Ask no hub: only models that were fetched before are served."),
     ] = False

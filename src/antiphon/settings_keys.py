@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from antiphon.settings_meta import said
+from antiphon.settings_meta import describe
 
 
 class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -13,7 +13,7 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     enabled: Annotated[
         bool,
-        said(
+        describe(
             "ANTIPHON_KEYS",
             "Whether callers need a key that this server made; the first start then makes the operator's, in "
             "`admin.key` beside the database.",
@@ -21,7 +21,7 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     store: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_STORE",
             "Database of projects, users and keys, as `sqlite:///PATH` or `postgresql://...`; none means "
             "`antiphon.db` in `ANTIPHON_HOME`, or in the platform's directory for data.",
@@ -29,7 +29,7 @@ class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     pepper: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_PEPPER",
             "The secret that keys' digests are made with, at least 64 hexadecimal digits, the same on every "
             "node; none means the one in the file `pepper` in `ANTIPHON_HOME`, made at the first start.",

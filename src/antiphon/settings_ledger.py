@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings_meta import MIB, said
+from antiphon.settings_meta import MIB, describe
 
 LONGEST_SYNC_S = 60
 
@@ -15,7 +15,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     spool: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_SPOOL",
             "Directory in which generations are written down before they are in the database, on a disk of "
             "this machine; none means `spool` in `ANTIPHON_HOME`.",
@@ -23,7 +23,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     spool_bytes: Annotated[
         int,
-        said(
+        describe(
             "ANTIPHON_SPOOL_BYTES",
             "Bytes that the spool may grow to while the database is away, at least 4 MiB for each HTTP "
             "process; beyond them requests are a 503.",
@@ -32,7 +32,7 @@ class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 64 * MIB
     sync_interval: Annotated[
         float,
-        said(
+        describe(
             "ANTIPHON_SPOOL_SYNC_INTERVAL",
             "Seconds after which the spool is on the disk at the latest: what a power failure may take.",
         ),

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings_meta import said
+from antiphon.settings_meta import describe
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -13,7 +13,7 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     url: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_LIMITS_URL",
             "Redis or Valkey that counts for several servers, as `redis://[USER:PASSWORD@]HOST:PORT/DB`, "
             "`rediss://...` or `unix:///PATH`; none means that this server counts alone.",
@@ -21,7 +21,7 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     prefix: Annotated[
         str,
-        said(
+        describe(
             "ANTIPHON_LIMITS_PREFIX",
             "What the names of keys in Redis begin with; servers that share limits say the same.",
         ),
@@ -29,7 +29,7 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "antiphon"
     unavailable: Annotated[
         Literal["closed", "open"],
-        said(
+        describe(
             "ANTIPHON_LIMITS_UNAVAILABLE",
             "What becomes of limited requests while nobody can say what is used: `closed` refuses them with "
             "503, `open` has each HTTP process count alone.",
@@ -37,7 +37,7 @@ class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "closed"
     reserve_tokens: Annotated[
         int,
-        said(
+        describe(
             "ANTIPHON_LIMITS_RESERVE_TOKENS",
             "Output tokens that a request without `max_tokens` takes of its limits before it begins, and "
             "those by which it takes more while it runs.",

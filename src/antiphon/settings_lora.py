@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from antiphon.domain.adapter import ADAPTER_NAME
 from antiphon.errors import SettingsError
-from antiphon.settings_meta import GIB, KIB, said
+from antiphon.settings_meta import GIB, KIB, describe
 from antiphon.settings_model import ModelSettings
 
 REPOSITORY = r"^(\*|[A-Za-z0-9_.-]{1,96}/(\*|[A-Za-z0-9_.-]{1,96}))$"
@@ -21,7 +21,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     directories: Annotated[
         tuple[str, ...],
-        said(
+        describe(
             "ANTIPHON_LORA_DIRECTORIES",
             "Directories that callers may load adapters from while the server runs; without one nobody may "
             "load or unload any.",
@@ -29,7 +29,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     repositories: Annotated[
         tuple[Annotated[str, Meta(pattern=REPOSITORY)], ...],
-        said(
+        describe(
             "ANTIPHON_LORA_REPOSITORIES",
             "Repositories of the hub that callers may deploy adapters from while the server runs: "
             "OWNER/REPO, OWNER/*, or * for all; none by default.",
@@ -37,7 +37,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     registry: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_LORA_REGISTRY",
             "Directory that adapters are kept in, under their digests; none means `adapters` in "
             "`ANTIPHON_HOME`, or in the platform's directory for data.",
@@ -45,7 +45,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     memory_bytes: Annotated[
         int,
-        said(
+        describe(
             "ANTIPHON_LORA_MEMORY_BYTES",
             "Bytes of adapters that each engine keeps in memory; the others are read again when their turn "
             "comes.",
@@ -54,7 +54,7 @@ class LoraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = GIB
     max_bytes: Annotated[
         int,
-        said("ANTIPHON_LORA_MAX_BYTES", "Largest file of an adapter that a caller may load, in bytes."),
+        describe("ANTIPHON_LORA_MAX_BYTES", "Largest file of an adapter that a caller may load, in bytes."),
         Meta(ge=KIB),
     ] = GIB
 
@@ -73,7 +73,7 @@ class AdapterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
-def housed(
+def assign_models(
     adapters: Sequence[AdapterSettings],
     models: Sequence[ModelSettings],
     embedding: Collection[str] | None = (),
@@ -94,12 +94,14 @@ def housed(
         taken.add(adapter.name)
     unsettled = embedding is None and len(names) > 1
     return tuple(
-        adapter if unsettled and adapter.model is None else _housed(adapter, names, embedding or ())
+        adapter if unsettled and adapter.model is None else _assign_model(adapter, names, embedding or ())
         for adapter in adapters
     )
 
 
-def _housed(adapter: AdapterSettings, models: Sequence[str], embedding: Collection[str]) -> AdapterSettings:
+def _assign_model(
+    adapter: AdapterSettings, models: Sequence[str], embedding: Collection[str]
+) -> AdapterSettings:
     homes = [model for model in models if model not in embedding]
     known = ", ".join(homes)
     if not homes or adapter.model in embedding:

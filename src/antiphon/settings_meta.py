@@ -13,6 +13,6 @@ POSITIVE = Meta(gt=0, le=LONGEST)
 AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
 
 
-def said(env: str, doc: str, example: str = "") -> Meta:
+def describe(env: str, doc: str, example: str = "") -> Meta:
     """What a setting is called in the environment, its line in the documentation, and a value of its form."""
     return Meta(description=doc, extra={"env": env}, examples=[example] if example else None)

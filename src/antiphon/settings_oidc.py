@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from antiphon.errors import SettingsError
-from antiphon.settings_meta import said
+from antiphon.settings_meta import describe
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Those with a public key: nobody who can check a token can make one."""
@@ -22,7 +22,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     issuer: Annotated[
         Annotated[str, ADDRESS] | None,
-        said(
+        describe(
             "ANTIPHON_OIDC_ISSUER",
             "Address of the issuer whose tokens are accepted, exactly as its tokens spell it; needs "
             "`ANTIPHON_KEYS`. None accepts none.",
@@ -31,11 +31,13 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     audience: Annotated[
         str | None,
-        said("ANTIPHON_OIDC_AUDIENCE", "For whom a token must be made; has to be said beside the issuer."),
+        describe(
+            "ANTIPHON_OIDC_AUDIENCE", "For whom a token must be made; has to be said beside the issuer."
+        ),
     ] = None
     keys_url: Annotated[
         Annotated[str, ADDRESS] | None,
-        said(
+        describe(
             "ANTIPHON_OIDC_KEYS_URL",
             "Where the issuer's public keys are; none asks the issuer.",
             example="https://login.example.org/realms/main/certs",
@@ -43,29 +45,31 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     algorithms: Annotated[
         tuple[Algorithm, ...],
-        said("ANTIPHON_OIDC_ALGORITHMS", "How tokens may be signed."),
+        describe("ANTIPHON_OIDC_ALGORITHMS", "How tokens may be signed."),
     ] = ("RS256", "ES256")
     user_claim: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)],
-        said("ANTIPHON_OIDC_USER_CLAIM", "Claim that holds the user's email address, as the store has it."),
+        describe(
+            "ANTIPHON_OIDC_USER_CLAIM", "Claim that holds the user's email address, as the store has it."
+        ),
     ] = "email"
     add_users: Annotated[
         bool,
-        said(
+        describe(
             "ANTIPHON_OIDC_ADD_USERS",
             "Whether a user who is not in the store is added, at the first request.",
         ),
     ] = False
     groups_claim: Annotated[
         Annotated[str, Meta(min_length=1, max_length=128)],
-        said(
+        describe(
             "ANTIPHON_OIDC_GROUPS_CLAIM",
             "Claim that holds the names of the user's groups; dots lead into objects.",
         ),
     ] = "groups"
     groups: Annotated[
         tuple[Annotated[str, GROUP], ...],
-        said(
+        describe(
             "ANTIPHON_OIDC_GROUPS",
             "What groups make of their users, as `GROUP=PROJECT:ROLE`. Who is in no group of a project "
             "that is named here is no member of it.",
@@ -74,7 +78,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     leeway: Annotated[
         Annotated[int, Meta(ge=0, le=300)],
-        said("ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock may differ from ours."),
+        describe("ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock may differ from ours."),
     ] = 30
 
 

@@ -37,7 +37,7 @@ def spelling(
 ) -> Callable[[str], str]:
     """What tells how the strongest source wrote the setting at a path. `tree` is all of them together."""
 
-    def spelled(path: str) -> str:
+    def spell(path: str) -> str:
         listed, bracket, _ = path.partition("[")
         if bracket and listed in LISTED:
             place, _, name = path.partition(".")
@@ -51,7 +51,7 @@ def spelling(
             return variables[section, name]
         return f"{path} in {file}"
 
-    return spelled
+    return spell
 
 
 def of_model(values: object, name: str) -> str:

@@ -5,21 +5,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, said
+from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, describe
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP side."""
 
     host: Annotated[
-        str, said("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
+        str, describe("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
     ] = "127.0.0.1"
     port: Annotated[
-        int, said("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
+        int, describe("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
     ] = 8000
     workers: Annotated[
         int,
-        said(
+        describe(
             "ANTIPHON_WORKERS",
             "HTTP processes, which share the port, the engines and all limits (workers.md); each takes a "
             "core under load.",
@@ -28,18 +28,18 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1
     api_key: Annotated[
         str | None,
-        said(
+        describe(
             "ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."
         ),
     ] = None
     max_body_bytes: Annotated[
         int,
-        said("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
+        describe("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
         Meta(ge=KIB),
     ] = 8 * MIB
     max_bodies_bytes: Annotated[
         int,
-        said(
+        describe(
             "ANTIPHON_MAX_BODIES_BYTES",
             "Bytes of all running requests' bodies together in one HTTP process, at least one whole body; "
             "beyond them a request is a 503. Where keys are on, one caller's are at most as many as it "
@@ -49,7 +49,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 64 * MIB
     unknown_fields: Annotated[
         Literal["refuse", "report"],
-        said(
+        describe(
             "ANTIPHON_UNKNOWN_FIELDS",
             "What becomes of a generation's unknown fields: refused with 400, or ignored and named in the "
             "header x-antiphon-ignored.",
@@ -57,7 +57,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "refuse"
     schema_keywords: Annotated[
         Literal["report", "strict"],
-        said(
+        describe(
             "ANTIPHON_SCHEMA_KEYWORDS",
             "What becomes of a JSON Schema's keywords that are unknown or cannot be kept: named in the "
             "header x-antiphon-relaxed, or refused with 400 as if the schema were strict.",
@@ -65,7 +65,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "report"
     request_templates: Annotated[
         bool,
-        said(
+        describe(
             "ANTIPHON_REQUEST_TEMPLATES",
             "Whether callers may send a chat template of their own (chat_template), a program that is run "
             "within bounds in a process of its own (chat.md); without this it is refused.",
@@ -73,7 +73,7 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     max_logprobs: Annotated[
         int,
-        said(
+        describe(
             "ANTIPHON_MAX_LOGPROBS",
             "Most of the likeliest tokens that a request may have at each place (logprobs, top_logprobs, "
             "prompt_logprobs); -1 allows the whole vocabulary. A wide answer is slow to write.",
@@ -82,17 +82,19 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 20
     receive_timeout: Annotated[
         float,
-        said("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
+        describe("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
         POSITIVE,
     ] = 30.0
     keep_alive_interval: Annotated[
         float,
-        said("ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."),
+        describe(
+            "ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."
+        ),
         POSITIVE,
     ] = 10.0
     send_timeout: Annotated[
         float,
-        said(
+        describe(
             "ANTIPHON_SEND_TIMEOUT",
             "Seconds in which a client must take something of what waits for it, a stream or a whole answer; "
             "then it is cut.",
@@ -101,17 +103,17 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 60.0
     request_timeout: Annotated[
         float,
-        said("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
+        describe("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
         POSITIVE,
     ] = 3600.0
     drain_timeout: Annotated[
         float,
-        said("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
+        describe("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
         AT_LEAST_ZERO,
     ] = 5.0
     retire_timeout: Annotated[
         float,
-        said(
+        describe(
             "ANTIPHON_RETIRE_TIMEOUT",
             "Seconds that running requests get to finish when a rolling restart replaces their HTTP process.",
         ),
@@ -119,11 +121,11 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 600.0
     cors_origins: Annotated[
         tuple[str, ...],
-        said("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
+        describe("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
     ] = ()
     allowed_hosts: Annotated[
         tuple[str, ...],
-        said(
+        describe(
             "ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."
         ),
     ] = ()

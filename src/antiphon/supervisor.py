@@ -124,11 +124,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as problem:
         listener.close()
-        raise AddressUnavailable(_unavailable(problem, host, port)) from None
+        raise AddressUnavailable(_explain_bind_error(problem, host, port)) from None
     return listener
 
 
-def _unavailable(problem: OSError, host: str, port: int) -> str:
+def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
     match problem.errno:
         case errno.EADDRINUSE:
             return (

@@ -33,12 +33,12 @@ class Complaint:
     @property
     def missing(self) -> str:
         """The path of the required field that is absent; empty when that is not the complaint."""
-        return self._named("Object missing required field")
+        return self._parse_name("Object missing required field")
 
     @property
     def unknown(self) -> str:
         """The path of the field that nobody knows; empty when that is not the complaint."""
-        return self._named("Object contains unknown field")
+        return self._parse_name("Object contains unknown field")
 
     @property
     def chooses(self) -> bool:
@@ -64,7 +64,7 @@ class Complaint:
         counted = "characters" if "str" in match["types"] else "items"
         return f"{taken} {SIGNS[match['sign']]} {limit} {counted}"
 
-    def _named(self, beginning: str) -> str:
+    def _parse_name(self, beginning: str) -> str:
         if not self.said.startswith(beginning):
             return ""
         name = self.said.split("`")[1]

@@ -86,7 +86,7 @@ class Workers:
             return
         async with asyncio.TaskGroup() as group:
             for number in range(self._count):
-                worker = self._made(number)
+                worker = self._make_worker(number)
                 self._serving.append(worker)
                 group.create_task(self._guard(worker, self._failed))
             replacing = group.create_task(self._keep_replacing(group))
@@ -107,15 +107,15 @@ class Workers:
     def _all(self) -> tuple[Worker, ...]:
         return (*self._serving, *self._leaving)
 
-    def _made(self, number: int) -> Worker:
+    def _make_worker(self, number: int) -> Worker:
         """The one of a number, not started yet."""
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
-        watch = Watch(name, self._start, lambda *said: self._noted(worker, *said), paced=not alone)
+        watch = Watch(name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone)
         worker = Worker(watch)
         return worker
 
-    def _noted(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
+    def _update_state(self, worker: Worker, state: EngineState, _: EngineInfo | None) -> None:
         worker.is_ready = state is EngineState.READY
         if worker.is_ready:
             worker.settled.set()
@@ -154,7 +154,7 @@ class Workers:
 
     async def _replace(self, number: int, group: asyncio.TaskGroup) -> str | None:
         """Starts another and has the old one leave once that is ready; else says why it was not."""
-        new, old = self._made(number), self._serving[number]
+        new, old = self._make_worker(number), self._serving[number]
         problems: list[str] = []
         self._leaving.add(new)  # until it serves
         group.create_task(self._guard(new, lambda error: problems.append(error.message)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.adapters import kept
+from antiphon.cli.adapters import keep_adapters
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.settings import Settings
@@ -24,7 +24,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def settled(models: list[str]) -> Settings:
-    return kept(ServeOptions(models=models, adapters=["pirate=pirate"]).settings())
+    return keep_adapters(ServeOptions(models=models, adapters=["pirate=pirate"]).settings())
 
 
 def test_a_flag_adapts_the_only_model_that_generates(asked: list[str]) -> None:

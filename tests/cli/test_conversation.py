@@ -10,7 +10,7 @@ from antiphon.cli.chat import Conversation
 
 def spoken() -> Conversation:
     chat = Conversation("cantor", system="Be brief.")
-    chat.answered("Hello?", "Grüß Gott.")
+    chat.add_turn("Hello?", "Grüß Gott.")
     return chat
 
 

@@ -23,7 +23,7 @@ from antiphon.cli.checks import (
 )
 from antiphon.cli.doctor import examine
 from antiphon.cli.engine_checks import check_engine, read_probe
-from antiphon.cli.findings import REMEDIES, Finding, Standing, fine
+from antiphon.cli.findings import REMEDIES, Finding, Standing, report_ok
 from antiphon.cli.probe import check_processor, check_threads, processor_features
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama_find import discovered
@@ -251,13 +251,13 @@ def test_no_place_for_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def test_what_a_probe_said_before_it_died_is_kept_and_its_step_named():
     lines = [
-        json.dumps(asdict(fine("python", "Python 3"))),
+        json.dumps(asdict(report_ok("python", "Python 3"))),
         "llama.cpp writes what it likes",
         "[1]",
         '{"step": "opening", "what": "two 2.0, /b.so"}',
     ]
     first, died = read_probe("\n".join(lines).encode(), "signal SIGILL", "")
-    assert first == fine("python", "Python 3")
+    assert first == report_ok("python", "Python 3")
     assert (died.id, died.said) == (
         "library-crashes",
         "opening the library of two 2.0, /b.so ends with signal SIGILL",

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antiphon.cli.bootstrap import opened
+from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.cli.findings import Finding, Standing
 from antiphon.cli.keyed_checks import check_keyed
 from antiphon.settings import Settings
@@ -35,7 +35,7 @@ class Place:
 
     def start(self) -> None:
         """Makes what the first start does."""
-        opened(self.settings, self.environ, self.home)
+        bootstrap_store(self.settings, self.environ, self.home)
 
     def findings(self, **keys: object) -> dict[str, Finding]:
         settings = msgspec.structs.replace(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.lora import UNLOAD, _deployment, _whole
+from antiphon.cli.lora import UNLOAD, _deployment, _to_absolute
 from antiphon.cli.serve_options import named_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run
@@ -70,8 +70,8 @@ def test_without_a_server_it_says_so(antiphon: Run) -> None:
 def test_a_path_that_is_here_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.gguf").touch()
-    assert _whole("a.gguf") == str(tmp_path / "a.gguf")
-    assert _whole("elsewhere/a.gguf") == "elsewhere/a.gguf"
+    assert _to_absolute("a.gguf") == str(tmp_path / "a.gguf")
+    assert _to_absolute("elsewhere/a.gguf") == "elsewhere/a.gguf"
 
 
 def test_names_say_what_is_unloaded(antiphon: Run, server: Standin) -> None:

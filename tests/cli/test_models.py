@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.fetching import show_progress
-from antiphon.cli.serve import settled
+from antiphon.cli.serve import prepare_settings
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub import Progress, Stage
@@ -140,13 +140,13 @@ def test_a_settings_file_may_name_a_model_of_the_hub(
         monkeypatch.setenv(name, value)
     file = tmp_path / "antiphon.toml"
     file.write_text(f'[hub]\ncache = "{tmp_path}/kept"\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
-    (model,) = settled(ServeOptions(config=file)).models
+    (model,) = prepare_settings(ServeOptions(config=file)).models
     assert Path(model.path).is_relative_to(tmp_path / "kept") and model.context_length
     file.write_text(f'[hub]\noffline = true\n[[models]]\nname = "tiny"\npath = "{MODEL}"\n')
     with pytest.raises(ModelFetchError, match="offline mode is on"):
-        settled(ServeOptions(config=file))
+        prepare_settings(ServeOptions(config=file))
     with pytest.raises(SettingsError, match="no file inside a repository"):
-        settled(ServeOptions({"server": {"port": 0}}, ["hf:ada/tiny:../a.gguf"]))
+        prepare_settings(ServeOptions({"server": {"port": 0}}, ["hf:ada/tiny:../a.gguf"]))
 
 
 def test_a_terminal_shows_a_bar():

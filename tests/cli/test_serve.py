@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.serve import panel, placed, settled, sized
+from antiphon.cli.serve import panel, place_weights, prepare_settings, size_model
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings, changed, model, with_models
+from antiphon.settings import Settings, change_model, model, with_models
 from antiphon.supervisor import Serving
 from antiphon.testing import scripted_info
 from tests.e2e.encoder import write_encoder
@@ -28,7 +28,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def arrived(*models: str, config: Path | None = None, **shared: object) -> Settings:
-    return settled(ServeOptions({"server": {"port": 0}}, models, shared, config))
+    return prepare_settings(ServeOptions({"server": {"port": 0}}, models, shared, config))
 
 
 def test_a_bare_command_serves_the_demo_model_exactly():
@@ -80,13 +80,15 @@ def test_a_context_beyond_the_weights_is_refused():
 
 
 def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
-    models = [sized(model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
+    models = [size_model(model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
     size = CANTOR.stat().st_size
-    assert [one.weights for one in placed(models, 4 * size)] == ["memory", "memory"]
-    assert [one.weights for one in placed(models, 4 * size - 2)] == ["file", "file"]
-    said = [changed(models[0], weights="file"), models[1], changed(models[1], weights="memory")]
-    assert [one.weights for one in placed(said, 4 * size)] == ["file", "memory", "memory"]
-    assert [one.weights for one in placed(said, size)] == ["file", "file", "memory"], "what is said stands"
+    assert [one.weights for one in place_weights(models, 4 * size)] == ["memory", "memory"]
+    assert [one.weights for one in place_weights(models, 4 * size - 2)] == ["file", "file"]
+    said = [change_model(models[0], weights="file"), models[1], change_model(models[1], weights="memory")]
+    assert [one.weights for one in place_weights(said, 4 * size)] == ["file", "memory", "memory"]
+    assert [one.weights for one in place_weights(said, size)] == ["file", "file", "memory"], (
+        "what is said stands"
+    )
     assert arrived().models[0].weights == "memory"
 
 
@@ -103,9 +105,9 @@ def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
 )
 def test_what_is_about_generating_is_refused_for_an_embedding_model(bare: Path, name: str, value: object):
     path = str(write_encoder(bare / "encoder.gguf"))
-    assert sized(model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
+    assert size_model(model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
     with pytest.raises(SettingsError, match=f"enc is an embedding model, where {name} has nothing to act on"):
-        sized(model({"name": "enc", "path": path, name: value}))
+        size_model(model({"name": "enc", "path": path, name: value}))
 
 
 def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,7 +14,7 @@ import typer
 from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
 
 from antiphon.cli.main import app
-from antiphon.settings import SECTIONS, Settings, declared, load
+from antiphon.settings import SECTIONS, Settings, list_settings, load
 from antiphon.settings_model import ModelSettings
 from tests.cli.conftest import bare_environment
 from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
@@ -171,7 +171,7 @@ def test_the_questions_name_every_setting_that_has_the_server_connect() -> None:
         ("limits", "url"),
         ("oidc", "issuer"),
     ):
-        variable = next(env for each, env, _, _ in declared(section_of) if each == name)
+        variable = next(env for each, env, _, _ in list_settings(section_of) if each == name)
         assert variable in connections.partition("Where is my data?")[0], variable
 
 

@@ -53,8 +53,8 @@ async def test_the_end_of_a_candidate_counts_in_its_mean():
     lines = {0: "Hello world", 1: "Hello"}
 
     class Certain(ScriptedTokenEngine):
-        def _scored(self, sequence, before, made, wanted):
-            steps = super()._scored(sequence, before, made, wanted)
+        def _score_steps(self, sequence, before, made, wanted):
+            steps = super()._score_steps(sequence, before, made, wanted)
             ends = self.table.end_ids
             return type(steps)(steps.tokens, tuple(-9.0 if t in ends else -1.0 for t in steps.tokens))
 

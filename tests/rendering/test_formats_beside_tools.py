@@ -187,7 +187,7 @@ def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
         layout = FAMILIES[family]("")
         if not layout.open or layout.open[0] in IDS:
             continue  # A control token is never cut.
-        text = layout.written("weather", '{"city": "Bern"}')
+        text = layout.write_call("weather", '{"city": "Bern"}')
         for end in range(len(layout.open[0]), len(text)):
             content, _, calls, _ = read(layout.either_reader(TOOLS), [text[:end]])
             assert content == "" and [name for name, _ in calls] in ([], ["weather"])
@@ -203,7 +203,7 @@ def test_both_come_after_reasoning(family):
     grammar = grammar_of(layout, of_schema(PERSON), prelude=prelude)
     thinking = '<think>I say {"name": "Ann", or <tool_call>.</think>\n\n'
     for before in ("", thinking):
-        for text in ('{"name": "Ann", "age": 1}', layout.written("now", "{}")):
+        for text in ('{"name": "Ann", "age": 1}', layout.write_call("now", "{}")):
             matcher = Matcher(grammar, VOCABULARY)
             marks = {name: token for name, token in IDS.items() if text.startswith(name)}
             (mark,) = marks or ("",)

@@ -7,9 +7,9 @@ import pytest
 
 from antiphon.domain.context import Context
 from antiphon.errors import DeadlineExceeded, EngineDied
-from antiphon.rendering.streams import WAITING, merged, timely
+from antiphon.rendering.streams import WAITING, enforce_deadline, merge
 from antiphon.testing import FakeClock
-from antiphon.testing.rules import beside, interrupted
+from antiphon.testing.rules import beside, interrupt
 from tests.freed import Held, freed
 
 
@@ -44,7 +44,7 @@ async def collected(events, into):
 @pytest.mark.parametrize("streams", [1, 3])
 async def test_every_item_comes_in_the_order_of_its_stream(streams):
     sources = [Source(200) for _ in range(streams)]
-    got = [item async for item in merged([source.items() for source in sources])]
+    got = [item async for item in merge([source.items() for source in sources])]
     for source in sources:
         assert [number for of, number in got if of is source] == list(range(200))
         assert source.closed
@@ -54,7 +54,7 @@ async def test_every_item_comes_in_the_order_of_its_stream(streams):
 async def test_the_first_error_ends_all_and_is_raised_as_itself(streams):
     error = EngineDied("gone")
     sources = [Source(2, error=error), *(Source(5, wait=asyncio.Event()) for _ in range(streams - 1))]
-    events = merged([source.items() for source in sources])
+    events = merge([source.items() for source in sources])
     with pytest.raises(EngineDied) as raised:
         await collected(events, [])
     assert raised.value is error
@@ -68,7 +68,7 @@ async def test_items_before_an_error_are_not_lost(streams):
         *(Source(0, wait=asyncio.Event()) for _ in range(streams - 1)),
     ]
     got: list[tuple[Source, int]] = []
-    events = merged([source.items() for source in sources])
+    events = merge([source.items() for source in sources])
     with pytest.raises(EngineDied):
         await collected(events, got)
     assert len(got) == 5
@@ -77,7 +77,7 @@ async def test_items_before_an_error_are_not_lost(streams):
 @pytest.mark.parametrize("streams", [1, 3])
 async def test_closing_closes_all(streams):
     sources = [Source(5, wait=asyncio.Event()) for _ in range(streams)]
-    events = merged([source.items() for source in sources])
+    events = merge([source.items() for source in sources])
     await anext(events)
     await events.aclose()
     assert all(source.closed for source in sources if source.begun)
@@ -89,16 +89,16 @@ async def test_a_cancelled_reader_closes_all(streams):
     sources = [Source(1, wait=asyncio.Event()) for _ in range(streams)]
 
     async def read():
-        async for _ in merged([source.items() for source in sources]):
+        async for _ in merge([source.items() for source in sources]):
             pass
 
-    await interrupted(read(), 0.01)
+    await interrupt(read(), 0.01)
     assert all(source.closed for source in sources)
 
 
 async def test_a_slow_reader_makes_the_streams_wait():
     sources = [Source(10_000), Source(10_000)]
-    events = merged([source.items() for source in sources])
+    events = merge([source.items() for source in sources])
     await anext(events)
     for _ in range(500):
         await asyncio.sleep(0)
@@ -108,7 +108,7 @@ async def test_a_slow_reader_makes_the_streams_wait():
 
 
 async def test_a_reader_that_is_elsewhere_is_not_cancelled_by_an_error():
-    events = merged([Source(1, error=EngineDied("gone")).items(), Source(1, wait=asyncio.Event()).items()])
+    events = merge([Source(1, error=EngineDied("gone")).items(), Source(1, wait=asyncio.Event()).items()])
     await anext(events)
     await asyncio.sleep(0.01)  # the error happens now
     with pytest.raises(EngineDied):
@@ -118,7 +118,7 @@ async def test_a_reader_that_is_elsewhere_is_not_cancelled_by_an_error():
 async def test_the_deadline_ends_a_stream_that_waits():
     source = Source(1, wait=asyncio.Event())
     clock = FakeClock()
-    events = timely(source.items(), Context("r", deadline=clock.monotonic() + 0.05, clock=clock))
+    events = enforce_deadline(source.items(), Context("r", deadline=clock.monotonic() + 0.05, clock=clock))
     await anext(events)
     with pytest.raises(DeadlineExceeded):
         await anext(events)
@@ -129,14 +129,14 @@ async def test_a_deadline_that_has_passed_begins_nothing():
     source = Source(1)
     clock = FakeClock()
     with pytest.raises(DeadlineExceeded):
-        await anext(timely(source.items(), Context("r", deadline=clock.monotonic(), clock=clock)))
+        await anext(enforce_deadline(source.items(), Context("r", deadline=clock.monotonic(), clock=clock)))
     assert not source.begun
 
 
 async def test_the_deadline_counts_while_the_reader_is_elsewhere():
     clock = FakeClock()
     source = Source(10)
-    events = timely(source.items(), Context("r", deadline=clock.monotonic() + 5, clock=clock))
+    events = enforce_deadline(source.items(), Context("r", deadline=clock.monotonic() + 5, clock=clock))
     await anext(events)
     clock.advance(6)
     with pytest.raises(DeadlineExceeded):
@@ -146,7 +146,7 @@ async def test_the_deadline_counts_while_the_reader_is_elsewhere():
 
 async def test_a_stream_without_a_deadline_goes_on():
     gate = asyncio.Event()
-    events = timely(Source(1, wait=gate).items(), Context("r"))
+    events = enforce_deadline(Source(1, wait=gate).items(), Context("r"))
     await anext(events)
     async with beside(anext(events, None)) as (waiting,):
         await asyncio.sleep(0.01)
@@ -168,7 +168,7 @@ async def test_nothing_stays_of_streams_that_failed(streams, apart):
         raise EngineDied("gone")
 
     async def read():
-        await collected(merged([failing(2 + apart * number) for number in range(streams)]), [])
+        await collected(merge([failing(2 + apart * number) for number in range(streams)]), [])
 
     assert await freed(read, EngineDied)
     assert [its() for its in held] == [None] * streams

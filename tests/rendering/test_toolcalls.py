@@ -175,7 +175,7 @@ def test_a_text_is_read_whole_and_cut_at_every_character(at):
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"harmony"}))
 def test_where_a_call_is_required_none_of_its_notation_is_content_wherever_it_ends(family):
-    text = FAMILIES[family]("").written("weather", ARGUMENTS)
+    text = FAMILIES[family]("").write_call("weather", ARGUMENTS)
     for cut in range(len(text) + 1):
         content, calls, _ = read(family, [text[:cut]], required=True)
         assert content == ""

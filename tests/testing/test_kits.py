@@ -332,9 +332,9 @@ class Unsized(Retold):
 
 
 class Insatiable(Retold):
-    def _told(self, answer, request, prompt_tokens):
+    def _generate_events(self, answer, request, prompt_tokens):
         more = changed(request.output, max_tokens=20)
-        return super()._told(answer, changed(request, output=more), prompt_tokens)
+        return super()._generate_events(answer, changed(request, output=more), prompt_tokens)
 
 
 BROKEN_ENGINES = {

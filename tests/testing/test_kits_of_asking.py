@@ -197,8 +197,8 @@ class Retold(ScriptedEngine):
     def tell(self, event, output):
         return event
 
-    def _told(self, answer, request, prompt_tokens):
-        for event in super()._told(answer, request, prompt_tokens):
+    def _generate_events(self, answer, request, prompt_tokens):
+        for event in super()._generate_events(answer, request, prompt_tokens):
             if (told := self.tell(event, request.output)) is not None:
                 yield told
 
@@ -247,8 +247,8 @@ class Guessing(ScriptedEngine):
         output = changed(request.output, prompt_logprobs=None)
         return await super().prepare(changed(request, output=output), context)
 
-    def _told(self, answer, request, prompt_tokens):
-        for event in super()._told(answer, request, prompt_tokens):
+    def _generate_events(self, answer, request, prompt_tokens):
+        for event in super()._generate_events(answer, request, prompt_tokens):
             yield event
             if isinstance(event, Started) and self.wanted is not None:
                 score = TokenScore(0, b"a", -1.0, ((0, b"a", -1.0),) * self.wanted)

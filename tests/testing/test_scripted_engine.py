@@ -12,7 +12,7 @@ from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.testing import Answer, ScriptedEngine, check_engine
 from antiphon.testing.engine import Ending
-from antiphon.testing.rules import interrupted
+from antiphon.testing.rules import interrupt
 from antiphon.testing.streaming import open_stream
 
 REQUEST = GenerationRequest("m", (RawPrompt("abc"),))
@@ -56,7 +56,7 @@ async def test_it_fails_where_it_was_told(after: int | None, events_before: int)
 async def test_it_knows_that_its_reader_left() -> None:
     engine = ScriptedEngine(Answer(gate=asyncio.Event()))
     async with open_stream(engine, REQUEST, Context("r")) as events:
-        await interrupted(anext(events), 0.01)
+        await interrupt(anext(events), 0.01)
     assert engine.streams[0].ending is Ending.LEFT
     assert engine.streams[0].over.is_set()
 

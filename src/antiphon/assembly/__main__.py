@@ -67,10 +67,10 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     status = StatusPipe(config.status_fd)
     async with engines(config.sockets) as hosts, AsyncExitStack() as keeping:
 
-        def told(line: bytes) -> None:
+        def forward_news(line: bytes) -> None:
             loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))
 
-        lifeline.watch(told, lambda: _abandoned(config.runtime))
+        lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
         models = models_over(hosts, clock, settings)
         path = runtime.coordinator_path(Path(config.runtime))
         database = open_database(settings)
@@ -82,7 +82,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             )
             if database is not None:
                 managed = managing(settings, clock, coordinator, database)
-                await _loaded(managed.tenants)
+                await _load_tenants(managed.tenants)
                 accounting = await keeping.enter_async_context(
                     keeping_account(settings, managed, clock, coordinator)
                 )
@@ -104,7 +104,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             managed.close()
 
 
-async def _loaded(tenants: Tenants) -> None:
+async def _load_tenants(tenants: Tenants) -> None:
     """Waits for a database that is away. It answered when the server started: a process that comes in the
     place of one that died would else end the server by giving up."""
     away = False
@@ -161,13 +161,13 @@ async def _report_ready(
     for name, host in hosts.items():
         with suppress(AntiphonError):
             await host.load(LoadSpec(name))
-            await _adapted(host, name, adapters, status)
+            await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
         await adapters.settle()
     status.ready()
 
 
-async def _adapted(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
+async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
     """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
     cannot load does."""
     while True:
@@ -198,7 +198,7 @@ def _heed(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
         hosts[news.engine].give_up(news.detail)
 
 
-def _abandoned(directory: str) -> None:
+def _exit_orphaned(directory: str) -> None:
     """The supervisor is gone: nobody would stop this process, or start what it needs."""
     runtime.leave(Path(directory))
     os._exit(1)

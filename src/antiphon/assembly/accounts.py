@@ -40,7 +40,9 @@ async def keeping_account(
             entries, tenancy = SqlEntries(managed.database), SqlTenancy(managed.database)
             drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
             seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock))
-            limiter = await stack.enter_async_context(_shared(settings, settings.limits.url, seeds, clock))
+            limiter = await stack.enter_async_context(
+                _connect_redis(settings, settings.limits.url, seeds, clock)
+            )
         stack.push_async_callback(asyncio.to_thread, spool.close)
         managed.recorder.start()
         stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
@@ -48,7 +50,7 @@ async def keeping_account(
 
 
 @asynccontextmanager
-async def _shared(
+async def _connect_redis(
     settings: Settings, url: str, seeds: LedgerSeeds, clock: Clock
 ) -> "AsyncIterator[RedisLimiter]":
     """The limits in Redis, connected while the context lasts. Its library is imported only here. Raises

@@ -62,11 +62,11 @@ def edge_of(
         clock=clock,
         coordinator=coordinator,
         metrics=metrics,
-        ongoing=InFlightRegistry() if managed is None else _watched(managed),
+        ongoing=InFlightRegistry() if managed is None else _watch_keys(managed),
     )
 
 
-def _watched(managed: Managed) -> InFlightRegistry:
+def _watch_keys(managed: Managed) -> InFlightRegistry:
     """Work that ends with the keys it came with. To be called in the event loop."""
     ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
     managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.look))

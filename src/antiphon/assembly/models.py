@@ -46,7 +46,8 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
         most_logprobs=settings.server.max_logprobs,
     )
     families = {
-        model.name: Families(_said(model.tool_calls), _said(model.reasoning)) for model in settings.models
+        model.name: Families(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
+        for model in settings.models
     }
     return Models(
         tuple(
@@ -54,7 +55,8 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
                 name,
                 (
                     ModelRoute(
-                        _rendered(host, replace(rules, families=families.get(name, BY_TEMPLATE))), "llama"
+                        _build_renderer(host, replace(rules, families=families.get(name, BY_TEMPLATE))),
+                        "llama",
                     ),
                 ),
                 created,
@@ -65,11 +67,11 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     )
 
 
-def _rendered(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
+def _build_renderer(host: HostTokenEngine, rules: RendererOptions) -> Renderer:
     return Renderer(host, state=host.state, generation=lambda: host.generation, rules=rules)
 
 
-def _said(family: str) -> str | None:
+def _resolve_family(family: str) -> str | None:
     """What a setting says of a notation; None: it is told by the template."""
     return None if family == "auto" else family
 

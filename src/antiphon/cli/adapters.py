@@ -13,10 +13,10 @@ from antiphon.weights.adapters import AdapterFile, keep_adapter
 from antiphon.weights.gguf import read_header
 
 
-def kept(settings: Settings) -> Settings:
+def keep_adapters(settings: Settings) -> Settings:
     """The settings with absolute places, and each adapter's path that of its kept file. Raises a
     StartupError."""
-    settings = homed(settings)
+    settings = assign_adapters(settings)
     said = settings.lora.registry or default_registry(os.environ, Path.home())
     registry = Path(said).expanduser().absolute()
     directories = [directory(said) for said in settings.lora.directories]
@@ -24,7 +24,7 @@ def kept(settings: Settings) -> Settings:
     for adapter in settings.adapters:
         (base,) = (model.path for model in settings.models if model.name == adapter.model)
         try:
-            found = checked(adapter, base, registry)
+            found = check_adapter(adapter, base, registry)
             if settings.engine.user is not None:
                 share(found.path)
         except OSError as problem:
@@ -36,7 +36,7 @@ def kept(settings: Settings) -> Settings:
     return with_lora(settings, str(registry), directories, paths)
 
 
-def homed(settings: Settings) -> Settings:
+def assign_adapters(settings: Settings) -> Settings:
     """The settings in which each adapter says which model it adapts, now that the files of all models are
     here: one that makes embeddings takes none. Raises a StartupError."""
     if not settings.adapters:
@@ -45,7 +45,7 @@ def homed(settings: Settings) -> Settings:
     return with_homes(settings, embedding)
 
 
-def checked(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
+def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
     """The adapter, checked for the model at `base` and kept in a directory. Raises ModelFileError, which
     names it and the remedy."""
     source = Path(adapter.path).expanduser().absolute()

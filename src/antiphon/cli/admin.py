@@ -46,7 +46,7 @@ class Admin:
             page = self.get(*path, limit=str(left), **asked)
             rows, following = page.get("data"), page.get("next")
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-                raise self._foreign()
+                raise self._build_failure()
             found += rows
             if not isinstance(following, str) or not rows or len(found) == most:
                 return found
@@ -78,10 +78,10 @@ class Admin:
     ) -> Card:
         answer = self._client.call(method, _path(path, query), body)
         if not isinstance(answer, dict):
-            raise self._foreign()
+            raise self._build_failure()
         return answer
 
-    def _foreign(self) -> CallFailed:
+    def _build_failure(self) -> CallFailed:
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
 

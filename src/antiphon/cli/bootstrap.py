@@ -39,12 +39,12 @@ def store_url(said: str | None, home: Path) -> str:
     return said or f"sqlite:///{path}"
 
 
-def opened(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
+def bootstrap_store(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Settings:
     """The settings with the database's address, the pepper and the spool in them. Raises StoreRefused and
     StoreUnavailable."""
     home = home_of(environ, user_home)
     url = store_url(settings.keys.store, home)
-    with writable(home), closing(SqlTenancy(ready(url))) as tenancy:
+    with make_home(home), closing(SqlTenancy(open_database(url))) as tenancy:
         pepper = pepper_of(settings, home, tenancy)
         keys = [kept.key for kept in tenancy.directory().keys if kept.key.kind is KeyKind.ADMIN]
         path = home / ADMIN_FILE
@@ -62,7 +62,7 @@ def spool_of(said: str | None, home: Path) -> str:
     return str(Path(said or home / SPOOL).absolute())
 
 
-def ready(url: str) -> Database:
+def open_database(url: str) -> Database:
     """The database, with its tables. Raises StoreRefused and StoreUnavailable."""
     database = Database(url)
     database.ready()
@@ -70,7 +70,7 @@ def ready(url: str) -> Database:
 
 
 @contextmanager
-def writable(home: Path) -> Iterator[None]:
+def make_home(home: Path) -> Iterator[None]:
     """The directory of what is kept, made where it is not there. Raises StoreRefused where it cannot be
     written."""
     try:

@@ -29,7 +29,7 @@ from antiphon.cli.fetching import fetch_named
 from antiphon.cli.output import note
 from antiphon.cli.own_server import own_server
 from antiphon.errors import SettingsError
-from antiphon.rendering.characters import escaped, is_whole
+from antiphon.rendering.characters import escape_surrogates, is_whole
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters but tab and newline: in an answer they could move the cursor or set the clipboard."""
@@ -111,7 +111,7 @@ class Terminal:
         import readline  # noqa: F401
 
         try:
-            return input(self._around(prompt, BOLD, hidden=True))
+            return input(self._style(prompt, BOLD, hidden=True))
         except EOFError:
             self.write("\n")
             return None
@@ -124,15 +124,15 @@ class Terminal:
     def write_dim(self, text: str) -> None:
         """Part of what a model thinks before it answers; only people see it."""
         if self.interactive:
-            sys.stdout.write(self._around(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), DIM))
+            sys.stdout.write(self._style(CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), DIM))
             sys.stdout.flush()
 
     def note(self, text: str) -> None:
         """Something about the answer, for people."""
         if self.interactive:
-            print(self._around(text, DIM), file=sys.stderr, flush=True)
+            print(self._style(text, DIM), file=sys.stderr, flush=True)
 
-    def _around(self, text: str, style: str, *, hidden: bool = False) -> str:
+    def _style(self, text: str, style: str, *, hidden: bool = False) -> str:
         """The text in a style; `hidden` tells the line editor that the style takes no columns."""
         if not self._colour:
             return text
@@ -157,14 +157,14 @@ class Conversation:
         return [{"role": role, "content": text} for role, text in [*said, *self.turns]]
 
     def ask(self, text: str) -> dict[str, object]:
-        """The body of the next request; the question is part of the chat once `answered` is told."""
+        """The body of the next request; the question is part of the chat once `add_turn` is told."""
         body: dict[str, object] = {
             "model": self.model,
             "messages": [*self.messages(), {"role": "user", "content": text}],
         }
         return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
 
-    def answered(self, question: str, answer: str) -> None:
+    def add_turn(self, question: str, answer: str) -> None:
         """Keeps a question with its answer."""
         self.turns += [("user", question), ("assistant", answer)]
 
@@ -242,10 +242,10 @@ class Chat:
 
     def _take(self, line: str) -> None:
         if not is_whole(line):
-            self._fail(f"this is not UTF-8, and was not sent: {escaped(line)}")
+            self._fail(f"this is not UTF-8, and was not sent: {escape_surrogates(line)}")
         elif line.startswith("/") and not line.startswith("//"):
             name, _, rest = line.partition(" ")
-            self._commands.get(name, self._unknown)(rest.strip())
+            self._commands.get(name, self._reject_command)(rest.strip())
         elif line:
             self._ask(line.removeprefix("/") if line.startswith("//") else line)
 
@@ -260,9 +260,9 @@ class Chat:
             return
         except KeyboardInterrupt:
             if answer.text:
-                self.conversation.answered(question, answer.text)
+                self.conversation.add_turn(question, answer.text)
             raise
-        self.conversation.answered(question, answer.text)
+        self.conversation.add_turn(question, answer.text)
         self._terminal.write("\n")
         self._terminal.note(answer.figures())
 
@@ -315,7 +315,7 @@ class Chat:
     def _quit(self, _: str) -> None:
         raise Leave
 
-    def _unknown(self, _: str) -> None:
+    def _reject_command(self, _: str) -> None:
         self._fail(f"there is no such command; there are: {' '.join(self._commands)}")
 
     def _fail(self, problem: str | CallFailed) -> None:

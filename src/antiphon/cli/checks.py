@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from antiphon.cli.adapters import checked, directory, homed
+from antiphon.cli.adapters import assign_adapters, check_adapter, directory
 from antiphon.cli.errors import CallFailed
 from antiphon.cli.fetching import cache_of
-from antiphon.cli.findings import Finding, Standing, fine, found, refused
-from antiphon.cli.serve import room_of, sized
+from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.serve import room_of, size_model
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
-from antiphon.settings import Settings, changed, model, with_models
+from antiphon.settings import Settings, change_model, model, with_models
 from antiphon.settings_lora import AdapterSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_server import ServerSettings
@@ -48,9 +48,11 @@ def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
     try:
         settings = asked.settings()
     except SettingsError as error:
-        return with_models(Settings(), [model(DEMO_MODEL)]), refused("settings-invalid", error)
+        return with_models(Settings(), [model(DEMO_MODEL)]), to_finding("settings-invalid", error)
     file = asked.file()
-    return settings, fine("settings", f"{file} and the environment" if file else "the environment; no file")
+    return settings, report_ok(
+        "settings", f"{file} and the environment" if file else "the environment; no file"
+    )
 
 
 def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
@@ -59,33 +61,35 @@ def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
     findings: list[Finding] = []
     for each in settings.models:
         try:
-            known = _local(each, settings)
+            known = _resolve_local(each, settings)
             if known is None:
-                findings.append(found("model-not-fetched", f"{each.path} is not here yet", Standing.ADVICE))
+                findings.append(
+                    report_problem("model-not-fetched", f"{each.path} is not here yet", Standing.ADVICE)
+                )
                 continue
-            one = _sized(known)
+            one = _size_model(known)
         except LoadError as error:
-            findings.append(refused("memory-short", error))
+            findings.append(to_finding("memory-short", error))
         except SettingsError as error:
-            findings.append(refused("settings-invalid", error))
+            findings.append(to_finding("settings-invalid", error))
         except (AntiphonError, OSError) as error:
             findings.append(_bad_model(each, error))
         else:
             here.append(one)
-            findings.append(fine("model", _described(one)))
+            findings.append(report_ok("model", _describe(one)))
     return here, findings + check_memory(here)
 
 
-def _local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
+def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
     """The model with the path of its file on this machine; None when it was not fetched."""
     if not is_reference(each.path):
         return each
     entry = cache_of(settings.hub).find(parse(each.path))
-    return changed(each, path=str(entry.path)) if entry else None
+    return change_model(each, path=str(entry.path)) if entry else None
 
 
-def _sized(each: ModelSettings) -> Sized:
-    known = sized(each)
+def _size_model(each: ModelSettings) -> Sized:
+    known = size_model(each)
     header = read_header(Path(known.path))
     if header.embeds:
         return Sized(known, header.size + (known.context_length or 0) * text_bytes_per_token(header))
@@ -95,11 +99,11 @@ def _sized(each: ModelSettings) -> Sized:
 
 def _bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
     if isinstance(error, AntiphonError):
-        return refused("model-invalid", error)
-    return found("model-invalid", f"cannot read {each.path}: {error.strerror}")
+        return to_finding("model-invalid", error)
+    return report_problem("model-invalid", f"cannot read {each.path}: {error.strerror}")
 
 
-def _described(one: Sized) -> str:
+def _describe(one: Sized) -> str:
     known = one.model
     return f"{known.name}, {known.path}: {room_of(known)} in {one.bytes / GIGABYTE:.2f} GB"
 
@@ -110,7 +114,7 @@ def check_memory(models: list[Sized]) -> list[Finding]:
         return []
     needed, room = sum(one.bytes for one in models), memory_room()
     said = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
-    return [found("memory-short", said) if needed > room else fine("memory", said)]
+    return [report_problem("memory-short", said) if needed > room else report_ok("memory", said)]
 
 
 def memory_room() -> int:
@@ -125,14 +129,14 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
     paths = {one.model.name: one.model.path for one in models}
     for said in settings.lora.directories:
         try:
-            yield fine("adapters", f"callers may load from {directory(said)}")
+            yield report_ok("adapters", f"callers may load from {directory(said)}")
         except SettingsError as error:
-            yield refused("settings-invalid", error)
+            yield to_finding("settings-invalid", error)
     if len(models) == len(settings.models):  # else some are not here, and that was said
         try:
-            settings = homed(with_models(settings, [one.model for one in models]))
+            settings = assign_adapters(with_models(settings, [one.model for one in models]))
         except SettingsError as error:
-            yield refused("settings-invalid", error)
+            yield to_finding("settings-invalid", error)
             return
     for adapter in settings.adapters:
         if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
@@ -142,10 +146,10 @@ def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]
 def _adapter_checked(adapter: AdapterSettings, base: str) -> Finding:
     with TemporaryDirectory(prefix="antiphon-doctor-") as place:
         try:
-            known = checked(adapter, base, Path(place))
+            known = check_adapter(adapter, base, Path(place))
         except ModelFileError as error:
-            return refused("adapter-invalid", error)
-        return fine("adapter", f"{adapter.name}, {adapter.path}: rank {known.rank}, for {adapter.model}")
+            return to_finding("adapter-invalid", error)
+        return report_ok("adapter", f"{adapter.name}, {adapter.path}: rank {known.rank}, for {adapter.model}")
 
 
 def check_port(server: ServerSettings) -> Finding:
@@ -154,13 +158,13 @@ def check_port(server: ServerSettings) -> Finding:
         bind(server.host, server.port).close()
     except AddressUnavailable as error:
         if " is taken" not in error.message:
-            return refused("address-unavailable", error)
+            return to_finding("address-unavailable", error)
         if _is_antiphon(server):
             said = f"Antiphon runs already on port {server.port} of {server.host}"
-            return found("port-taken", said, Standing.ADVICE)
-        return found("port-taken", f"port {server.port} of {server.host} is taken")
+            return report_problem("port-taken", said, Standing.ADVICE)
+        return report_problem("port-taken", f"port {server.port} of {server.host} is taken")
     which = f"port {server.port}" if server.port else "some port"
-    return fine("port", f"{which} of {server.host} is free")
+    return report_ok("port", f"{which} of {server.host} is free")
 
 
 def _is_antiphon(server: ServerSettings) -> bool:
@@ -182,12 +186,12 @@ def check_cache(settings: Settings) -> Finding:
         os.listdir(place)
         entries = cache.entries()
     except OSError as problem:
-        return found("cache-unusable", f"cannot read the model cache {place}: {problem.strerror}")
+        return report_problem("cache-unusable", f"cannot read the model cache {place}: {problem.strerror}")
     except AntiphonError as error:
-        return refused("cache-unusable", error)
+        return to_finding("cache-unusable", error)
     if not os.access(place, os.W_OK | os.X_OK):
-        return found("cache-unusable", f"cannot write to the model cache {place}")
-    return fine("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
+        return report_problem("cache-unusable", f"cannot write to the model cache {place}")
+    return report_ok("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
 
 
 def check_confinement(settings: Settings) -> Finding:
@@ -196,21 +200,21 @@ def check_confinement(settings: Settings) -> Finding:
     try:
         entry = other_user(user) if user else None
     except SettingsError as error:
-        return refused("engine-user-unusable", error)
+        return to_finding("engine-user-unusable", error)
     if entry is None and os.geteuid() == 0:
-        return found("engine-as-root", "engines run with the rights of root", Standing.ADVICE)
+        return report_problem("engine-as-root", "engines run with the rights of root", Standing.ADVICE)
     whose = f"engines run as {entry.pw_name if entry else 'the user of the server'}, with limits"
     if sys.platform != "linux":
-        return found("confinement-partial", f"{whose}, and may gain privileges", Standing.ADVICE)
-    return fine("confinement", f"{whose} and without new privileges")
+        return report_problem("confinement-partial", f"{whose}, and may gain privileges", Standing.ADVICE)
+    return report_ok("confinement", f"{whose} and without new privileges")
 
 
 def check_sockets() -> Iterator[Finding]:
     """The directory that a running server keeps its sockets in."""
     try:
         with runtime_directory() as place:
-            yield fine("sockets", str(place.parent))
+            yield report_ok("sockets", str(place.parent))
     except SettingsError as error:
-        yield refused("no-socket-place", error)
+        yield to_finding("no-socket-place", error)
     except OSError as problem:
-        yield found("no-socket-place", f"cannot make a directory for sockets: {problem.strerror}")
+        yield report_problem("no-socket-place", f"cannot make a directory for sockets: {problem.strerror}")

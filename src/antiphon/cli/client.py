@@ -211,13 +211,13 @@ class Client:
                     raise _refusal(_json(response.read()), response.status_code, otherwise)
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as problem:
-            raise self._unreachable(problem) from None
+            raise self._explain_unreachable(problem) from None
         except httpx2.SSEError as problem:
             raise CallFailed(f"{self.url} sent no readable stream of events: {problem}") from None
         except httpx2.TransportError as problem:
             raise CallFailed(f"the connection to {self.url} broke ({_reason(problem)})") from None
 
-    def _unreachable(self, problem: httpx2.TransportError) -> CallFailed:
+    def _explain_unreachable(self, problem: httpx2.TransportError) -> CallFailed:
         cause = _system_error(problem)
         if isinstance(cause, ssl.SSLCertVerificationError):
             said = cause.verify_message.rstrip(".")

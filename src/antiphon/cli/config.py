@@ -13,7 +13,7 @@ from antiphon.cli.serve_options import (
     SETTINGS_FILE,
     ServeOptions,
 )
-from antiphon.settings import SECTIONS, Settings, declared, layers
+from antiphon.settings import SECTIONS, Settings, layers, list_settings
 from antiphon.settings_model import ModelSettings
 from antiphon.settings_said import SourceKind, flag
 
@@ -33,12 +33,17 @@ def run(asked: ServeOptions, as_json: bool) -> int:
     """Prints them, and what `serve` refuses of them; returns the process's exit status."""
     with report_errors():
         settings = asked.settings()
-        rows = [*_sections(settings, asked), *_models(settings, asked), *_listed(settings, asked)]
+        rows = [
+            *_sections(settings, asked),
+            *_models(settings, asked),
+            *_list_adapters_and_aliases(settings, asked),
+        ]
     if as_json:
         print_json({key: {"value": value, "source": kind, "place": at} for key, value, (kind, at) in rows})
     else:
         cells = [
-            {"setting": key, "value": _shown(value), "source": at or kind} for key, value, (kind, at) in rows
+            {"setting": key, "value": _format_value(value), "source": at or kind}
+            for key, value, (kind, at) in rows
         ]
         print_table(cells, "")
         file = asked.file()
@@ -50,7 +55,7 @@ def run(asked: ServeOptions, as_json: bool) -> int:
     return FAILED if refused else 0
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "none" if value is None or value == () else json.dumps(value)
 
 
@@ -58,7 +63,7 @@ def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of every section, in the order of the documentation."""
     sources = layers(*asked.sources())
     for section in SECTIONS:
-        for name, variable, _, _ in declared(section):
+        for name, variable, _, _ in list_settings(section):
             value = getattr(getattr(settings, section), name)
             secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
             kinds = [kind for kind, layer in sources if name in layer.get(section, ())]
@@ -88,7 +93,7 @@ def _models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
             yield f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT)
 
 
-def _listed(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
+def _list_adapters_and_aliases(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """Adapters and aliases: all of a kind come from the flags, or the variable, or the file."""
 
     def source(flags: object, option: str, said: object, variable: str) -> Source:

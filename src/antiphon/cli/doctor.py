@@ -20,7 +20,7 @@ from antiphon.cli.checks import (
     check_sockets,
 )
 from antiphon.cli.engine_checks import check_engine
-from antiphon.cli.findings import Finding, Standing, refused
+from antiphon.cli.findings import Finding, Standing, to_finding
 from antiphon.cli.serve import refusals
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.supervisor import load_spec
@@ -43,7 +43,7 @@ def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
     """Every finding, in the order in which a server would meet them."""
     settings, finding = check_settings(asked)
     yield finding
-    yield from (refused("settings-refused", error, ": ") for error in refusals(settings))
+    yield from (to_finding("settings-refused", error, ": ") for error in refusals(settings))
     models, of_models = check_models(settings)
     yield from check_engine(settings, [load_spec(one.model, settings) for one in models] if load else [])
     yield from of_models

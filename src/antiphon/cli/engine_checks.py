@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from antiphon.cli.findings import Finding, Standing, found
+from antiphon.cli.findings import Finding, Standing, report_problem
 from antiphon.engines.base import LoadSpec
 from antiphon.settings import Settings, interpreter
 from antiphon.supervisor import host_environment
@@ -59,11 +59,11 @@ def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
             yield Finding(**{**said, "standing": Standing(said["standing"])})
     if not is_alive:
         reason = f"the engine's Python cannot run Antiphon ({death or 'it says nothing'})"
-        yield found("interpreter-unusable", f"{reason}: {words}" if words else reason)
+        yield report_problem("interpreter-unusable", f"{reason}: {words}" if words else reason)
     elif death and step["step"] == "loading":
-        yield found("model-not-loadable", f"loading {step['what']} ends with {death}")
+        yield report_problem("model-not-loadable", f"loading {step['what']} ends with {death}")
     elif death:
-        yield found("library-crashes", f"opening the library of {step['what']} ends with {death}")
+        yield report_problem("library-crashes", f"opening the library of {step['what']} ends with {death}")
 
 
 def describe_end(code: int) -> str:

@@ -107,25 +107,25 @@ class _Pair:
     model: str
 
     def rates(self) -> ModelRates:
-        if not self._now("up"):
+        if not self._read_gauge("up"):
             return ModelRates(self.model, up=False)
-        hits, admitted = self._grown("prefix_hits_total"), self._grown("admitted_total")
+        hits, admitted = self._compute_increase("prefix_hits_total"), self._compute_increase("admitted_total")
         return ModelRates(
             self.model,
             up=True,
-            queued=self._now("queued"),
-            running=self._now("running"),
+            queued=self._read_gauge("queued"),
+            running=self._read_gauge("running"),
             computed=self._rate("prompt_tokens_total"),
             cached=self._rate("cached_tokens_total"),
             made=self._rate("decoded_tokens_total"),
             first_token=self._latency("first_token_seconds"),
             inter_token=self._latency("inter_token_seconds"),
-            cells=self._now("cells"),
-            cells_used=self._now("cells_used"),
-            cells_cached=self._now("cells_cached"),
+            cells=self._read_gauge("cells"),
+            cells_used=self._read_gauge("cells_used"),
+            cells_cached=self._read_gauge("cells_cached"),
             prefix_hits=hits / admitted if hits is not None and admitted else None,
-            preempted=self._now("preemptions_total"),
-            refused=self._now("refused_total"),
+            preempted=self._read_gauge("preemptions_total"),
+            refused=self._read_gauge("refused_total"),
             adapters=tuple(map(self._adapter, self._adapters())),
         )
 
@@ -135,19 +135,19 @@ class _Pair:
     def _adapter(self, adapter: str) -> AdapterRates:
         return AdapterRates(
             adapter,
-            queued=self._now("adapter_queued", adapter=adapter),
-            running=self._now("adapter_running", adapter=adapter),
+            queued=self._read_gauge("adapter_queued", adapter=adapter),
+            running=self._read_gauge("adapter_running", adapter=adapter),
             made=self._rate("adapter_decoded_tokens_total", adapter=adapter),
         )
 
-    def _now(self, name: str, **labels: str) -> int:
+    def _read_gauge(self, name: str, **labels: str) -> int:
         return int(self.later.value(ENGINE + name, model=self.model, **labels) or 0)
 
     def _rate(self, name: str, **labels: str) -> float | None:
-        grown, seconds = self._grown(name, **labels), self.later.when - self.earlier.when
+        grown, seconds = self._compute_increase(name, **labels), self.later.when - self.earlier.when
         return grown / seconds if grown is not None and seconds > 0 else None
 
-    def _grown(self, name: str, **labels: str) -> float | None:
+    def _compute_increase(self, name: str, **labels: str) -> float | None:
         """What a counter gained; None when it is not in both, or began anew."""
         before = self.earlier.value(ENGINE + name, model=self.model, **labels)
         now = self.later.value(ENGINE + name, model=self.model, **labels)

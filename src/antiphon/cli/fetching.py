@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from antiphon.cli.serve_options import ServeOptions, named_model
-from antiphon.settings import changed
+from antiphon.settings import change_model
 from antiphon.settings_hub import HubSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.weights.cache import Cache, default_directory
@@ -40,7 +40,7 @@ def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
         return model
     reference = parse(model.path)
     with show_progress(sys.stderr) as tell:
-        return changed(model, path=str(hub_of(settings).local(reference, tell).path))
+        return change_model(model, path=str(hub_of(settings).local(reference, tell).path))
 
 
 def fetch_named(text: str) -> None:

@@ -79,20 +79,20 @@ REMEDIES = {
 """What helps in general, by the finding's id."""
 
 
-def fine(check: str, said: str) -> Finding:
+def report_ok(check: str, said: str) -> Finding:
     """Something that is well."""
     return Finding(check, Standing.OK, said)
 
 
-def found(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding:
+def report_problem(name: str, said: str, standing: Standing = Standing.BROKEN) -> Finding:
     """Something that is not, with its remedy."""
     return Finding(name, standing, said, REMEDIES[name])
 
 
-def refused(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
+def to_finding(name: str, error: AntiphonError, mark: str = "; ") -> Finding:
     """What an error says. Where its sentence ends with what to do, after a semicolon or another mark, that is
     the remedy."""
     said, marked, remedy = error.message.rstrip(".").rpartition(mark)
     if not marked:
-        return found(name, error.message)
+        return report_problem(name, error.message)
     return Finding(name, Standing.BROKEN, said, remedy[0].upper() + remedy[1:])

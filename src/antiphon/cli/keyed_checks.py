@@ -12,7 +12,7 @@ from pathlib import Path
 
 from antiphon.auth.secrets import PEPPER_FILE, given_pepper, kept_pepper
 from antiphon.cli.bootstrap import MARK, spool_of, store_url
-from antiphon.cli.findings import Finding, Standing, fine, found, refused
+from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import home_of
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
 from antiphon.settings import Settings
@@ -32,33 +32,35 @@ def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path)
         with closing(Database(store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
             yield from _check_store(database, settings, home)
     except (StoreRefused, StoreUnavailable) as error:
-        yield refused("store-unusable", error)
+        yield to_finding("store-unusable", error)
     yield _check_spool(Path(spool_of(settings.ledger.spool, home)), settings.ledger.spool_bytes)
     if settings.limits.url is not None:
         yield _check_limits(settings.limits, settings.limits.url)
     if settings.oidc.issuer is not None and find_spec("jwt") is None:
-        yield found("sign-on-unusable", "single sign-on needs a library that is not installed")
+        yield report_problem("sign-on-unusable", "single sign-on needs a library that is not installed")
 
 
 def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
     file = database.file
     if file is not None and not file.exists():
-        place = _standing(file.parent)
+        place = _find_existing(file.parent)
         if not _is_writable(place):
-            yield found("store-unusable", f"the database {file} cannot be made: {place} cannot be written")
+            yield report_problem(
+                "store-unusable", f"the database {file} cannot be made: {place} cannot be written"
+            )
         else:
-            yield fine("store", f"{file} is not there yet; the first start makes it")
+            yield report_ok("store", f"{file} is not there yet; the first start makes it")
         return
     standing = database.standing()
     if standing.newer:
-        yield found("store-newer", f"{database.shown} was made by a later version of Antiphon")
+        yield report_problem("store-newer", f"{database.shown} was made by a later version of Antiphon")
     elif standing.found is None:
-        yield fine("store", f"{database.shown} is empty; the first start makes its tables")
+        yield report_ok("store", f"{database.shown} is empty; the first start makes its tables")
     elif standing.pending:
         said = f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
-        yield found("store-outdated", said)
+        yield report_problem("store-outdated", said)
     else:
-        yield fine("store", f"{database.shown} answers, at revision {standing.found}")
+        yield report_ok("store", f"{database.shown} answers, at revision {standing.found}")
         yield _check_pepper(database, settings, home)
 
 
@@ -67,24 +69,26 @@ def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding
     mark, said = SqlTenancy(database).mark(MARK), settings.keys.pepper
     where = "ANTIPHON_PEPPER" if said else str(home / PEPPER_FILE)
     if mark is None and not said and not (home / PEPPER_FILE).exists():
-        return fine("pepper", f"{where} is not there yet; the first start makes it")
+        return report_ok("pepper", f"{where} is not there yet; the first start makes it")
     try:
         pepper = given_pepper(said) if said else kept_pepper(home, make=False)
     except StoreRefused as error:
-        return refused("pepper-unusable", error)
+        return to_finding("pepper-unusable", error)
     if mark not in (None, pepper.mark):
-        return found("pepper-unusable", f"{where} is not what this database's keys were made with")
-    return fine("pepper", f"{where} is the one of the database's keys")
+        return report_problem("pepper-unusable", f"{where} is not what this database's keys were made with")
+    return report_ok("pepper", f"{where} is the one of the database's keys")
 
 
 def _check_spool(spool: Path, most: int) -> Finding:
     """Where generations are written down before they are in the database."""
-    place = _standing(spool)
+    place = _find_existing(spool)
     if not place.is_dir() or not _is_writable(place):
-        return found("spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot")
+        return report_problem(
+            "spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot"
+        )
     free = shutil.disk_usage(place).free
     said = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
-    return found("spool-short", said, Standing.ADVICE) if free < most else fine("spool", said)
+    return report_problem("spool-short", said, Standing.ADVICE) if free < most else report_ok("spool", said)
 
 
 def _check_limits(limits: LimitsSettings, url: str) -> Finding:
@@ -95,17 +99,19 @@ def _check_limits(limits: LimitsSettings, url: str) -> Finding:
         missing = SettingsError(
             "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
         )
-        return refused("limits-unusable", missing)
+        return to_finding("limits-unusable", missing)
     try:
-        return fine("limits", reached(url, REACHED_S))
+        return report_ok("limits", reached(url, REACHED_S))
     except SettingsError as error:
-        return refused("limits-unusable", error)
+        return to_finding("limits-unusable", error)
     except LimitsUnavailable as error:
         passes = limits.unavailable == "open"  # then each process counts alone, and requests are served
-        return found("limits-unusable", error.message, Standing.ADVICE if passes else Standing.BROKEN)
+        return report_problem(
+            "limits-unusable", error.message, Standing.ADVICE if passes else Standing.BROKEN
+        )
 
 
-def _standing(path: Path) -> Path:
+def _find_existing(path: Path) -> Path:
     """The path, or the nearest above it that is there."""
     return next(place for place in (path, *path.parents) if os.path.lexists(place))
 

@@ -54,7 +54,7 @@ def add(
         if path.startswith(HUB):
             client.call("POST", DEPLOY, {"name": name} | _deployment(path) | base)
         else:
-            body: dict[str, object] = {"lora_name": name, "lora_path": _whole(path)}
+            body: dict[str, object] = {"lora_name": name, "lora_path": _to_absolute(path)}
             body |= {"load_inplace": True} if replace else {}
             client.call("POST", LOAD, body | base)
         print(f"loaded {name}")
@@ -103,7 +103,7 @@ def _deployment(path: str) -> dict[str, object]:
     return body | ({"hf_revision": revision} if revision else {})
 
 
-def _whole(path: str) -> str:
+def _to_absolute(path: str) -> str:
     """A path that exists here in full, so that it means the same to a server that was started elsewhere on
     this machine; any other is the server's to find."""
     here = Path(path).expanduser()

@@ -12,14 +12,14 @@ Card = Mapping[str, object]
 """A JSON object of the admin API."""
 
 
-def shown(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """A text on one line that commands no terminal: what is not printable is escaped, as in `\\x1b`."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def note(text: str) -> None:
     """Something about what was done, for people."""
-    print(f"antiphon: {shown(text)}", file=sys.stderr)
+    print(f"antiphon: {escape_unprintable(text)}", file=sys.stderr)
 
 
 def print_json(value: object) -> None:
@@ -71,7 +71,7 @@ def print_table(rows: Sequence[Mapping[str, str]], otherwise: str) -> None:
     for name in rows[0]:
         table.add_column(name.upper(), overflow="fold")  # ids are copied: nothing of them is cut
     for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row.values()))
+        table.add_row(*(Text(escape_unprintable(cell)) for cell in row.values()))
     Console(highlight=False, width=None if sys.stdout.isatty() else PIPE).print(table)
 
 
@@ -80,7 +80,7 @@ def print_card(card: Card) -> None:
     fields = {name: format_field(name, value) for name, value in card.items() if name != "object"}
     width = max(map(len, fields))
     for name, text in fields.items():
-        print(f"{name:{width}}  {shown(text)}".rstrip())
+        print(f"{name:{width}}  {escape_unprintable(text)}".rstrip())
 
 
 def format_field(name: str, value: object) -> str:

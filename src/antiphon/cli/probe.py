@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from antiphon.cli.findings import Finding, Standing, fine, found, refused
+from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama.embedding_model import load_any
 from antiphon.engines.llama.libllama_find import Place, discovered, find_library
@@ -60,7 +60,7 @@ def main() -> None:
     order = json.loads(sys.stdin.readline())
     logging.disable()  # what is passed over is told, not logged
     prepare_environment()
-    tell(fine("python", f"Python {platform.python_version()}, {sys.executable}"))
+    tell(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
     features = open_library(order["library"])
     if features is not None:
         tell(check_processor(features, processor_features()))
@@ -93,17 +93,17 @@ def open_library(explicit: str | None) -> tuple[str, ...] | None:
             continue
         for other, why in passed:
             said = f"{other.origin}, {other.path} comes first and is passed over: {why}"
-            tell(found("library-passed-over", said, Standing.ADVICE))
+            tell(report_problem("library-passed-over", said, Standing.ADVICE))
         why = "the first that can be used" if passed else "the first that was found"
         why = "the setting names it" if explicit else why
         where = f"{place.origin}, {place.path} ({why})"
         said = f"{library.version()}, from {where}; its binary interface is known"
-        tell(fine("library", said))
+        tell(report_ok("library", said))
         return tuple(library.cpu_features())
     if passed:
-        tell(refused("library-unusable", LibraryError(passed[-1][1])))
+        tell(to_finding("library-unusable", LibraryError(passed[-1][1])))
     else:
-        tell(found("library-missing", "no llama.cpp library is installed"))
+        tell(report_problem("library-missing", "no llama.cpp library is installed"))
     return None
 
 
@@ -120,19 +120,19 @@ def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
     used = " ".join(feature for feature in uses if feature in has) or "nothing special"
     left = [feature for feature in has if feature not in uses]
     if not left:
-        return fine("cpu", f"the library uses {used}")
+        return report_ok("cpu", f"the library uses {used}")
     gain = f"; {MEASURED_GAIN}" if "AVX512" in left else ""
     gain = "; without these it is several times slower" if DECISIVE & set(left) else gain
     said = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
-    return found("cpu-features-unused", said, Standing.ADVICE)
+    return report_problem("cpu-features-unused", said, Standing.ADVICE)
 
 
 def check_threads(threads: int, processors: int) -> Finding:
     """The threads of the model that has most against the processors."""
     said = f"{threads} threads on {processors} processors"
     if threads > processors:
-        return found("threads-too-many", said, Standing.ADVICE)
-    return fine("threads", said)
+        return report_problem("threads-too-many", said, Standing.ADVICE)
+    return report_ok("threads", said)
 
 
 def load(spec: LoadSpec) -> None:
@@ -141,9 +141,9 @@ def load(spec: LoadSpec) -> None:
     try:
         load_any(spec).close()
     except AntiphonError as error:
-        tell(refused("model-not-loadable", error))
+        tell(to_finding("model-not-loadable", error))
         return
-    tell(fine("loading", f"{Path(spec.model).name} loads"))
+    tell(report_ok("loading", f"{Path(spec.model).name} loads"))
 
 
 def processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:

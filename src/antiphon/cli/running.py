@@ -57,7 +57,7 @@ class Notice:
         """The server is ready."""
         self._say(Running(url, workers))
 
-    def replaced(self, problem: str | None) -> None:
+    def record_restart(self, problem: str | None) -> None:
         """A rolling restart has ended; `problem`: why it failed."""
         if self._said is not None:
             said = problem and problem[:LONGEST]
@@ -70,7 +70,7 @@ class Notice:
 
 
 @contextmanager
-def noticed(home: Path) -> Iterator[Notice]:
+def publish_notice(home: Path) -> Iterator[Notice]:
     """This process's file while the context lasts. Where none can be made it is not found, and serves all the
     same."""
     path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"

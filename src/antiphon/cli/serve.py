@@ -11,14 +11,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from antiphon.cli.adapters import kept
+from antiphon.cli.adapters import keep_adapters
 from antiphon.cli.fetching import fetch
-from antiphon.cli.output import shown
-from antiphon.cli.running import noticed
+from antiphon.cli.output import escape_unprintable
+from antiphon.cli.running import publish_notice
 from antiphon.cli.serve_options import ServeOptions, home_of
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import Settings, changed, declared, with_models
+from antiphon.settings import Settings, change_model, list_settings, with_models
 from antiphon.settings_meta import MIB
 from antiphon.settings_model import USUAL, ModelSettings
 from antiphon.supervisor import Serving, supervise
@@ -41,36 +41,38 @@ WEIGHTS_SHARE = 0.5
 def run(asked: ServeOptions) -> int:
     """Serves until told to stop; returns the process's exit status."""
     try:
-        settings = settled(asked)
+        settings = prepare_settings(asked)
         configure(settings.log.level, settings.log.format)
-        with noticed(home_of(os.environ, Path.home())) as notice:
+        with publish_notice(home_of(os.environ, Path.home())) as notice:
 
             def serving(said: Serving) -> None:
                 notice.serves(said.url, settings.server.workers)
                 print(panel(settings, said), flush=True)
 
-            return supervise(settings, serving, replaced=notice.replaced)
+            return supervise(settings, serving, replaced=notice.record_restart)
     except AntiphonError as error:
-        print(f"antiphon: {shown(error.message)}", file=sys.stderr)
+        print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
         return 1
 
 
-def settled(asked: ServeOptions) -> Settings:
+def prepare_settings(asked: ServeOptions) -> Settings:
     """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
     StartupError."""
     settings = asked.settings()
     require_keys(settings)
-    models = placed([sized(fetch(model, settings.hub)) for model in settings.models], available_memory())
-    settled = kept(with_models(settings, models))
-    return keyed(settled) if settings.keys.enabled else settled
+    models = place_weights(
+        [size_model(fetch(model, settings.hub)) for model in settings.models], available_memory()
+    )
+    settled = keep_adapters(with_models(settings, models))
+    return prepare_keys(settled) if settings.keys.enabled else settled
 
 
-def keyed(settings: Settings) -> Settings:
+def prepare_keys(settings: Settings) -> Settings:
     """The settings with what keys need. The database's library is imported only here."""
-    from antiphon.cli.bootstrap import opened
+    from antiphon.cli.bootstrap import bootstrap_store
 
     require_spool(settings)
-    return opened(settings, os.environ, Path.home())
+    return bootstrap_store(settings, os.environ, Path.home())
 
 
 def require_keys(settings: Settings) -> None:
@@ -79,7 +81,7 @@ def require_keys(settings: Settings) -> None:
     for section in () if settings.keys.enabled else ("keys", "limits", "ledger"):
         idle = [
             f"{section}.{name} ({variable})"
-            for name, variable, _, usual in declared(section)
+            for name, variable, _, usual in list_settings(section)
             if getattr(getattr(settings, section), name) != usual
         ]
         if idle:
@@ -108,15 +110,15 @@ def refusals(settings: Settings) -> Iterator[SettingsError]:
             yield error
 
 
-def placed(models: list[ModelSettings], free: int) -> list[ModelSettings]:
+def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
     """Sized models with their weights in memory or in the file where the settings leave it open: in memory
     while all that lie there take at most WEIGHTS_SHARE of the free bytes."""
     taken = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
     where = "memory" if taken <= WEIGHTS_SHARE * free else "file"
-    return [changed(model, weights=where) if model.weights == "auto" else model for model in models]
+    return [change_model(model, weights=where) if model.weights == "auto" else model for model in models]
 
 
-def sized(model: ModelSettings) -> ModelSettings:
+def size_model(model: ModelSettings) -> ModelSettings:
     """The model with an absolute path and a context length that its weights and the memory allow."""
     path = Path(model.path).expanduser().absolute()
     header = read_header(path)
@@ -127,10 +129,10 @@ def sized(model: ModelSettings) -> ModelSettings:
         )
     if header.embeds:
         _require_embedding(model)
-        return changed(model, path=str(path), context_length=text_length(header, model.context_length))
+        return change_model(model, path=str(path), context_length=text_length(header, model.context_length))
     size = fitting(header, asked_of(model))
     whole = size.cells >= size.context_length * model.sequences
-    return changed(
+    return change_model(
         model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
     )
 
@@ -175,7 +177,7 @@ def panel(settings: Settings, serving: Serving) -> str:
         mode = ", exact" if info.exact else ""
         if info.embedding is not None:
             mode += f", vectors of {info.embedding.dimensions} dimensions ({info.embedding.pooling} pooling)"
-        lines.append(f"  model    {shown(model.name)}: {size}, {room_of(model)}{mode}")
+        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {room_of(model)}{mode}")
         if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
             lines.append(f"  lora     {', '.join(adapters)}")
     if settings.server.workers > 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings, changed, load, model, values_of, with_homes, with_models
+from antiphon.settings import Settings, change_model, load, model, values_of, with_homes, with_models
 from antiphon.settings_aliases import require_aliases
 from antiphon.settings_model import ModelSettings
 from antiphon.weights.adapter_store import default_registry
@@ -110,7 +110,7 @@ def is_bundled(path: str) -> bool:
 
 def _bundled_path(found: ModelSettings) -> ModelSettings:
     """The model, with the path of the demo model's file where the settings file names that model."""
-    return changed(found, path=DEMO_MODEL["path"]) if is_bundled(found.path) else found
+    return change_model(found, path=DEMO_MODEL["path"]) if is_bundled(found.path) else found
 
 
 def named_model(text: str) -> dict[str, object]:
@@ -149,16 +149,18 @@ def named_alias(text: str) -> dict[str, object]:
 def asked_of(values: Mapping[str, object]) -> ServeOptions:
     """What the options of `serve` say, by parameter; None for what was not said."""
 
-    def given(**names: str) -> dict[str, object]:
+    def pick_given(**names: str) -> dict[str, object]:
         return {name: values[option] for name, option in names.items() if values[option] is not None}
 
     def texts(option: str) -> list[str]:
         listed = values[option]
         return [str(each) for each in listed] if isinstance(listed, list) else []
 
-    server = given(host="host", port="port", workers="workers")
-    log = given(level="log_level", format="log_format")
-    shared = given(sequences="sequences", context_length="context_length", threads="threads", exact="exact")
+    server = pick_given(host="host", port="port", workers="workers")
+    log = pick_given(level="log_level", format="log_format")
+    shared = pick_given(
+        sequences="sequences", context_length="context_length", threads="threads", exact="exact"
+    )
     config = values["config"]
     return ServeOptions(
         {"server": server, "log": log},

@@ -58,13 +58,16 @@ def admin_key(
 ) -> None:
     """Make another operator's key, where the others are lost; servers that run accept it at once."""
     with report_errors():
-        from antiphon.cli.bootstrap import make_admin, pepper_of, ready, store_url, writable
+        from antiphon.cli.bootstrap import make_admin, make_home, open_database, pepper_of, store_url
         from antiphon.cli.serve_options import ServeOptions, home_of
         from antiphon.store.tenancy import SqlTenancy
 
         settings = ServeOptions(config=config).settings()
         home = home_of(os.environ, Path.home())
-        with writable(home), closing(SqlTenancy(ready(store_url(settings.keys.store, home)))) as tenancy:
+        with (
+            make_home(home),
+            closing(SqlTenancy(open_database(store_url(settings.keys.store, home)))) as tenancy,
+        ):
             path = out or home / ADMIN_FILE
             if path.exists():
                 raise StoreRefused(f"{path} is there already: move it away, or say another with --out")

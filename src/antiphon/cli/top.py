@@ -21,7 +21,7 @@ from antiphon.cli.admin import find_server
 from antiphon.cli.client import Client
 from antiphon.cli.engine_rates import Latency, ModelRates, Reading, rates, read
 from antiphon.cli.errors import FORBIDDEN, UNAUTHORIZED, CallFailed, report_errors
-from antiphon.cli.output import PIPE, print_json, shown
+from antiphon.cli.output import PIPE, escape_unprintable, print_json
 
 WINDOW = 5.0
 """Seconds that rates and percentiles are of, at least: shorter ones jump, longer ones lag."""
@@ -81,14 +81,14 @@ class Top:
             said = "the server has no /metrics page: it is another one, or older than this command"
             raise CallFailed(said, status=NOT_FOUND) from None
         except ValueError:
-            raise self._foreign() from None
+            raise self._build_failure() from None
         if not reading.labels("antiphon_build_info", "version"):
-            raise self._foreign()
+            raise self._build_failure()
         self._readings.append(reading)
         while len(self._readings) > 2 and self._readings[1].when <= reading.when - WINDOW:
             self._readings.popleft()
 
-    def _foreign(self) -> CallFailed:
+    def _build_failure(self) -> CallFailed:
         return CallFailed(f"{self._client.url} does not answer like Antiphon")
 
     def watch(self) -> None:
@@ -113,8 +113,14 @@ class Top:
 
     def page(self) -> RenderableType:
         """What is drawn."""
-        head = Text(f"antiphon top  {shown(self._client.url)}  {shown(self._release())}")
-        away = f"{shown(self._problem)}\nwaiting for it; what was last seen:" if self._problem else ""
+        head = Text(
+            f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._release())}"
+        )
+        away = (
+            f"{escape_unprintable(self._problem)}\nwaiting for it; what was last seen:"
+            if self._problem
+            else ""
+        )
         return Group(head, Text(away), *tables(self.models()))
 
     def as_object(self) -> dict[str, object]:
@@ -136,7 +142,7 @@ def tables(models: Iterable[ModelRates]) -> list[RenderableType]:
     adapters = _table("model", "wait", "run", "made\ntok/s")
     adapters.add_column("adapter")
     for model in models:
-        name = Text(shown(model.model))
+        name = Text(escape_unprintable(model.model))
         if not model.up:
             loads.add_row(name, Text("down"))
             continue
@@ -151,7 +157,7 @@ def tables(models: Iterable[ModelRates]) -> list[RenderableType]:
             cells.add_row(name, f"{model.cells:,}", *shares, hits, *counts, bar)
         for each in model.adapters:
             figure = (str(each.queued), str(each.running), _rate(each.made))
-            adapters.add_row(name, *figure, Text(shown(each.adapter[:DIGEST])))
+            adapters.add_row(name, *figure, Text(escape_unprintable(each.adapter[:DIGEST])))
     return [loads, *(each for table in (cells, adapters) if table.rows for each in (Text(), table))]
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from antiphon.cli.admin import Admin
 from antiphon.cli.errors import CallFailed
-from antiphon.cli.output import PIPE, Card, format_time, shown
+from antiphon.cli.output import PIPE, Card, escape_unprintable, format_time
 
 ROWS = 20
 """Rows of the table where the caller does not say how many."""
@@ -88,7 +88,7 @@ def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
 def _table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for dimension in by or [""]:
-        table.add_column(shown(dimension).upper())
+        table.add_column(escape_unprintable(dimension).upper())
     currency = report.get("currency")
     cost = f"COST {currency}" if isinstance(currency, str) else "COST"
     for heading in (*FIGURES.values(), cost, *MEANS.values()):
@@ -105,14 +105,14 @@ def _name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -
         return "-"
     if dimension in BUCKETS and isinstance(value, int):
         return format_time(value)
-    return shown(names.get((dimension, str(value)), str(value)))
+    return escape_unprintable(names.get((dimension, str(value)), str(value)))
 
 
 def _figures(card: Card) -> list[str]:
     counts = [f"{_int(card[name]):,}" for name in FIGURES]
     means = [f"{mean:,.0f}" if isinstance(mean := card[name], int | float) else "-" for name in MEANS]
     is_unknown = card["unpriced"] == card["requests"] and card["requests"]
-    return [*counts, "-" if is_unknown else shown(str(card["cost"])), *means]
+    return [*counts, "-" if is_unknown else escape_unprintable(str(card["cost"])), *means]
 
 
 def _notes(report: Card, most: int) -> list[str]:

@@ -160,7 +160,7 @@ class Adapters:
         """The names of the settings are served: a process that starts from here on does so in a server that
         serves."""
         if self._shared is not None and not self._shared.revision:
-            await self._publish(self._named())
+            await self._publish(self._collect_names())
 
     async def load(self, wanted: AdapterRequest) -> None:
         """Makes an adapter a model. The same content under its name is no error, and is given to an engine
@@ -181,7 +181,7 @@ class Adapters:
         """Whether it was loaded before any other process changed a name."""
         self._require_free(wanted)
         before = self._models.get(wanted.name) if wanted.name in self._models else None
-        again = before is not None and _same(before, base, adapter)
+        again = before is not None and _is_same(before, base, adapter)
         if before is not None and not again and not wanted.in_place:
             raise InvalidValue(
                 f"the adapter {wanted.name!r} is loaded already, with other content; send load_inplace "
@@ -196,7 +196,7 @@ class Adapters:
         if again and deployed is None:
             return True
         named = Named(wanted.name, base, adapter, int(self._clock.wall()), deployed)
-        if not await self._publish(self._named() | {wanted.name: named}):
+        if not await self._publish(self._collect_names() | {wanted.name: named}):
             return False
         record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
         if before is not None and not again:
@@ -218,7 +218,7 @@ class Adapters:
                     raise InvalidValue(
                         f"{name!r} is a base model; only adapters are unloaded", param="lora_name"
                     )
-                names = self._named()
+                names = self._collect_names()
                 del names[name]
                 if await self._publish(names):
                     break
@@ -249,9 +249,9 @@ class Adapters:
         if named.name not in self._models:
             return False
         model = self._models.get(named.name)
-        return _same(model, named.base, named.adapter) and model.deployed == named.deployed
+        return _is_same(model, named.base, named.adapter) and model.deployed == named.deployed
 
-    def _named(self) -> dict[str, Named]:
+    def _collect_names(self) -> dict[str, Named]:
         """The names as they are now."""
         return {
             model.name: Named(model.name, model.parent, model.adapter, model.created, model.deployed)
@@ -335,7 +335,7 @@ class Adapters:
             )
 
 
-def _same(model: Model, base: str, adapter: Adapter) -> bool:
+def _is_same(model: Model, base: str, adapter: Adapter) -> bool:
     return model.parent == base and _has(model, adapter.digest)
 
 

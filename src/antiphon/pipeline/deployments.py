@@ -68,16 +68,16 @@ class Deployments:
     async def deploy(self, wanted: Deployment, actor: Actor) -> Deployed:
         """Makes an adapter a model. Raises a RequestError that names the field at fault, an EngineError or
         HubUnavailable; then nothing has changed and nothing is left."""
-        adapters = self._changing()
-        with _named():
+        adapters = self._require_adapters()
+        with _rename_fields():
             authorize_name(actor, wanted.name, "name")
             self._require_free(wanted.name, adapters)
             if wanted.source is Source.LOCAL:
-                path, noted = _below(wanted), self._noted(wanted, None, actor)
+                path, noted = _require_relative(wanted), self._prepare_record(wanted, None, actor)
                 await adapters.load(
                     AdapterRequest(wanted.name, path, wanted.base, True, None, actor.may_use, noted)
                 )
-                return self._told(wanted.name)
+                return self._report_deployed(wanted.name)
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(wanted)
@@ -85,17 +85,17 @@ class Deployments:
                 self._require_free(wanted.name, adapters)
                 base = wanted.base or self._base(adapters, found)
                 path, directory = found.path, found.directory
-                noted = self._noted(wanted, found.commit, actor)
+                noted = self._prepare_record(wanted, found.commit, actor)
                 await adapters.load(
                     AdapterRequest(wanted.name, path, base, True, directory, actor.may_use, noted)
                 )
-                return self._told(wanted.name)
+                return self._report_deployed(wanted.name)
 
     async def remove(self, name: str, actor: Actor) -> None:
         """Takes a name away at once; what runs with it ends. Raises ModelNotFound."""
-        adapters = self._changing()
+        adapters = self._require_adapters()
         self.find(name, actor)
-        with _named():
+        with _rename_fields():
             await adapters.unload(name)
 
     def find(self, name: str, actor: Actor) -> Deployed:
@@ -103,11 +103,15 @@ class Deployments:
         model = self._models.get(name) if name in self._models and actor.may_use(name) else None
         if model is None or model.parent is None:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
-        return self._shown(model, actor)
+        return self._redact_creator(model, actor)
 
     def listed(self, actor: Actor) -> Iterator[Deployed]:
         """All adapters that the actor's key is for, those too that nobody deployed."""
-        return (self._shown(model, actor) for model in self._models.adapters() if actor.may_use(model.name))
+        return (
+            self._redact_creator(model, actor)
+            for model in self._models.adapters()
+            if actor.may_use(model.name)
+        )
 
     def base(self, name: str, actor: Actor) -> DeployedBase:
         """The base model of that name, if the actor's key is for it. Raises ModelNotFound."""
@@ -121,7 +125,7 @@ class Deployments:
         bases = (model for model in self._models.bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)
 
-    def _changing(self) -> Adapters:
+    def _require_adapters(self) -> Adapters:
         if self._adapters is None:
             raise PermissionDenied(REMEDY)
         return self._adapters
@@ -160,16 +164,18 @@ class Deployments:
         named = [base for base in adapters.bases if base.casefold() in said]
         return named[0] if len(named) == 1 else None
 
-    def _noted(self, wanted: Deployment, commit: str | None, actor: Actor) -> Callable[[str], Deployed]:
+    def _prepare_record(
+        self, wanted: Deployment, commit: str | None, actor: Actor
+    ) -> Callable[[str], Deployed]:
         """What is remembered of a deployment, by the base model's name."""
 
-        def noted(base: str) -> Deployed:
+        def build_record(base: str) -> Deployed:
             now = int(self._clock.wall())
             return Deployed(wanted.name, base, wanted.model_name, wanted.source, now, commit, actor)
 
-        return noted
+        return build_record
 
-    def _told(self, name: str) -> Deployed:
+    def _report_deployed(self, name: str) -> Deployed:
         """What was deployed just now."""
         deployed = self._models.get(name).deployed
         if deployed is None:
@@ -183,7 +189,7 @@ class Deployments:
         )
         return deployed
 
-    def _shown(self, model: Model, actor: Actor) -> Deployed:
+    def _redact_creator(self, model: Model, actor: Actor) -> Deployed:
         """Who deployed it is told in the project that it was deployed in, and to the operator."""
         deployed = model.deployed
         if deployed is not None:
@@ -194,7 +200,7 @@ class Deployments:
         return Deployed(model.name, model.parent or "", content, Source.LOCAL, model.created)
 
 
-def _below(wanted: Deployment) -> str:
+def _require_relative(wanted: Deployment) -> str:
     """A path below the operator's directories: what is shown of it tells nothing of the server."""
     if wanted.model_name.startswith("/"):
         raise InvalidValue(
@@ -206,7 +212,7 @@ def _below(wanted: Deployment) -> str:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _rename_fields() -> Iterator[None]:
     """Errors of loading name the fields of a deployment."""
     try:
         yield

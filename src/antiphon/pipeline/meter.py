@@ -128,7 +128,7 @@ class Settlement:
             del lost  # an error that its own traceback leads to keeps the whole request
 
 
-async def metered(
+async def meter_stream(
     begin: Callable[[], Awaitable[Begun]],
     request: GenerationRequest,
     context: Context,

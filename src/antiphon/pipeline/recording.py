@@ -11,7 +11,7 @@ from antiphon.ledger.base import Recorder
 from antiphon.pipeline.account import RequestMeter
 
 
-async def recorded(
+async def record_stream(
     events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
 ) -> AsyncGenerator[Event, None]:
     """The same events; when they end, for whatever reason, what was said is handed on, unless the request was
@@ -46,7 +46,7 @@ class HeardChoice:
     calls: dict[int, HeardCall] = field(default_factory=dict)
     reason: str | None = None
 
-    def shown(self, index: int) -> dict[str, object]:
+    def to_dict(self, index: int) -> dict[str, object]:
         """As it is kept."""
         shown: dict[str, object] = {
             "index": index,
@@ -84,7 +84,7 @@ class Heard:
 
     def answer(self) -> str:
         """All choices as JSON; one that was cut has no finish reason."""
-        choices = [choice.shown(index) for index, choice in sorted(self._choices.items())]
+        choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
         return json.dumps({"choices": choices}, ensure_ascii=False)
 
     def _of(self, choice: int) -> HeardChoice:

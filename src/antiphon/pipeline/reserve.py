@@ -130,7 +130,7 @@ class Reservation:
             try:
                 await self._take(FIRST)
             except REFUSALS as refusal:
-                self._refused(refusal)
+                self._count_refusal(refusal)
                 raise
 
     async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
@@ -145,7 +145,7 @@ class Reservation:
                 return await self._extend(max(output, self.granted))
             except REFUSALS as refusal:
                 if is_bounded or output <= 1 or not isinstance(refusal, LargerThanLimit):
-                    self._refused(refusal)
+                    self._count_refusal(refusal)
                     raise
             output //= 2
 
@@ -159,7 +159,7 @@ class Reservation:
                 return await self._extend(self.granted + step)
             except REFUSALS as refusal:
                 if step <= needed:
-                    self._refused(refusal)
+                    self._count_refusal(refusal)
                     raise
             step = max(needed, step // 2)
 
@@ -183,7 +183,9 @@ class Reservation:
         taken = self._taken
         if taken is NOTHING:
             self._is_open = True  # there is something to settle from now on, whether the answer comes or not
-            self._progress.standings = await self._limiter.reserve(self._claim, self._standing(), wanted)
+            self._progress.standings = await self._limiter.reserve(
+                self._claim, self._refresh_limits(), wanted
+            )
         elif wanted != taken:
             more = Amounts(
                 0,
@@ -191,10 +193,10 @@ class Reservation:
                 wanted.output_tokens - taken.output_tokens,
                 wanted.cost - taken.cost,
             )
-            self._progress.standings = await self._limiter.extend(self._claim, self._standing(), more)
+            self._progress.standings = await self._limiter.extend(self._claim, self._refresh_limits(), more)
         self._taken = wanted
 
-    def _standing(self) -> tuple[Limit, ...]:
+    def _refresh_limits(self) -> tuple[Limit, ...]:
         """Those of its limits that still hold, as they are now. One that was added meanwhile is for requests
         that begin later."""
         rules = self._rulebook.rules
@@ -204,7 +206,7 @@ class Reservation:
             self._rules = rules
         return self._limits
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _count_refusal(self, refusal: Refusal) -> None:
         """Counts a refusal by the kind of its limit, and learns how all of them stand."""
         for limit in self._limits:
             if limit.id == refusal.limit:

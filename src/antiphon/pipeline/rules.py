@@ -43,13 +43,13 @@ class Rules:
         asked = (actor.id, actor.user, actor.project, model)
         found = self._answers.get(asked)
         if found is None:
-            found = tuple(self._found(actor, model))
+            found = tuple(self._find_limits(actor, model))
             if len(self._answers) >= MOST_KEPT:
                 self._answers.clear()
             self._answers[asked] = found
         return found
 
-    def _found(self, actor: Actor, model: str) -> Iterable[Limit]:
+    def _find_limits(self, actor: Actor, model: str) -> Iterable[Limit]:
         key = self._families.get(actor.id, actor.id)
         targets = [(Subject.KEY, key), (Subject.PROJECT, actor.project), (Subject.MODEL, model)]
         if actor.user is not None:

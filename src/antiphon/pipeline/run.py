@@ -18,8 +18,8 @@ from antiphon.engines.registry import Models
 from antiphon.pipeline.account import RequestMeter
 from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
-from antiphon.pipeline.meter import metered
-from antiphon.pipeline.recording import recorded
+from antiphon.pipeline.meter import meter_stream
+from antiphon.pipeline.recording import record_stream
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.metrics import Metrics
@@ -60,10 +60,10 @@ class Pipeline:
             account = RequestMeter(self.accounting, model, asked, is_bounded, context, self.metrics)
         reserve = pass_unlimited if account is None else account.reserve
         begin = partial(attempt, model.routes, request, context, self.restart_patience, reserve)
-        events = metered(begin, request, context, self.metrics, account)
+        events = meter_stream(begin, request, context, self.metrics, account)
         recorder = None if self.accounting is None else self.accounting.recorder
         if account is not None and recorder is not None and recorder.wants(context.actor.project):
-            events = recorded(events, account, context, recorder)
+            events = record_stream(events, account, context, recorder)
         return aclosing(events)
 
     async def embed(self, request: EmbeddingRequest, context: Context) -> Embeddings:

@@ -13,7 +13,9 @@ LEADS = ("\n", ".")
 does not melt into one token with the word is taken off again."""
 
 
-async def banned(engine: TokenEngine, facts: ModelInfo, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+async def tokenize_banned_words(
+    engine: TokenEngine, facts: ModelInfo, words: Sequence[str]
+) -> tuple[tuple[int, ...], ...]:
     """The sequences of all words, each once. Raises InvalidValue for a word of spaces alone."""
     bare = [word.lstrip(" ") for word in words]
     for place, word in enumerate(bare):

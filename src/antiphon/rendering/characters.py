@@ -11,6 +11,6 @@ def is_whole(text: str) -> bool:
     return True
 
 
-def escaped(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """The text with what is no character as an escape, for an error's sentence."""
     return text.encode(errors="backslashreplace").decode()

@@ -78,18 +78,18 @@ class ChoiceDecoder:
         once."""
         async with aclosing(sequence) as events:
             async for event in events:
-                for told in self._told(event):
+                for told in self._convert_event(event):
                     yield told
                 if self._filter.stopped:
                     break
-        for told in self._ending():
+        for told in self._end_events():
             yield told
 
-    def _told(self, event: TokenEvent) -> Iterator[Event]:
+    def _convert_event(self, event: TokenEvent) -> Iterator[Event]:
         """What an event of the sequence means to whoever reads."""
         if isinstance(event, Steps):
             first = not self.completion_tokens
-            text = self._heard(event)
+            text = self._decode_steps(event)
             if first:
                 yield Started(0)
             if text:
@@ -106,15 +106,15 @@ class ChoiceDecoder:
         """Begins with the beginning of a character that the prompt ended with."""
         self._detokenizer.go_on(held)
 
-    def _ending(self) -> Iterator[Event]:
+    def _end_events(self) -> Iterator[Event]:
         if not self._filter.stopped:
             rest = self._rest()
             if rest:
                 yield self._delta(rest)
         reason = FinishReason.STOP if self._filter.stopped else self._reason
-        yield self._finished(reason)
+        yield self._build_finished(reason)
 
-    def _heard(self, steps: Steps) -> str:
+    def _decode_steps(self, steps: Steps) -> str:
         """The text that these tokens make certain; tokens after a stop string are neither shown nor
         counted."""
         text = ""
@@ -136,11 +136,11 @@ class ChoiceDecoder:
         return shown if self._filter.stopped else shown + self._filter.end()
 
     def _delta(self, text: str) -> TextDelta:
-        return TextDelta(self.choice, text, self._reported())
+        return TextDelta(self.choice, text, self._take_unreported())
 
-    def _finished(self, reason: FinishReason) -> Finished:
-        return Finished(self.choice, reason, self._reported())
+    def _build_finished(self, reason: FinishReason) -> Finished:
+        return Finished(self.choice, reason, self._take_unreported())
 
-    def _reported(self) -> int:
+    def _take_unreported(self) -> int:
         tokens, self._unreported = self._unreported, 0
         return tokens

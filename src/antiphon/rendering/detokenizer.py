@@ -19,10 +19,10 @@ class Pieces:
 
     def __init__(self, pieces: tuple[bytes, ...], texts: tuple[str | None, ...] | None = None) -> None:
         self.bytes = pieces
-        self.texts = tuple(map(_whole, pieces)) if texts is None else texts
+        self.texts = tuple(map(_decode_whole, pieces)) if texts is None else texts
         """The piece as text where it holds whole characters, else None."""
 
-    def named(self, names: Mapping[int, str]) -> "Pieces":
+    def with_names(self, names: Mapping[int, str]) -> "Pieces":
         """The same, with each of these tokens shown by its name."""
         pieces, texts = list(self.bytes), list(self.texts)
         for token, name in names.items():
@@ -34,7 +34,7 @@ class Pieces:
         return b"".join(self.bytes[token] for token in tokens).decode(errors="replace")
 
 
-def _whole(piece: bytes) -> str | None:
+def _decode_whole(piece: bytes) -> str | None:
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -74,12 +74,12 @@ class Detokenizer:
         if not (self._pending and piece):
             return False
         try:
-            _utf8("strict").decode(self.held() + piece[:1])
+            _utf8("strict").decode(self.get_pending() + piece[:1])
         except UnicodeDecodeError:
             return True
         return False
 
-    def held(self) -> bytes:
+    def get_pending(self) -> bytes:
         """The beginning of a character that is not complete."""
         return self._decoder.getstate()[0] if self._pending else b""
 

@@ -50,11 +50,11 @@ async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) 
 
 def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
     if not prompt.text:
-        return _walked(tokens, facts.pieces)
+        return _detokenize(tokens, facts.pieces)
     text, table = prompt.text, facts.vocabulary
     name = table.names.get(-1 if table.bos_id is None else table.bos_id)
     added = int(tokens[:1] == (table.bos_id,) and not (name and text.startswith(name)))
-    read = _walked(tokens[added:], facts.spelt)
+    read = _detokenize(tokens[added:], facts.spelt)
     # The tokenizer may have put a space first; one that normalises a text has its tokens placed as they come.
     spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
     offsets = array("q", [0] * added)
@@ -62,13 +62,13 @@ def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> L
     return Layout(text, offsets)
 
 
-def _walked(tokens: Sequence[int], pieces: Pieces) -> Layout:
+def _detokenize(tokens: Sequence[int], pieces: Pieces) -> Layout:
     detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
         offsets.append(said + detokenizer.breaks(token))
         parts.append(text := detokenizer.add(token))
         said += len(text)
-    return Layout("".join(parts), offsets, detokenizer.held())
+    return Layout("".join(parts), offsets, detokenizer.get_pending())
 
 
 class PromptEcho:
@@ -86,19 +86,21 @@ class PromptEcho:
     ) -> AsyncGenerator[Event, None]:
         """The events of a choice, with the prompt before its text."""
         voice.go_on(self.layout.held)
-        return self._recited(voice.choice, voice.speak(sequence))
+        return self._insert_prompt(voice.choice, voice.speak(sequence))
 
-    async def _recited(self, choice: int, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def _insert_prompt(
+        self, choice: int, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Event, None]:
         carried: list[Scores] = []
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Started) and self._sheet is not None:
-                    await self._sheet.whole()
-                for told in self._told(event, choice, carried):
+                    await self._sheet.wait_until_scored()
+                for told in self._expand_event(event, choice, carried):
                     yield told
                     await _let_others_work(told is not event)
 
-    def _told(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
+    def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
         """The event, with the prompt after Started. `carried`: scores that no part of its text goes with, for
         what comes next."""
         if carried and isinstance(event, TextDelta | Finished):
@@ -121,7 +123,7 @@ class PromptEcho:
         text, offsets = self.layout.text, self.layout.offsets
         for begin, end in pairwise(self._cuts()):
             until = len(text) if end == len(offsets) else offsets[end]
-            yield text[offsets[begin] if begin else 0 : until], self._packed(begin, end)
+            yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
 
     def _cuts(self) -> Iterator[int]:
         """Tokens that parts begin with: the first to stand in their character, so that no part is without
@@ -135,10 +137,10 @@ class PromptEcho:
                 yield (begin := cut)
         yield count
 
-    def _packed(self, begin: int, end: int) -> Scores:
+    def _pack_scores(self, begin: int, end: int) -> Scores:
         if self._sheet is None:
             return ()
-        return self._sheet.packed(begin, end, self.layout.offsets[begin:end], self._width)
+        return self._sheet.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
 
 
 async def repeat_prompt(

@@ -20,7 +20,7 @@ from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, Un
 from antiphon.ipc.tasks import task_group
 from antiphon.rendering.fair_tokenizer import Tokens
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompts import require_known, whole
+from antiphon.rendering.prompts import require_known, tokenize_text
 from antiphon.rendering.streams import late
 
 AT_ONCE = 128
@@ -72,7 +72,7 @@ async def prepare_embedding(
             f"with {request.dimensions}; leave dimensions out",
             param="dimensions",
         )
-    texts = await _tokenized(tokens, facts, request.inputs)
+    texts = await _tokenize_inputs(tokens, facts, request.inputs)
     _require_fitting(texts, facts)
     return TokenizedTexts(engine, texts, makes.dimensions)
 
@@ -85,11 +85,15 @@ def _facts(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
     return facts.info.embedding
 
 
-async def _tokenized(tokens: Tokens, facts: ModelInfo, inputs: Sequence[RawPrompt]) -> list[tuple[int, ...]]:
+async def _tokenize_inputs(
+    tokens: Tokens, facts: ModelInfo, inputs: Sequence[RawPrompt]
+) -> list[tuple[int, ...]]:
     """The token ids of each input: of a text with what stands around it, else as they are."""
 
     async def ids(given: RawPrompt) -> tuple[int, ...]:
-        return given.tokens if given.tokens is not None else await whole(tokens, facts, given.text or "")
+        return (
+            given.tokens if given.tokens is not None else await tokenize_text(tokens, facts, given.text or "")
+        )
 
     found: list[tuple[int, ...]] = []
     for start in range(0, len(inputs), AT_ONCE):

@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from antiphon.errors import TemplateRefused
-from antiphon.rendering.shield import uncovered
+from antiphon.rendering.shield import apply_uncovered
 
 PLAIN_FILTERS = (
     "abs batch count d default dictsort first float format groupby indent int items join last length list "
@@ -84,7 +84,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,
-            finalize=printable,
+            finalize=require_printable,
             cache_size=0,
             extensions=[loopcontrols, Generation],
         )
@@ -93,10 +93,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         }
         self.filters = {
             **{name: FILTERS[name] for name in PLAIN_FILTERS},
-            **{name: _recased(FILTERS[name]) for name in CASES & set(FILTERS)},
+            **{name: _build_case_filter(FILTERS[name]) for name in CASES & set(FILTERS)},
             "tojson": tojson,
             "safe": lambda value: value,  # nothing is escaped here
-            TIMED: timed,
+            TIMED: limit_time,
         }
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -109,7 +109,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def call(self, context: Context, obj: object, /, *args: object, **kwargs: object) -> object:
         text, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if isinstance(text, str) and name in CASES:
-            return uncovered(getattr(str, name), text)
+            return apply_uncovered(getattr(str, name), text)
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
@@ -119,7 +119,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super()._generate(Timing().visit(source), *args, **kwargs)  # type: ignore[arg-type]
 
 
-def printable(value: object) -> object:
+def require_printable(value: object) -> object:
     """What may be written into the prompt. Raises TemplateRefused for what has no text of its own."""
     if not isinstance(value, SHOWN):
         raise TemplateRefused(f"the chat template prints a {type(value).__name__}")
@@ -138,9 +138,9 @@ def tojson(
     return NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text) if ensure_ascii else text
 
 
-def _recased(function: Callable[[str], str]) -> Callable[[object], str]:
+def _build_case_filter(function: Callable[[str], str]) -> Callable[[object], str]:
     """A filter that changes letters."""
-    return lambda value: uncovered(function, str(value))
+    return lambda value: apply_uncovered(function, str(value))
 
 
 # --- loops --------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ _until: ContextVar[float] = ContextVar("until")
 
 
 class Timing(NodeTransformer):
-    """Puts what loops go over through `timed`; jinja2 lets nobody intercept them."""
+    """Puts what loops go over through `limit_time`; jinja2 lets nobody intercept them."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2's name
         self.generic_visit(node)
@@ -169,7 +169,7 @@ def timing() -> Iterator[None]:
         _until.reset(token)
 
 
-def timed(items: Iterable[object]) -> Iterator[object]:
+def limit_time(items: Iterable[object]) -> Iterator[object]:
     """The items of a loop, while there is time. Raises TemplateRefused."""
     until = _until.get()
     for item in items:

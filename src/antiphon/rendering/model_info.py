@@ -75,7 +75,7 @@ class ModelInfo:
         if not marked:
             return self.pieces
         if marked not in self.named:
-            self.named[marked] = self.pieces.named({self.controls[mark]: mark for mark in marked})
+            self.named[marked] = self.pieces.with_names({self.controls[mark]: mark for mark in marked})
         return self.named[marked]
 
     def wholes(self, texts: Iterable[str]) -> dict[str, int]:
@@ -122,7 +122,7 @@ async def load_info(
         info=info,
         vocabulary=vocabulary,
         pieces=pieces,
-        spelt=await asyncio.to_thread(pieces.named, vocabulary.names),
+        spelt=await asyncio.to_thread(pieces.with_names, vocabulary.names),
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
         profile=_profile(info, template),
@@ -161,14 +161,14 @@ def tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
     return TokenizerInfo(
         context_length=facts.info.context_length,
         controls=table.names,
-        bos=_spelt(facts, table.bos_id),
-        eos=_spelt(facts, table.eos_id),
+        bos=_spell_token(facts, table.bos_id),
+        eos=_spell_token(facts, table.eos_id),
         add_bos=table.add_bos,
         chat_template=facts.info.chat_template,
     )
 
 
-def _spelt(facts: ModelInfo, token: int | None) -> str | None:
+def _spell_token(facts: ModelInfo, token: int | None) -> str | None:
     return None if token is None else facts.spelt.text((token,))
 
 

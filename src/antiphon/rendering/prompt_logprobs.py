@@ -32,11 +32,13 @@ class PromptLogprobs:
         self._ranks = array("i", [0])
         self._whole = asyncio.Event()
 
-    async def whole(self) -> None:
+    async def wait_until_scored(self) -> None:
         """Waits until all tokens are scored."""
         await self._whole.wait()
 
-    async def overheard(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[TokenEvent, None]:
+    async def collect_scores(
+        self, sequence: AsyncGenerator[TokenEvent, None]
+    ) -> AsyncGenerator[TokenEvent, None]:
         """The sequence that scores the prompt, as it is. Raises EngineError when it does not."""
         async with aclosing(sequence) as events:
             async for event in events:
@@ -46,17 +48,17 @@ class PromptLogprobs:
                     self._complete()
                 yield event
 
-    async def told(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def insert_scores(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
         """The events of the choice whose sequence is overheard, with the scores after Started."""
         async with aclosing(events):
             async for event in events:
                 yield event
                 if isinstance(event, Started) and self._given is not None:
                     count = len(self._tokens)
-                    scores = self.packed(0, count, bytes(count), self._given, ranked=True)
+                    scores = self.pack_scores(0, count, bytes(count), self._given, ranked=True)
                     yield PromptScored(self._prompt, scores)
 
-    def packed(
+    def pack_scores(
         self, begin: int, end: int, offsets: Sequence[int], width: int, *, ranked: bool = False
     ) -> PackedScores:
         """The scores of some of the tokens. `offsets`: where each stands. `width`: alternatives, at most as

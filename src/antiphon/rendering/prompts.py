@@ -27,7 +27,7 @@ from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt_logprobs import PromptLogprobs
 from antiphon.rendering.reasoning.notation import Begin
 from antiphon.rendering.sandboxed_template import FIELD, OwnTemplate
-from antiphon.rendering.template_messages import measured, texts_of
+from antiphon.rendering.template_messages import measure, texts_of
 
 MOST_CUT = 1 << 20
 """Characters of a prompt that is longer than the context, where the caller asked to have it cut: what does
@@ -63,7 +63,9 @@ class Fitted:
     """Its scores, where some are wanted."""
 
 
-async def fitted(tokens: Tokens, facts: ModelInfo, request: GenerationRequest, clock: Clock) -> list[Fitted]:
+async def fit_prompts(
+    tokens: Tokens, facts: ModelInfo, request: GenerationRequest, clock: Clock
+) -> list[Fitted]:
     """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
     require_generating(facts, request.model)
     _require_tokens(request, facts)
@@ -71,14 +73,14 @@ async def fitted(tokens: Tokens, facts: ModelInfo, request: GenerationRequest, c
     for prompt in request.prompts:
         _require_continuable(prompt, facts)
         is_cut = request.output.truncate_prompt is not None
-        ids = kept(await encode(tokens, facts, prompt, clock, is_cut), request.output, facts)
+        ids = truncate_tokens(await encode(tokens, facts, prompt, clock, is_cut), request.output, facts)
         fits = fit(prompt, ids, request.output, facts)
-        fits = _scored(len(found), prompt, fits, request.output, facts)
-        found.append(await _echoed(prompt, fits, request, facts))
+        fits = _add_logprobs(len(found), prompt, fits, request.output, facts)
+        found.append(await _add_echo(prompt, fits, request, facts))
     _require_writable(request, found)
     least, room = request.sampling.min_tokens or 0, min(fits.max_tokens for fits in found)
     if least > room:
-        part = _named(request.prompts[0])
+        part = _describe_prompt(request.prompts[0])
         raise ContextLengthExceeded(
             f"{_limit(facts)} However, min_tokens is {least}, and only {room} tokens may follow this prompt. "
             f"Please reduce the length of the {part}, or min_tokens.",
@@ -145,7 +147,7 @@ def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
     require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
 
 
-def _scored(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: ModelInfo) -> Fitted:
+def _add_logprobs(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: ModelInfo) -> Fitted:
     """With a sheet for its scores, wide enough for all who read it."""
     recites = output.echo and isinstance(prompt, RawPrompt)
     wanted = (output.logprobs if recites else None, output.prompt_logprobs)
@@ -156,7 +158,7 @@ def _scored(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: Mod
     return replace(fits, sheet=sheet)
 
 
-async def _echoed(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: ModelInfo) -> Fitted:
+async def _add_echo(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: ModelInfo) -> Fitted:
     if not request.output.echo:
         return fits
     if isinstance(prompt, Conversation):
@@ -190,7 +192,7 @@ async def encode(
         require_known(looked_at, facts, "prompt")  # more do not fit anyway
         return prompt.tokens
     if facts.info.embedding is not None and isinstance(prompt, RawPrompt):
-        return await whole(tokens, facts, prompt.text or "", prompt.add_special)
+        return await tokenize_text(tokens, facts, prompt.text or "", prompt.add_special)
     if isinstance(prompt, RawPrompt) and not prompt.text:
         return start_of_text(facts) if prompt.add_special else ()
     wanted = _begins(prompt, facts)
@@ -222,7 +224,7 @@ def _begins(prompt: Prompt, facts: ModelInfo) -> bool:
     return prompt.add_special
 
 
-async def whole(tokens: Tokens, facts: ModelInfo, text: str, special: bool = True) -> tuple[int, ...]:
+async def tokenize_text(tokens: Tokens, facts: ModelInfo, text: str, special: bool = True) -> tuple[int, ...]:
     """The token ids of a text whose vector is made; nothing in it is a control token. `special`: with what
     the model wants before and after it."""
     before, after = facts.vocabulary.around if special else ((), ())
@@ -234,7 +236,7 @@ async def pieces_of(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[Tex
     if isinstance(prompt, RawPrompt):
         _require_characters([prompt.text or ""], prompt)
         return (TextPiece(prompt.text, control=True),) if prompt.text else ()
-    texts, size = measured(prompt)
+    texts, size = measure(prompt)
     _require_characters(texts, prompt)
     if facts.template is None:
         raise TemplateRefused(facts.refusal, param="messages")
@@ -261,7 +263,7 @@ def require_known(tokens: Sequence[int], facts: ModelInfo, field: str) -> None:
         )
 
 
-def kept(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> tuple[int, ...]:
+def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> tuple[int, ...]:
     """The tokens of a prompt that is to be cut which are kept, or all."""
     count = output.truncate_prompt
     if count is None:
@@ -276,7 +278,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInf
     """The prompt with the tokens that a choice may make. Raises ContextLengthExceeded, which names the
     numbers."""
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
-    left, part = context - count, _named(prompt)
+    left, part = context - count, _describe_prompt(prompt)
     if not count:
         raise InvalidValue(_no_token(prompt), param=_at_fault(prompt, ()))
     if wanted is not None and wanted < (0 if output.echo else 1):
@@ -316,7 +318,7 @@ def _require_possible(pieces: Sequence[TextPiece], facts: ModelInfo, prompt: Pro
     size = sum(len(piece.text) for piece in pieces)
     least = size // facts.longest_piece
     if size > cut and least > facts.info.context_length:
-        part = _named(prompt)
+        part = _describe_prompt(prompt)
         raise ContextLengthExceeded(
             f"{_limit(facts)} However, your {part} resulted in at least {least} tokens. "
             f"Please reduce the length of the {part}.",
@@ -333,7 +335,7 @@ def _require_characters(texts: Sequence[str], prompt: Prompt) -> None:
         )
 
 
-def _named(prompt: Prompt) -> str:
+def _describe_prompt(prompt: Prompt) -> str:
     """With what counts beside the messages."""
     if not isinstance(prompt, Conversation):
         return "prompt"

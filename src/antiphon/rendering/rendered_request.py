@@ -21,7 +21,7 @@ from antiphon.rendering.choice_decoder import ChoiceDecoder, decode_options
 from antiphon.rendering.echo import repeat_prompt, stay_silent
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.scored import ScoredVoice, Scoring
-from antiphon.rendering.streams import merged, timely
+from antiphon.rendering.streams import enforce_deadline, merge
 from antiphon.rendering.toolcalls.calling import OutputParser
 
 RETRY_AFTER = 1.0
@@ -67,7 +67,7 @@ class RenderedRequest:
         asked = build_token_request(request, self._ready.one, fitted, context.clock)
         spoken = [
             add_figures(
-                listener.heard(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0]
+                listener.parse(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0]
             )
             for voice, each in zip(cast.voices, asked, strict=True)
         ]
@@ -76,14 +76,14 @@ class RenderedRequest:
         started = False
         async with (
             map_engine_death(cast.voices),
-            aclosing(cast.chosen(timely(merged(spoken), context))) as events,
+            aclosing(cast.chosen(enforce_deadline(merge(spoken), context))) as events,
         ):
             async for event in events:
                 if not isinstance(event, Started):
                     yield event
                 elif not started:
                     started = True
-                    yield tally.started()
+                    yield tally.build_started()
         yield tally.usage()
 
     def _speech(
@@ -94,12 +94,12 @@ class RenderedRequest:
         works = sheet is not None or asked.max_tokens > 0
         sequence = self._engine.generate(asked) if works else stay_silent(len(prompt.tokens))
         if sheet is not None:
-            sequence = sheet.overheard(sequence)
+            sequence = sheet.collect_scores(sequence)
         if prompt.recital is not None:
             events = prompt.recital.speak(voice, sequence)
         else:
             events = voice.speak(sequence)
-        return events if sheet is None else sheet.told(events)
+        return events if sheet is None else sheet.insert_scores(events)
 
 
 def build_token_request(
@@ -195,16 +195,16 @@ class Tally:
     ids: tuple[tuple[int, ...], ...] = ()
     """Of each prompt, when they are told."""
 
-    def started(self) -> Started:
+    def build_started(self) -> Started:
         waits = [voice.queued for voice in self.voices if voice.queued is not None]
-        return Started(sum(self.prompts), self._cached(), self.ids, min(waits, default=None))
+        return Started(sum(self.prompts), self._count_cached(), self.ids, min(waits, default=None))
 
     def usage(self) -> Usage:
         made = sum(voice.completion_tokens for voice in self.voices)
         thought = sum(voice.thoughts.tokens for voice in self.voices if voice.thoughts is not None)
-        return Usage(sum(self.prompts), made, self._cached(), thought)
+        return Usage(sum(self.prompts), made, self._count_cached(), thought)
 
-    def _cached(self) -> int:
+    def _count_cached(self) -> int:
         """A prompt counts once, so its tokens are cached if none of its choices had to compute them."""
         each = len(self.voices) // len(self.prompts)
         groups = (self.voices[begin : begin + each] for begin in range(0, len(self.voices), each))

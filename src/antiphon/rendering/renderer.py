@@ -23,7 +23,7 @@ from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering import prompts
-from antiphon.rendering.banning import banned
+from antiphon.rendering.banning import tokenize_banned_words
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
 from antiphon.rendering.fair_tokenizer import BOUNDS, FairTokenizer
 from antiphon.rendering.field_usage import watch_fields
@@ -35,7 +35,7 @@ from antiphon.rendering.model_info import (
     tokenizer_info,
     with_template,
 )
-from antiphon.rendering.reasoning.before import held
+from antiphon.rendering.reasoning.before import constrain_prompt
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
 from antiphon.rendering.sandboxed_template import Helper
 from antiphon.rendering.streams import late
@@ -103,11 +103,11 @@ class Renderer:
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> TokenizedTexts:
         tokens = self._tokens(context.actor, context.clock)
-        facts = await self._in_time(self._known(), context)
+        facts = await self._in_time(self._refresh_info(), context)
         return await self._in_time(prepare_embedding(self._engine, tokens, facts, request), context)
 
     async def profile(self) -> Profile:
-        return (await self._known()).profile
+        return (await self._refresh_info()).profile
 
     def state(self) -> EngineState:
         return self._state()
@@ -123,26 +123,26 @@ class Renderer:
     # --- Tokenizing ---
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
-        facts = with_template(await self._known(), prompt, self._rules.helper, actor)
+        facts = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
         return await prompts.encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
-        facts = with_template(await self._known(), conversation, self._rules.helper, actor)
+        facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
         pieces = await prompts.pieces_of(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
     async def decode(self, tokens: Sequence[int]) -> str:
-        facts = await self._known()
+        facts = await self._refresh_info()
         text = await asyncio.to_thread(_text, tokens, facts) if len(tokens) > MANY else _text(tokens, facts)
         return text.removeprefix(" ") if facts.vocabulary.space_prefix else text
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
-        facts = await self._known()
+        facts = await self._refresh_info()
         prompts.require_known(tokens, facts, "tokens")
         return tuple(facts.spelt.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
-        return tokenizer_info(await self._known())
+        return tokenizer_info(await self._refresh_info())
 
     # --- one request ---
 
@@ -151,14 +151,14 @@ class Renderer:
     ) -> RenderedRequest:
         """The request made ready, to be computed with the adapter of that digest."""
         generation = self._generation()
-        facts = await self._in_time(self._known(), context)
+        facts = await self._in_time(self._refresh_info(), context)
         facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
         original = settle_widths(request, facts, self._rules.most_logprobs)
         request = constrain_calls(original, facts)
-        fitted = await self._in_time(self._fitted(request, facts, context), context)
+        fitted = await self._in_time(self._fit_prompts(request, facts, context), context)
         one = self._one(request, context, facts, adapter)
         if words := request.output.bad_words:
-            found = await self._in_time(banned(self._engine, facts, words), context)
+            found = await self._in_time(tokenize_banned_words(self._engine, facts, words), context)
             one = replace(one, sampling=replace(one.sampling, banned=found))
         is_current = partial(self._is_current, generation)
         ready = ReadyRequest(original, request, facts, fitted, one)
@@ -176,14 +176,14 @@ class Renderer:
         except TimeoutError:
             raise late() from None
 
-    async def _fitted(
+    async def _fit_prompts(
         self, request: GenerationRequest, facts: ModelInfo, context: Context
     ) -> list[prompts.Fitted]:
         """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
         token."""
         tokens = self._tokens(context.actor, context.clock)
         with watch_fields() as watch:
-            fitted = await prompts.fitted(tokens, facts, request, context.clock)
+            fitted = await prompts.fit_prompts(tokens, facts, request, context.clock)
         context.progress.unread = watch.unread(
             [
                 each
@@ -193,7 +193,7 @@ class Renderer:
             ]
         )
         pairs = zip(request.prompts, fitted, strict=True)
-        fitted = [held(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
+        fitted = [constrain_prompt(prompt, fits, request.output.constraint, facts) for prompt, fits in pairs]
         for constraint in {fits.constraint for fits in fitted if fits.constraint is not None}:
             async with self._checks.taken(context.actor.caller, context.clock):
                 await self._require_constrainable(constraint)
@@ -237,7 +237,7 @@ class Renderer:
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
-    async def _known(self) -> ModelInfo:
+    async def _refresh_info(self) -> ModelInfo:
         """What is known of the model, asked again when the engine has come back."""
         generation = self._generation()
         if self._facts is None or self._learnt != generation:

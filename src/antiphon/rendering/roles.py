@@ -55,7 +55,7 @@ class Roles:
         if not self.later:
             leading += tuple(message for message in others if message.role in INSTRUCTING)
             others = tuple(message for message in others if message.role not in INSTRUCTING)
-        return (*(leading if self.several else _merged(leading)), *others)
+        return (*(leading if self.several else _merge_leading(leading)), *others)
 
     def lose(self, messages: tuple[Message, ...]) -> bool:
         """Whether the template drops what a system message says, without a word."""
@@ -77,7 +77,7 @@ def _as_system(message: Message) -> Message:
     return replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
 
 
-def _merged(leading: tuple[Message, ...]) -> tuple[Message, ...]:
+def _merge_leading(leading: tuple[Message, ...]) -> tuple[Message, ...]:
     """One message of the first one's role."""
     if len(leading) < 2:
         return leading

@@ -59,7 +59,7 @@ class Helper:
         self._run = run
         self._places = FairSemaphore(bounds)
 
-    async def rendered(
+    async def render(
         self, template: "OwnTemplate", conversation: Conversation, clock: Clock
     ) -> tuple[TextPiece, ...]:
         """The prompt. Raises TemplateRefused, which names the template; cancelling ends the process."""
@@ -73,7 +73,7 @@ class Helper:
             stopped.require_worked()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
             raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
-        pieces, read = await asyncio.to_thread(_rendered, said)
+        pieces, read = await asyncio.to_thread(_parse_result, said)
         note(read)
         return pieces
 
@@ -94,7 +94,7 @@ class OwnTemplate:
 
     async def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt. Raises TemplateRefused."""
-        return await self.helper.rendered(self, conversation, clock)
+        return await self.helper.render(self, conversation, clock)
 
 
 # --- across the border, as JSON -----------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _of_request(message: str) -> str:
     return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
 
 
-def _rendered(said: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
+def _parse_result(said: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int]]:
     if not isinstance(said, dict):
         raise TypeError("the helper gave no object")
     return tuple(TextPiece(text, control) for text, control in said["pieces"]), said["read"]

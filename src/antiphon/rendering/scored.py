@@ -63,20 +63,20 @@ class ScoredVoice(ChoiceDecoder):
         """Log-probability per token, of those that usage counts; 0 for none."""
         return self._total / self.completion_tokens if self.completion_tokens else 0.0
 
-    def _heard(self, steps: Steps) -> str:
+    def _decode_steps(self, steps: Steps) -> str:
         text = ""
         for index, token in enumerate(steps.tokens):
             self.completion_tokens += 1
             self._unreported += 1
             if steps.logprobs:
                 self._total += steps.logprobs[index]
-            said = self._added(token, steps, index)
+            said = self._decode_token(token, steps, index)
             text += self._filter.add(said) if self.completion_tokens > self._deaf else said
             if self._filter.stopped:
                 break
         return text
 
-    def _added(self, token: int, steps: Steps, index: int) -> str:
+    def _decode_token(self, token: int, steps: Steps, index: int) -> str:
         """The text that a token makes certain; the token waits until the text is shown."""
         silent = token in self._silent
         offset = self._said + (not silent and self._detokenizer.breaks(token))
@@ -97,18 +97,20 @@ class ScoredVoice(ChoiceDecoder):
 
     def _delta(self, text: str) -> TextDelta:
         self._shown += len(text)
-        scores, ids = self._told_of(list(self._due()))
-        return TextDelta(self.choice, text, self._reported(), scores, ids)
+        scores, ids = self._told_of(list(self._take_due()))
+        return TextDelta(self.choice, text, self._take_unreported(), scores, ids)
 
-    def _due(self) -> Iterator[PendingToken]:
+    def _take_due(self) -> Iterator[PendingToken]:
         while self._pending and self._pending[0].offset < self._shown:
             yield self._pending.popleft()
 
-    def _finished(self, reason: FinishReason) -> Finished:
+    def _build_finished(self, reason: FinishReason) -> Finished:
         """With what stands at the end and shows nothing, as the end of the turn; what was cut is dropped."""
         left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
         scores, ids = self._told_of(left)
-        return Finished(self.choice, reason, self._reported(), scores if self._scoring.told else None, ids)
+        return Finished(
+            self.choice, reason, self._take_unreported(), scores if self._scoring.told else None, ids
+        )
 
     def _told_of(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:
         """Of these tokens what is wanted."""

@@ -64,14 +64,14 @@ class Shield:
         template = written or Written()
         self._signs = frozenset(chain.from_iterable(map(_signs, self._names)))
         self._known = template.known
-        self.marks = tuple(sorted(self._replaced(template)))
+        self.marks = tuple(sorted(self._choose_marks(template)))
         """The characters that are replaced, in a fixed order."""
         self._marked = _any_of(self.marks)
         self._stays = tuple(text for text in template.sought if self._may_stay(text))
         self._bare = _any_text(self._stays)
         self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
 
-    def _replaced(self, template: "Written") -> frozenset[str]:
+    def _choose_marks(self, template: "Written") -> frozenset[str]:
         """What makes a name, and its first character; all of its letters where the template could frame a
         text.
 
@@ -91,7 +91,7 @@ class Shield:
     def _begins(self, literal: str) -> bool:
         """Whether a literal holds the beginning of a name besides whole ones."""
         at, rest = 0, ""
-        for begin, end in self.named(literal):
+        for begin, end in self.find_names(literal):
             rest += literal[at:begin]
             at = end
         return any(name.lstrip()[0] in rest + literal[at:] for name in self._names)
@@ -129,7 +129,7 @@ class Shield:
         part of a name of a control token that begins one or could be mistaken for it."""
         return text in self._known and self._signs.isdisjoint(text)
 
-    def named(self, text: str) -> Iterable[tuple[int, int]]:
+    def find_names(self, text: str) -> Iterable[tuple[int, int]]:
         """Where names of control tokens stand, the longest at each place, from the left."""
         if self._starts is None:
             return
@@ -166,7 +166,7 @@ class Cover:
         """The rendered text as it is meant: the template's control tokens, and everything else as text."""
         found: list[TextPiece] = []
         at = 0
-        for begin, end in self.shield.named(rendered):
+        for begin, end in self.shield.find_names(rendered):
             if begin > at:
                 found.append(TextPiece(self.show(rendered[at:begin])))
             found.append(TextPiece(rendered[begin:end], control=True))
@@ -193,7 +193,7 @@ def covering(cover: Cover) -> Iterator[None]:
         _current.reset(token)
 
 
-def uncovered(operation: Callable[[str], str], text: str) -> str:
+def apply_uncovered(operation: Callable[[str], str], text: str) -> str:
     """What an operation on letters makes of a text; twins have no upper case, so it is done on what they
     stand for."""
     cover = _current.get(None)

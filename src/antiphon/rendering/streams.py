@@ -18,7 +18,7 @@ WAITING = 64
 """Items of all streams together that may wait for a slow reader; then the streams themselves wait."""
 
 
-async def timely(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
+async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
     """The same items. Raises DeadlineExceeded when the next one does not come before the request's
     deadline."""
     async with aclosing(stream):
@@ -43,19 +43,19 @@ def late() -> DeadlineExceeded:
     )
 
 
-def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     """Items of all streams as they come, each stream's own in order. The first error ends all and is raised.
 
     One stream needs neither a task nor a queue: it is itself.
     """
-    return streams[0] if len(streams) == 1 else _together(streams)
+    return streams[0] if len(streams) == 1 else _merge_concurrently(streams)
 
 
 Arrival = tuple[T] | AntiphonError | None
 """An item, the error that ended a stream, or its end."""
 
 
-async def _together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     queue: asyncio.Queue[Arrival[T]] = asyncio.Queue(WAITING)
     async with task_group() as group:
         for stream in streams:

@@ -37,10 +37,10 @@ def texts_of(conversation: Conversation) -> list[str]:
 
 def size_of(conversation: Conversation) -> int:
     """Characters that a template has to deal with, about."""
-    return measured(conversation)[1]
+    return measure(conversation)[1]
 
 
-def measured(conversation: Conversation) -> tuple[list[str], int]:
+def measure(conversation: Conversation) -> tuple[list[str], int]:
     """Every text that the caller wrote, and the characters that a template has to deal with, about."""
     tools = conversation.tools.tools if conversation.tools is not None else ()
     things = len(tools) + sum(1 + len(message.tool_calls) for message in conversation.messages)
@@ -95,11 +95,11 @@ def _function(tool: Tool, hide: Hide) -> dict[str, object]:
     if tool.description is not None:
         shown["description"] = hide(tool.description)
     empty = {"type": "object", "properties": {}}
-    shown["parameters"] = hidden(empty if tool.parameters is None else tool.parameters, hide)
+    shown["parameters"] = hide_texts(empty if tool.parameters is None else tool.parameters, hide)
     return shown
 
 
-def spoken(
+def build_message(
     message: Message, role: Role, hide: Hide, objects: bool, short_ids: bool = False
 ) -> dict[str, object]:
     """A message. `objects`: whether the template wants arguments as objects, not as their text; what is no
@@ -113,36 +113,36 @@ def spoken(
         said["tool_call_id"] = identify(message.tool_call_id)
     if message.tool_calls:
         said["tool_calls"] = [
-            _called(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
+            _build_call(call, hide, objects) | {"id": identify(call.id)} for call in message.tool_calls
         ]
         said["content"] = said["content"] or None
     if message.reasoning is not None:
-        said |= _thought(message, hide(message.reasoning))
+        said |= _build_reasoning(message, hide(message.reasoning))
     return said
 
 
-def _thought(message: Message, text: str) -> dict[str, object]:
+def _build_reasoning(message: Message, text: str) -> dict[str, object]:
     """Reasoning by the names that templates read it by; none reads two. gpt-oss's takes it beside calls only
     where there is no text, and shows it nowhere else."""
     named: dict[str, object] = {"reasoning_content": text, "reasoning": text}
     return named if message.tool_calls and message.text else named | {"thinking": text}
 
 
-def _called(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
+def _build_call(call: ToolCall, hide: Hide, objects: bool) -> dict[str, object]:
     read = read_arguments(call.arguments) if objects else None
-    arguments = hide(call.arguments) if read is None else hidden(read, hide)
+    arguments = hide(call.arguments) if read is None else hide_texts(read, hide)
     function = {"name": hide(call.name), "arguments": arguments}
     return {"type": "function", "function": function}
 
 
-def hidden(value: object, hide: Hide) -> object:
+def hide_texts(value: object, hide: Hide) -> object:
     """A value of JSON's types with every text in it hidden."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, list):
-        return [hidden(each, hide) for each in value]
+        return [hide_texts(each, hide) for each in value]
     if isinstance(value, Mapping):
-        return {hide(str(name)): hidden(each, hide) for name, each in value.items()}
+        return {hide(str(name)): hide_texts(each, hide) for name, each in value.items()}
     return value
 
 

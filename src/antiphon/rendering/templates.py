@@ -18,7 +18,7 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
-from antiphon.rendering.characters import escaped, is_whole
+from antiphon.rendering.characters import escape_surrogates, is_whole
 from antiphon.rendering.environment import BoundedEnvironment, timing
 from antiphon.rendering.field_usage import watch_messages
 from antiphon.rendering.probes import (
@@ -39,12 +39,12 @@ from antiphon.rendering.roles import Roles, roles_of
 from antiphon.rendering.shield import Cover, Shield, Written, covering
 from antiphon.rendering.template_messages import (
     Hide,
-    hidden,
+    build_message,
+    hide_texts,
     in_parts,
     in_system,
     in_thoughts,
-    measured,
-    spoken,
+    measure,
     tools_shown,
 )
 from antiphon.rendering.toolcalls.families import layout_of
@@ -149,7 +149,7 @@ class ChatTemplate:
         environment = BoundedEnvironment()
         try:
             tree = environment.parse(source)
-            self._shield = Shield(special.names, _written(tree))
+            self._shield = Shield(special.names, _collect_literals(tree))
             self._sets = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store")
             # This changes the tree, so it comes last.
             self.reads = frozenset(meta.find_undeclared_variables(tree))
@@ -169,7 +169,7 @@ class ChatTemplate:
         self._thoughts = self.notation is not None and self._shows_thoughts(self.notation)
         """Whether it wants reasoning as a part of the content."""
         self._roles = roles_of(source, self._shows)
-        self._support = self._found()
+        self._support = self._probe_support()
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt, with the template's own control tokens. Text of messages is text."""
@@ -177,11 +177,11 @@ class ChatTemplate:
         loses = self._roles.lose(conversation.messages)
         conversation = replace(conversation, messages=self._roles.cast(conversation.messages))
         conversation = written_out(conversation, self._support, self.layout)
-        texts, size = measured(conversation)
+        texts, size = measure(conversation)
         cover = self._shield.cover(texts)
         variables = self._variables(conversation, cover, clock)
         with timing(), covering(cover):
-            rendered = _valid("".join(self._written(variables, LONGEST_PROMPT + 4 * size)))
+            rendered = _require_valid("".join(self._render_pieces(variables, LONGEST_PROMPT + 4 * size)))
         if loses:
             raise TemplateRefused(
                 "the chat template shows no system message; say it in the user's", param="messages"
@@ -212,7 +212,7 @@ class ChatTemplate:
 
     def _variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
         """What the template finds."""
-        messages = [self._spoken(message, cover.hide) for message in conversation.messages]
+        messages = [self._build_message(message, cover.hide) for message in conversation.messages]
         tools = tools_shown(conversation.tools.tools, cover.hide) if conversation.tools else None
         if tools and self.layout.in_system:
             messages = in_system(messages, tools)
@@ -220,7 +220,9 @@ class ChatTemplate:
             messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
         documents = conversation.documents
         return {
-            "messages": watch_messages([self._shaped(message) for message in messages], self._thoughts),
+            "messages": watch_messages(
+                [self._shape_content(message) for message in messages], self._thoughts
+            ),
             "add_generation_prompt": conversation.generation_prompt,
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,
@@ -228,8 +230,8 @@ class ChatTemplate:
             "raise_exception": _raise_exception(cover.show),
             "strftime_now": _strftime_now(clock),
             "tools": tools,
-            "documents": None if documents is None else hidden(list(documents), cover.hide_value),
-        } | {name: hidden(value, cover.hide_value) for name, value in self._values(conversation).items()}
+            "documents": None if documents is None else hide_texts(list(documents), cover.hide_value),
+        } | {name: hide_texts(value, cover.hide_value) for name, value in self._values(conversation).items()}
 
     def _values(self, conversation: Conversation) -> Mapping[str, object]:
         """What the request gives the template to read: of reasoning, and by name. Raises a RequestError."""
@@ -244,7 +246,7 @@ class ChatTemplate:
                 )
         return {**told, **given}
 
-    def _found(self) -> Support:
+    def _probe_support(self) -> Support:
         """What the template shows of tools, found by trying; few templates know any, and say so nowhere."""
         as_text = replace(AS_IT_IS, objects=False)
         calls = self._shows(CALLED, PROBE.arguments)
@@ -259,7 +261,7 @@ class ChatTemplate:
             system=self._shows(INSTRUCTED, RESULT),
         )
 
-    def _shaped(self, message: dict[str, object]) -> dict[str, object]:
+    def _shape_content(self, message: dict[str, object]) -> dict[str, object]:
         """A message with its content as the template wants it."""
         if self._thoughts and "reasoning" in message:
             return in_thoughts(message)
@@ -283,11 +285,11 @@ class ChatTemplate:
             return False
         return text in "".join(piece.text for piece in pieces)
 
-    def _spoken(self, message: Message, hide: Hide) -> dict[str, object]:
+    def _build_message(self, message: Message, hide: Hide) -> dict[str, object]:
         """A message as templates know it."""
-        return spoken(message, message.role, hide, self._support.objects, self.layout.short_ids)
+        return build_message(message, message.role, hide, self._support.objects, self.layout.short_ids)
 
-    def _written(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
+    def _render_pieces(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
         """What the template writes, piece by piece, up to so many characters."""
         try:
             for piece in self._template.root_render_func(self._template.new_context(dict(variables))):
@@ -339,7 +341,7 @@ def proof_of(source: str, special: Special) -> dict[str, object]:
     return {"template": source, "names": special.names, "bos": special.bos, "eos": special.eos}
 
 
-def _written(tree: nodes.Template) -> Written:
+def _collect_literals(tree: nodes.Template) -> Written:
     """What a template says by itself, and whether it puts texts together as its literals do not show."""
     data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
     constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
@@ -356,7 +358,7 @@ def _written(tree: nodes.Template) -> Written:
 
 def _raise_exception(show: Hide) -> Callable[[object], NoReturn]:
     def raise_exception(message: object) -> NoReturn:
-        said = escaped(show(str(message))[:500])
+        said = escape_surrogates(show(str(message))[:500])
         raise RaisedByTemplate(f"the chat template refuses these messages: {said}", param="messages")
 
     return raise_exception
@@ -372,7 +374,7 @@ def _strftime_now(clock: Clock) -> Callable[[str], str]:
     return strftime_now
 
 
-def _valid(text: str) -> str:
+def _require_valid(text: str) -> str:
     """What a template wrote. Raises TemplateRefused: its literals can say what is no character."""
     if not is_whole(text):
         raise TemplateRefused("the chat template writes half of a surrogate pair, which is no character")
@@ -382,5 +384,5 @@ def _valid(text: str) -> str:
 def _refusal(what: str, error: BaseException) -> TemplateRefused:
     """The template's error as one of ours; its text may name Python objects, but holds no address and no
     path."""
-    said = escaped(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    said = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
     return TemplateRefused(f"the chat template {what} ({said})", param="messages")

@@ -36,7 +36,7 @@ class ScriptedAdapters:
         self.paths.pop(digest, None)
 
     @contextmanager
-    def used(self, digest: str | None) -> Iterator[None]:
+    def use(self, digest: str | None) -> Iterator[None]:
         """While a sequence runs with it. Raises InvalidValue for one that is not there."""
         if digest is None:
             yield

@@ -76,10 +76,10 @@ class Trial:
     async def load(self) -> Load:
         return (await self.engine.info()).load
 
-    async def idle(self, rule: str) -> None:
+    async def require_idle(self, rule: str) -> None:
         """Requires what is held to be as it was in the beginning."""
 
-        async def resting() -> bool:
+        async def is_idle() -> bool:
             now = await self.load()
             held = (now.running, now.queued, now.free_sequences, now.cells_used)
             return held == (
@@ -89,7 +89,7 @@ class Trial:
                 self.resting.cells_used,
             )
 
-        await require_soon(resting, rule, self.patience)
+        await require_soon(is_idle, rule, self.patience)
 
     def many(self, actor: str) -> EmbedRequest:
         return EmbedRequest((self.texts * MANY)[:MANY], actor)
@@ -117,7 +117,7 @@ async def check_embedding_engine(
     trial = Trial(engine, engine, info, tuple(texts), tolerance, patience, queue, info.load)
     for rule in RULES:
         await rule(trial)
-        await trial.idle(f"a request that is over leaves nothing behind ({rule.__name__})")
+        await trial.require_idle(f"a request that is over leaves nothing behind ({rule.__name__})")
 
 
 async def vectors_have_unit_length(trial: Trial) -> None:
@@ -161,20 +161,20 @@ async def nonsense_is_refused(trial: Trial) -> None:
 
 
 async def tokens_are_refused(trial: Trial) -> None:
-    async def generated() -> None:
+    async def generate_tokens() -> None:
         async with aclosing(
             trial.engine.generate(TokenRequest((TokenSegment(trial.texts[0]),), max_tokens=1))
         ) as events:
             await anext(events)
 
-    await require_error(generated(), AntiphonError, "an embedding model refuses to make tokens")
+    await require_error(generate_tokens(), AntiphonError, "an embedding model refuses to make tokens")
 
 
 async def closing_ends_the_request(trial: Trial) -> None:
     events = trial.embedding.embed(trial.many("leaving"))
     await anext(events)
     await require_end(events.aclose(), "closing the generator returns at once", trial.patience)
-    await trial.idle("a request that is closed holds nothing")
+    await trial.require_idle("a request that is closed holds nothing")
 
 
 async def small_requests_get_their_turn(trial: Trial) -> None:

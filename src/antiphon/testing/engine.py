@@ -208,7 +208,7 @@ class ScriptedEngine:
         try:
             answer, prompt_tokens = await self._begin(record.request, context)
             pace = answer.pace
-            for event in self._told(answer, record.request, prompt_tokens):
+            for event in self._generate_events(answer, record.request, prompt_tokens):
                 if pace is not None and isinstance(event, TextDelta):
                     await asyncio.sleep(pace)
                 if now() >= deadline:
@@ -238,7 +238,9 @@ class ScriptedEngine:
             raise answer.error
         return answer, sum([len(_bytes(prompt)) for prompt in request.prompts])
 
-    def _told(self, answer: Answer, request: GenerationRequest, prompt_tokens: int) -> Iterator[Event]:
+    def _generate_events(
+        self, answer: Answer, request: GenerationRequest, prompt_tokens: int
+    ) -> Iterator[Event]:
         output = request.output
         tellers = [_Teller(prompt, output) for prompt in request.prompts for _ in range(output.choices)]
         candidates = len(request.prompts) * (output.best_of or output.choices)

@@ -25,7 +25,7 @@ from antiphon.testing.engine_kit_output import OUTPUT_RULES
 from antiphon.testing.rules import (
     PATIENCE,
     beside,
-    interrupted,
+    interrupt,
     require,
     require_end,
     require_error,
@@ -51,10 +51,10 @@ async def check_engine(
     try:
         for rule in RULES:
             await rule(probe)
-            await probe.idle(f"a stream that is over leaves nothing behind ({rule.__name__})")
+            await probe.require_idle(f"a stream that is over leaves nothing behind ({rule.__name__})")
         for output_rule in OUTPUT_RULES:
             await output_rule(engine)
-            await probe.idle(f"a stream that is over leaves nothing behind ({output_rule.__name__})")
+            await probe.require_idle(f"a stream that is over leaves nothing behind ({output_rule.__name__})")
     finally:
         await require_end(engine.aclose(), "aclose ends all work at once", patience)
 
@@ -93,17 +93,17 @@ class EngineProbe:
         async with self.stream(request) as events:
             return await collect(events)
 
-    async def idle(self, rule: str) -> None:
+    async def require_idle(self, rule: str) -> None:
         """Requires the engine to hold nothing, where it can be asked."""
         asked = self.load
         if asked is None:
             return
 
-        async def free() -> bool:
+        async def is_idle() -> bool:
             load = await asked()
             return load.running == 0 and load.queued == 0
 
-        await require_soon(free, rule, self.patience)
+        await require_soon(is_idle, rule, self.patience)
 
 
 async def events_come_in_order(probe: EngineProbe) -> None:
@@ -222,13 +222,13 @@ async def entering_does_no_work(probe: EngineProbe) -> None:
 async def leaving_ends_the_work(probe: EngineProbe) -> None:
     """Waiting for the first event, in mid-stream between two events, waiting for the next one, at the end."""
     for moment in (0.0, 0.01, 0.1):
-        reading = interrupted(probe.events(probe.request(max_tokens=None, choices=2)), moment)
+        reading = interrupt(probe.events(probe.request(max_tokens=None, choices=2)), moment)
         await require_end(reading, "leaving while waiting for an event ends at once", moment + probe.patience)
-        await probe.idle("leaving while waiting for an event frees the engine")
+        await probe.require_idle("leaving while waiting for an event frees the engine")
     for wanted in (Started, TextDelta, Finished, Usage):
         begun = await _leave_at(probe, wanted)
         require(time.monotonic() - begun < probe.patience, f"leaving after {wanted.__name__} ends at once")
-        await probe.idle(f"leaving after {wanted.__name__} frees the engine")
+        await probe.require_idle(f"leaving after {wanted.__name__} frees the engine")
 
 
 async def _leave_at(probe: EngineProbe, wanted: type[Event]) -> float:
@@ -247,7 +247,7 @@ async def queued_streams_can_be_left(probe: EngineProbe) -> None:
     count = min(probe.profile.sequences, 64) + 1
     async with beside(*(probe.events(probe.request(max_tokens=None)) for _ in range(count - 1))):
         await asyncio.sleep(0)
-        last = interrupted(probe.events(probe.request(max_tokens=None)), 0.02)
+        last = interrupt(probe.events(probe.request(max_tokens=None)), 0.02)
         await require_end(last, "leaving while queued ends at once", probe.patience)
 
 
@@ -255,7 +255,7 @@ async def sizes_are_told(probe: EngineProbe) -> None:
     """Of prompts and choices together, before anything is computed."""
     for request in (probe.request(), probe.request(STORY, OTHER, choices=2)):
         prepared = await probe.engine.prepare(request, Context("check"))
-        await probe.idle("preparing a request takes no place")
+        await probe.require_idle("preparing a request takes no place")
         async with prepared.stream(Context("check")) as events:
             usage = [event async for event in events][-1]
         most = 8 * len(request.prompts) * request.output.choices

@@ -35,7 +35,7 @@ async def _events(engine: Engine, output: Output) -> list[Event]:
         return []
 
 
-def _heard(events: list[Event], choice: int = 0) -> tuple[str, list[TokenScore]]:
+def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[TokenScore]]:
     """A choice's text and scores; each delta's scores must stand in its text."""
     text = ""
     scores: list[TokenScore] = []
@@ -55,13 +55,15 @@ async def scores_come_as_asked(engine: Engine) -> None:
     silent = await _events(engine, Output(max_tokens=8))
     ends = [event for event in silent if isinstance(event, Finished)]
     rule = "scores come only when they are asked for"
-    require(not _heard(silent)[1] and all(end.scores is None for end in ends), rule)
+    require(not _collect_output(silent)[1] and all(end.scores is None for end in ends), rule)
     for width in (0, WIDTH):
         events = await _events(engine, Output(max_tokens=8, logprobs=width))
-        text, scores = _heard(events)
+        text, scores = _collect_output(events)
         ends = [event for event in events if isinstance(event, Finished)]
         require(all(end.scores is not None for end in ends), "with logprobs each Finished has scores, or ()")
-        require(not events or text == _heard(silent)[0], "asking for scores does not change what is said")
+        require(
+            not events or text == _collect_output(silent)[0], "asking for scores does not change what is said"
+        )
         _require_scores(text, scores, width)
 
 
@@ -78,11 +80,11 @@ def _require_scores(text: str, scores: list[TokenScore], width: int) -> None:
 
 
 async def echo_begins_with_the_prompt(engine: Engine) -> None:
-    plain, _ = _heard(await _events(engine, Output(max_tokens=8)))
+    plain, _ = _collect_output(await _events(engine, Output(max_tokens=8)))
     for logprobs in (None, 0, WIDTH):
         events = await _events(engine, Output(max_tokens=8, choices=2, echo=True, logprobs=logprobs))
         for choice in (0, 1) if events else ():
-            text, scores = _heard(events, choice)
+            text, scores = _collect_output(events, choice)
             require(text.startswith(PROMPT), "with echo each choice begins with the caller's own text")
             require(text.endswith(plain), "echo does not change what is said")
             if logprobs is not None:
@@ -100,7 +102,7 @@ async def a_prompt_can_be_scored_alone(engine: Engine) -> None:
         require(isinstance(events[0], Started), "Started comes first, also when no token is made")
         usage = events[-1]
         require(isinstance(usage, Usage) and usage.completion_tokens == 0, "max_tokens 0 makes no token")
-        text, scores = _heard(events)
+        text, scores = _collect_output(events)
         require(text == PROMPT, "with echo and max_tokens 0 the text is the prompt")
         require(bool(scores) == (logprobs is not None), "a prompt is scored when that is asked for")
         reasons = {event.reason for event in events if isinstance(event, Finished)}

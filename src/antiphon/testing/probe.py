@@ -22,7 +22,7 @@ from antiphon.engines.base import (
     TokenSegment,
     Vocabulary,
 )
-from antiphon.testing.rules import interrupted, require, require_end, require_soon
+from antiphon.testing.rules import interrupt, require, require_end, require_soon
 
 GREEDY = Sampling(temperature=0.0)
 FAR = 100_000
@@ -118,15 +118,15 @@ class Probe:
     async def load(self) -> Load:
         return (await self.engine.info()).load
 
-    async def idle(self, rule: str) -> None:
+    async def require_idle(self, rule: str) -> None:
         """Requires the counters of what is held to stand again where they stood in the beginning."""
 
-        async def resting() -> bool:
+        async def is_idle() -> bool:
             now, then = await self.load(), self.resting
             held = (now.running, now.queued, now.free_sequences, now.cells_used)
             return held == (then.running, then.queued, then.free_sequences, then.cells_used)
 
-        await require_soon(resting, rule, self.patience)
+        await require_soon(is_idle, rule, self.patience)
 
     async def close(self, events: AsyncGenerator[TokenEvent, None], rule: str) -> None:
         await require_end(events.aclose(), rule, self.patience)
@@ -135,5 +135,5 @@ class Probe:
         self, events: AsyncGenerator[TokenEvent, None], moment: float, rule: str
     ) -> None:
         """Closes as a reader does that waits for the next event and is cancelled."""
-        await require_end(interrupted(anext(events, None), moment), rule, moment + self.patience)
+        await require_end(interrupt(anext(events, None), moment), rule, moment + self.patience)
         await self.close(events, rule)

@@ -53,7 +53,7 @@ async def require_error(
     raise AssertionError(f"{rule} (nothing was raised)")
 
 
-async def interrupted(work: Awaitable[object], moment: float) -> None:
+async def interrupt(work: Awaitable[object], moment: float) -> None:
     """Begins some work and cancels it after `moment` seconds, unless it has ended by then."""
     try:
         async with asyncio.timeout(moment):

@@ -201,12 +201,12 @@ class ScriptedTokenEngine:
         self.closed = True
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        with self.adapters.used(request.adapter):
-            async with aclosing(self._generated(request)) as events:
+        with self.adapters.use(request.adapter):
+            async with aclosing(self._generate(request)) as events:
                 async for event in events:
                     yield event
 
-    async def _generated(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def _generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         if request.constraint is not None:
             raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
         sequence = self._accept(request)
@@ -372,7 +372,7 @@ class ScriptedTokenEngine:
                 break
         sequence.cells += len(tokens)
         self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
-        return Steps(tuple(tokens)) if wanted is None else self._scored(sequence, before, tokens, wanted)
+        return Steps(tuple(tokens)) if wanted is None else self._score_steps(sequence, before, tokens, wanted)
 
     def _cause(self, token: int, sequence: _Sequence) -> StopCause | None:
         if token in sequence.request.stop_token_ids:
@@ -381,7 +381,9 @@ class ScriptedTokenEngine:
             return StopCause.END
         return StopCause.LENGTH if sequence.made >= sequence.room else None
 
-    def _scored(self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int) -> Steps:
+    def _score_steps(
+        self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int
+    ) -> Steps:
         toy = self.adapters.toy(sequence.request.adapter)
         rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
         chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))

@@ -60,7 +60,7 @@ async def check_token_engine(
     probe.queue, probe.queue_per_actor = queue, queue_per_actor
     for rule in RULES:
         await rule(probe)
-        await probe.idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+        await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
 
 
 async def sentences(engine: TokenEngine) -> list[tuple[int, ...]]:

@@ -34,11 +34,11 @@ async def check_adapters(
     probe.prompts, probe.adapters = tuple(await sentences(engine)), adapters
     for rule in ADAPTER_RULES:
         await rule(probe)
-        await probe.idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+        await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
 
 
 @asynccontextmanager
-async def _added(probe: Probe) -> AsyncIterator[Adapting]:
+async def _add_adapters(probe: Probe) -> AsyncIterator[Adapting]:
     """The engine with all adapters; without any afterwards."""
     engine = probe.engine
     if not isinstance(engine, Adapting):
@@ -57,7 +57,7 @@ def _request(probe: Probe, digest: str | None) -> TokenRequest:
 async def unknown_adapters_are_refused(probe: Probe) -> None:
     rule = "an adapter that was not added is refused with InvalidValue, before a sequence begins"
     await require_error(probe.run(_request(probe, UNKNOWN)), InvalidValue, rule)
-    async with _added(probe) as engine:
+    async with _add_adapters(probe) as engine:
         await require_error(
             engine.add_adapter(UNKNOWN, "there-is-no-such-file.gguf"),
             InvalidValue,
@@ -73,7 +73,7 @@ async def unknown_adapters_are_refused(probe: Probe) -> None:
 
 async def adapters_never_answer_for_each_other(probe: Probe) -> None:
     names = (None, *probe.adapters)
-    async with _added(probe):
+    async with _add_adapters(probe):
         # under a salt of its own each is computed anew
         salted = {name: replace(_request(probe, name), cache_salt=f"alone with {name}") for name in names}
         first = {name: await probe.run(salted[name]) for name in names}
@@ -103,7 +103,7 @@ def _require_same(first: Run, run: Run, probe: Probe) -> None:
 async def a_removed_adapter_serves_to_the_end(probe: Probe) -> None:
     digest = next(iter(probe.adapters))
     long = replace(probe.request(max_tokens=40), adapter=digest)
-    async with _added(probe) as engine:
+    async with _add_adapters(probe) as engine:
         whole = await probe.run(long)
         async with aclosing(probe.engine.generate(long)) as events:
             await anext(events)

@@ -21,7 +21,7 @@ from antiphon.testing.rules import beside, require, require_end
 async def unread_sequences_hold_nothing(probe: Probe) -> None:
     events = probe.engine.generate(probe.request())
     await probe.close(events, "closing a generator that was never read ends at once")
-    await probe.idle("a generator that was never read holds no sequence")
+    await probe.require_idle("a generator that was never read holds no sequence")
 
 
 async def queued_sequences_close(probe: Probe) -> None:
@@ -34,7 +34,7 @@ async def queued_sequences_close(probe: Probe) -> None:
         await probe.close_while_waiting(waiting, 0.05, "a queued sequence closes at once")
         load = await probe.load()
         require(load.queued == 0, "a queued sequence that was closed does not wait any more")
-    await probe.idle("sequences that were closed together free all that they held")
+    await probe.require_idle("sequences that were closed together free all that they held")
 
 
 async def prefilling_sequences_close(probe: Probe) -> None:
@@ -49,7 +49,7 @@ async def prefilling_sequences_close(probe: Probe) -> None:
         await probe.close_while_waiting(
             events, moment, "a sequence closes at once while its prompt is computed"
         )
-        await probe.idle("closing in prefill frees the sequence")
+        await probe.require_idle("closing in prefill frees the sequence")
 
 
 async def speaking_sequences_close(probe: Probe) -> None:
@@ -57,18 +57,18 @@ async def speaking_sequences_close(probe: Probe) -> None:
         events = probe.engine.generate(probe.request())
         await _until_first_step(events)
         await probe.close(events, "a sequence closes at once between two tokens")
-        await probe.idle("closing in mid-stream frees the sequence")
+        await probe.require_idle("closing in mid-stream frees the sequence")
         events = probe.engine.generate(probe.request())
         await _until_first_step(events)
         await probe.close_while_waiting(events, moment, "a sequence closes at once while a token is computed")
-        await probe.idle("closing in mid-stream frees the sequence")
+        await probe.require_idle("closing in mid-stream frees the sequence")
 
 
 async def finished_sequences_close(probe: Probe) -> None:
     events = probe.engine.generate(probe.request(max_tokens=2))
     async for event in events:
         if isinstance(event, SequenceFinished):
-            await probe.idle("when SequenceFinished comes the sequence is free already")
+            await probe.require_idle("when SequenceFinished comes the sequence is free already")
     await probe.close(events, "closing a finished sequence ends at once")
 
 

@@ -37,7 +37,7 @@ async def what_is_said_is_what_the_constraint_allows(probe: Probe) -> None:
         return
     for constraint, allowed in FINITE:
         for logprobs in (None, 0):
-            run = await probe.run(_asked(probe, constraint, logprobs=logprobs))
+            run = await probe.run(_build_request(probe, constraint, logprobs=logprobs))
             text = b"".join(probe.vocabulary.pieces[token] for token in run.tokens).decode(errors="replace")
             require(
                 re.fullmatch(allowed, text) and run.cause is StopCause.END,
@@ -52,11 +52,15 @@ async def no_constraint_ends_anything_before_min_tokens(probe: Probe) -> None:
     told: set[str] = set()
     for constraint, _ in FINITE:
         for logprobs in (None, 0):
-            free = await probe.run(_asked(probe, constraint, logprobs=logprobs))
+            free = await probe.run(_build_request(probe, constraint, logprobs=logprobs))
             length = len(free.tokens) - 1
-            await _reached(probe, _asked(probe, constraint, length, logprobs=logprobs), length)
+            await _require_end_after(
+                probe, _build_request(probe, constraint, length, logprobs=logprobs), length
+            )
             for least in (length + 1, LONGEST):
-                told.add(await _refused(probe, _asked(probe, constraint, least, logprobs=logprobs)))
+                told.add(
+                    await _require_refusal(probe, _build_request(probe, constraint, least, logprobs=logprobs))
+                )
     require(len(told) == 1, "whichever the constraint, min_tokens that it cannot reach get one sentence")
 
 
@@ -66,7 +70,7 @@ async def a_constraint_goes_on_to_min_tokens(probe: Probe) -> None:
     ends = tuple((token, 100.0) for token in probe.vocabulary.end_ids)
     for logprobs in (None, 0):
         eager = replace(GREEDY, logit_bias=ends)
-        run = await probe.run(_asked(probe, OPEN, 9, logprobs=logprobs, sampling=eager))
+        run = await probe.run(_build_request(probe, OPEN, 9, logprobs=logprobs, sampling=eager))
         early = set(run.tokens[:9]) & set(probe.vocabulary.end_ids)
         require(
             not early and len(run.tokens) == 10 and run.cause is StopCause.END,
@@ -78,15 +82,15 @@ async def no_forced_token_stops_before_min_tokens(probe: Probe) -> None:
     if not await _takes_constraints(probe):
         return
     certain = Constraint(ConstraintKind.REGEX, "hello there")
-    free = await probe.run(_asked(probe, certain))
+    free = await probe.run(_build_request(probe, certain))
     stop = free.tokens[-2]
     first = free.tokens.index(stop) + 1
-    run = await probe.run(replace(_asked(probe, certain, first - 1), stop_token_ids=(stop,)))
+    run = await probe.run(replace(_build_request(probe, certain, first - 1), stop_token_ids=(stop,)))
     require(
         run.tokens == free.tokens[:first] and run.cause is StopCause.STOP_TOKEN,
         "a stop token that must follow ends the sequence",
     )
-    await _refused(probe, replace(_asked(probe, certain, first), stop_token_ids=(stop,)))
+    await _require_refusal(probe, replace(_build_request(probe, certain, first), stop_token_ids=(stop,)))
 
 
 async def _takes_constraints(probe: Probe) -> bool:
@@ -100,14 +104,14 @@ async def _takes_constraints(probe: Probe) -> bool:
         else:
             return True
     await require_error(
-        probe.run(_asked(probe, constraint)),
+        probe.run(_build_request(probe, constraint)),
         UnsupportedParameter,
         "an engine that takes no constraints refuses requests that have one with UnsupportedParameter",
     )
     return False
 
 
-async def _reached(probe: Probe, request: TokenRequest, least: int) -> None:
+async def _require_end_after(probe: Probe, request: TokenRequest, least: int) -> None:
     rule = "a constrained sequence may end when min_tokens are there"
     try:
         run = await probe.run(request)
@@ -116,7 +120,7 @@ async def _reached(probe: Probe, request: TokenRequest, least: int) -> None:
     require(len(run.tokens) > least and run.cause is StopCause.END, rule)
 
 
-async def _refused(probe: Probe, request: TokenRequest) -> str:
+async def _require_refusal(probe: Probe, request: TokenRequest) -> str:
     """The sentence that a sequence ends with which may go on with no token."""
     rule = "no end and no stop token comes before min_tokens, forced by a constraint or not: InvalidValue"
     try:
@@ -126,7 +130,7 @@ async def _refused(probe: Probe, request: TokenRequest) -> str:
     raise AssertionError(f"{rule} (made {len(run.tokens)} tokens)")
 
 
-def _asked(
+def _build_request(
     probe: Probe,
     constraint: Constraint,
     least: int = 0,

@@ -95,13 +95,13 @@ async def top_k_one_is_greedy(probe: Probe) -> None:
 
 
 async def equal_seeds_draw_equally(probe: Probe) -> None:
-    def drawn(seed: int, choice: int = 0) -> TokenRequest:
+    def build_request(seed: int, choice: int = 0) -> TokenRequest:
         return replace(
             probe.request(max_tokens=8, sampling=Sampling(temperature=1.5, seed=seed)), choice=choice
         )
 
-    choices = [drawn(11, choice) for choice in range(8)]
-    seeds = [drawn(seed) for seed in (11, 12, 13, 14, 2**63 + 5, 2**64 - 1)]
+    choices = [build_request(11, choice) for choice in range(8)]
+    seeds = [build_request(seed) for seed in (11, 12, 13, 14, 2**63 + 5, 2**64 - 1)]
     alone = [(await probe.run(request)).tokens for request in (*choices, *seeds)]
     require(alone[0] == alone[8], "equal seeds give equal draws")
     require(

@@ -22,7 +22,7 @@ async def a_full_queue_refuses(probe: Probe) -> None:
             for index in range(probe.queue)
         ]
         async with beside(*waiting):
-            await _queued(probe, probe.queue)
+            await _require_queued(probe, probe.queue)
             error = await _refusal(probe, replace(probe.request(max_tokens=1), actor="late"))
             require(
                 isinstance(error, EngineBusy), "a sequence beyond a full queue is refused with EngineBusy"
@@ -30,9 +30,9 @@ async def a_full_queue_refuses(probe: Probe) -> None:
             require(error is not None and (error.retry_after or 0) > 0, "EngineBusy says when to try again")
             sibling = replace(probe.request(max_tokens=1), actor="running-0", group="g0", choice=1)
             async with beside(probe.run(sibling)) as (joined,):
-                await _queued(probe, probe.queue + 1)
+                await _require_queued(probe, probe.queue + 1)
                 require(not joined.done(), "a sibling of a sequence that is there is never refused")
-    await probe.idle("sequences that were closed while they waited hold nothing")
+    await probe.require_idle("sequences that were closed while they waited hold nothing")
 
 
 async def one_actor_does_not_fill_the_queue(probe: Probe) -> None:
@@ -44,14 +44,14 @@ async def one_actor_does_not_fill_the_queue(probe: Probe) -> None:
             await _begin(probe, stack, _running(probe, index))
         waiting = [probe.run(replace(probe.request(max_tokens=1), actor="greedy")) for _ in range(limit)]
         async with beside(*waiting):
-            await _queued(probe, limit)
+            await _require_queued(probe, limit)
             error = await _refusal(probe, replace(probe.request(max_tokens=1), actor="greedy"))
             require(
                 isinstance(error, Overloaded), "an actor with too many waiting is refused with Overloaded"
             )
             require(error is not None and (error.retry_after or 0) > 0, "Overloaded says when to try again")
             async with beside(probe.run(replace(probe.request(max_tokens=1), actor="other"))) as (other,):
-                await _queued(probe, limit + 1)
+                await _require_queued(probe, limit + 1)
                 require(not other.done(), "another actor's sequence may still wait")
 
 
@@ -73,7 +73,7 @@ async def lower_priorities_come_first_of_one_actor(probe: Probe) -> None:
         tasks = []
         for name, actor, priority in (("late", "a", 7), ("other", "b", -5), ("first", "a", -3)):
             tasks += await stack.enter_async_context(beside(admission(name, actor, priority)))
-            await _queued(probe, len(tasks))
+            await _require_queued(probe, len(tasks))
         await last.aclose()
         await require_end(
             asyncio.gather(*tasks), "who waits is admitted when a place is free", probe.patience
@@ -93,11 +93,11 @@ async def _begin(probe: Probe, stack: AsyncExitStack, request: TokenRequest) -> 
     require(isinstance(await anext(events), SequenceStarted), "admission is told first")
 
 
-async def _queued(probe: Probe, count: int) -> None:
-    async def reached() -> bool:
+async def _require_queued(probe: Probe, count: int) -> None:
+    async def is_reached() -> bool:
         return (await probe.load()).queued == count
 
-    await require_soon(reached, "queued counts the sequences that wait", probe.patience)
+    await require_soon(is_reached, "queued counts the sequences that wait", probe.patience)
 
 
 async def _refusal(probe: Probe, request: TokenRequest) -> AntiphonError | None:

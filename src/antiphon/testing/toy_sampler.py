@@ -43,13 +43,15 @@ class ToySampler:
     def next(self, raw: Sequence[float]) -> int:
         """The next token after `raw` log-probabilities."""
         position = self._said.total()
-        legal = [(self._logit(token, value), token) for token, value in enumerate(raw) if self._legal(token)]
-        token = self._drawn(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
+        legal = [
+            (self._logit(token, value), token) for token, value in enumerate(raw) if self._is_legal(token)
+        ]
+        token = self._draw(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
         self._said[token] += 1
         self._output.append(token)
         return token
 
-    def _legal(self, token: int) -> bool:
+    def _is_legal(self, token: int) -> bool:
         early = self._said.total() < self._sampling.min_tokens and token in self._ends
         return not early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
 
@@ -66,7 +68,7 @@ class ToySampler:
             value = value / factor if value > 0 else value * factor
         return value - sampling.frequency_penalty * count - sampling.presence_penalty * bool(count)
 
-    def _drawn(self, ranked: Weighted, position: int) -> int:
+    def _draw(self, ranked: Weighted, position: int) -> int:
         sampling = self._sampling
         if sampling.temperature == 0:
             return ranked[0][1]
@@ -74,13 +76,13 @@ class ToySampler:
         weights = [(math.exp((value - best) / sampling.temperature), token) for value, token in ranked]
         number = draw(sampling.seed, self._choice, position)
         if sampling.mirostat is None:
-            return _picked(_truncated(weights, sampling), number)
-        return self._steered(_shares(weights), number, sampling.mirostat)
+            return _pick(_truncate(weights, sampling), number)
+        return self._draw_mirostat(_shares(weights), number, sampling.mirostat)
 
-    def _steered(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
+    def _draw_mirostat(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
         near = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
         kept = _shares(near or shares[:1])
-        token = _picked(kept, number)
+        token = _pick(kept, number)
         surprise = -math.log2(next(share for share, other in kept if other == token))
         self._threshold -= mirostat.rate * (surprise - mirostat.target)
         return token
@@ -91,7 +93,7 @@ def _shares(weights: Weighted) -> Weighted:
     return [(weight / total, token) for weight, token in weights]
 
 
-def _picked(weights: Weighted, number: float) -> int:
+def _pick(weights: Weighted, number: float) -> int:
     target = number * math.fsum(weight for weight, _ in weights)
     for weight, token in weights:
         target -= weight
@@ -100,16 +102,16 @@ def _picked(weights: Weighted, number: float) -> int:
     return weights[-1][1]
 
 
-def _truncated(weights: Weighted, sampling: Sampling) -> Weighted:
+def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
     """Min-p, top-k, top-p, typical-p, in this order."""
     weights = [pair for pair in weights if pair[0] >= sampling.min_p]
     if sampling.top_k > 0:
         weights = weights[: sampling.top_k]
-    weights = _reaching(weights, sampling.top_p)
-    return weights if sampling.typical_p >= 1 else _typical(weights, sampling.typical_p)
+    weights = _keep_share(weights, sampling.top_p)
+    return weights if sampling.typical_p >= 1 else _apply_typical(weights, sampling.typical_p)
 
 
-def _reaching(weights: Weighted, share: float) -> Weighted:
+def _keep_share(weights: Weighted, share: float) -> Weighted:
     """The first of them that together have this share; at least one."""
     kept: Weighted = []
     room = share * math.fsum(weight for weight, _ in weights)
@@ -121,8 +123,8 @@ def _reaching(weights: Weighted, share: float) -> Weighted:
     return kept
 
 
-def _typical(weights: Weighted, share: float) -> Weighted:
+def _apply_typical(weights: Weighted, share: float) -> Weighted:
     shares = [pair for pair in _shares(weights) if pair[0] > 0]
     entropy = -math.fsum(part * math.log(part) for part, _ in shares)
     near = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
-    return sorted(_reaching(near, share), reverse=True)
+    return sorted(_keep_share(near, share), reverse=True)

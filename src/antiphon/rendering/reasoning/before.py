@@ -12,7 +12,7 @@ from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompts import Fitted
 from antiphon.rendering.reasoning.notation import Begin, Notation
-from antiphon.rendering.toolcalls.layout import Layout, marked
+from antiphon.rendering.toolcalls.layout import Layout, to_marks
 
 TAIL = 64
 """Tokens at a prompt's end in which the mark is looked for that begins reasoning; it has at most six."""
@@ -34,7 +34,7 @@ def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin
     return notation.begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
 
 
-def held(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: ModelInfo) -> Fitted:
+def constrain_prompt(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: ModelInfo) -> Fitted:
     """The prompt with where its choices begin and what they are held to. Raises UnsupportedParameter."""
     begin = begin_of(prompt, fits.tokens, facts)
     return replace(fits, begin=begin, constraint=after_reasoning(constraint, prompt, begin, facts))
@@ -71,7 +71,7 @@ def after_reasoning(
 
 def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> Frame:
     opening = () if begin is Begin.INSIDE else notation.open
-    return Frame(marked(opening, ids), marked((notation.close, *notation.gap), ids))
+    return Frame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
 
 def _in_channels(
@@ -79,8 +79,8 @@ def _in_channels(
 ) -> Constraint | None:
     """Of a model with channels. Calls have the channels in their own grammar."""
     budget, field = reasoning.budget, reasoning.terms.budget
-    thought, *others = (frame.marked(facts.controls) for frame in layout.frames if frame.close is not None)
-    final = next(frame.marked(facts.controls) for frame in layout.frames if frame.close is None)
+    thought, *others = (frame.with_ids(facts.controls) for frame in layout.frames if frame.close is not None)
+    final = next(frame.with_ids(facts.controls) for frame in layout.frames if frame.close is None)
     calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
     if budget is None:
         if constraint is None or calls:

@@ -25,7 +25,7 @@ def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | Non
     if notation is None:
         if effort == NONE:
             return {}
-        raise _refused(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
+        raise _to_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
     switches = [name for name in SWITCHES if name in reads]
     if switches and effort == NONE:
         return dict.fromkeys(switches, False)
@@ -33,19 +33,19 @@ def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | Non
         if notation.efforts is not None and effort not in notation.efforts:
             known = ", ".join(notation.efforts)
             says = "send one of them, or leave it out" if terms.off == NONE else "leave it out"
-            raise _refused(reasoning, f"this model was taught {known}; {says}")
+            raise _to_refusal(reasoning, f"this model was taught {known}; {says}")
         return {EFFORT: effort} | dict.fromkeys(switches, True)
     if effort == ORDINARY:
         return dict.fromkeys(switches, True)
     budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
     if switches:
-        raise _refused(
+        raise _to_refusal(
             reasoning,
             f"this model's reasoning is on or off; send {terms.on} or {terms.off}, or {budget} for less",
         )
     less = f"{budget}: 0 for no reasoning" if effort == NONE and not terms.least else f"{budget} for less"
     always = "always reasons" if effort == NONE else "reasons"
-    raise _refused(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
+    raise _to_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
 
 
 def require_able(reasoning: Reasoning, notation: Notation | None) -> None:
@@ -53,7 +53,7 @@ def require_able(reasoning: Reasoning, notation: Notation | None) -> None:
     if notation is not None:
         return
     if reasoning.wanted:
-        raise _refused(reasoning, "this model does not reason; leave it out")
+        raise _to_refusal(reasoning, "this model does not reason; leave it out")
     if reasoning.budget:
         field = reasoning.terms.budget
         raise UnsupportedParameter(
@@ -61,7 +61,7 @@ def require_able(reasoning: Reasoning, notation: Notation | None) -> None:
         )
 
 
-def _refused(reasoning: Reasoning, why: str) -> UnsupportedParameter:
+def _to_refusal(reasoning: Reasoning, why: str) -> UnsupportedParameter:
     effort, terms = reasoning.effort, reasoning.terms
     value = {NONE: terms.off, ORDINARY: terms.on}.get(effort or "", effort)
     shown = "" if value is None or reasoning.wanted else f" {value[:32]}"

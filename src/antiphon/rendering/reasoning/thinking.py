@@ -52,7 +52,7 @@ class ThinkingReader:
     def end(self, required: bool = False) -> list[Said]:
         rest, self._buffer = self._buffer, ""
         if self._begin is Begin.INSIDE:
-            return [*self._thought(rest), *self._inner.end(required)]
+            return [*self._trim_thought(rest), *self._inner.end(required)]
         said = [] if self._closed and not rest.strip() else self._inner.add(rest)
         return [*said, *self._inner.end(required)]
 
@@ -71,8 +71,8 @@ class ThinkingReader:
         close = self._notation.close
         at = self._buffer.find(close)
         if at < 0:
-            return self._thought(self._take(held_from(self._buffer, close)))
-        said = self._thought(self._take(at))
+            return self._trim_thought(self._take(held_from(self._buffer, close)))
+        said = self._trim_thought(self._take(at))
         self._take(len(close))
         self._begin, self._closed = Begin.AFTER, True
         return said
@@ -103,7 +103,7 @@ class ThinkingReader:
         self._taken += count
         return taken
 
-    def _thought(self, text: str) -> list[Said]:
+    def _trim_thought(self, text: str) -> list[Said]:
         """Reasoning without the whitespace around it, which belongs to the marks."""
         text = self._space + text
         body = text.rstrip(SPACE)

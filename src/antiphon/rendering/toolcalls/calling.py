@@ -69,7 +69,7 @@ class OutputParser:
             marks += template.notation.marks
         return replace(self._facts, pieces=self._facts.hearing(marks))
 
-    def heard(
+    def parse(
         self, voice: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """The events of one choice, with calls and reasoning told apart from text. `begin`: where it begins;
@@ -82,7 +82,7 @@ class OutputParser:
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
         ids = _ids(self._clock, self._facts.template.layout.short_ids)
         shown = _reasoning(self._request).shown
-        return ChoiceParser(voice.choice, reader, ids, required, shown).told(events)
+        return ChoiceParser(voice.choice, reader, ids, required, shown).parse(events)
 
     def _reader(self, begin: Begin | None) -> Reader | None:
         template = self._facts.template

@@ -54,19 +54,19 @@ class ChoiceParser:
         self._scores: list[Scores] = []
         self._token_ids: tuple[int, ...] = ()
 
-    async def told(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async def parse(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
         """The same events, with reasoning and calls instead of their text."""
         async with aclosing(events):
             async for event in events:
-                for told in self._heard(event):
+                for told in self._parse_event(event):
                     yield told
 
-    def _heard(self, event: Event) -> Iterator[Event]:
+    def _parse_event(self, event: Event) -> Iterator[Event]:
         if isinstance(event, TextDelta):
             self._note(event)
             yield from self._events(self._reader.add(event.text))
         elif isinstance(event, Finished):
-            yield from self._ending(event)
+            yield from self._end_events(event)
         else:
             yield event
 
@@ -76,11 +76,11 @@ class ChoiceParser:
         if event.scores:
             self._scores.append(event.scores)
 
-    def _ending(self, event: Finished) -> Iterator[Event]:
+    def _end_events(self, event: Finished) -> Iterator[Event]:
         yield from self._events(self._reader.end(self._required))
         called = event.reason is FinishReason.STOP and self._reader.whole
         reason = FinishReason.TOOL_CALLS if called else event.reason
-        tokens, scores, ids = self._due()
+        tokens, scores, ids = self._take_due()
         left = None if event.scores is None else joined([scores, event.scores])
         yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
 
@@ -89,10 +89,10 @@ class ChoiceParser:
             if not isinstance(said, Thought):
                 yield self._event(said)
             elif self._shown:
-                yield ReasoningDelta(self._choice, said.text, *self._due())
+                yield ReasoningDelta(self._choice, said.text, *self._take_due())
 
     def _event(self, said: Said) -> Event:
-        due = self._due()
+        due = self._take_due()
         if isinstance(said, Text):
             return TextDelta(self._choice, said.text, *due)
         if isinstance(said, Named):
@@ -100,7 +100,7 @@ class ChoiceParser:
             return ToolCallBegun(self._choice, self._calls - 1, self._ids(), said.name, *due)
         return ToolCallDelta(self._choice, self._calls - 1, said.text, *due)
 
-    def _due(self) -> tuple[int, Scores, tuple[int, ...]]:
+    def _take_due(self) -> tuple[int, Scores, tuple[int, ...]]:
         """Count, scores and ids of the tokens that no event has told."""
         tokens, self._tokens = self._tokens, 0
         scores, self._scores = joined(self._scores), []

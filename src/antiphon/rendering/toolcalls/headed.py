@@ -62,7 +62,7 @@ class HeadedReader:
         self._fed += len(text)
         while self._buffer and self._advance():
             pass
-        return self._taken()
+        return self._take_said()
 
     def end(self, required: bool = False) -> list[Said]:
         if self._thinks:
@@ -73,7 +73,7 @@ class HeadedReader:
             self._said += self._shown.add(self._buffer)
         self._buffer = ""
         self._said += self._shown.end()
-        return self._taken()
+        return self._take_said()
 
     def _is_notation(self, required: bool) -> bool:
         """Whether what was held back is no text. Channels hold text also where calls are required."""
@@ -82,7 +82,7 @@ class HeadedReader:
         within = self._value is not None or self._inside or self._after
         return within or (required and self._thought is None)
 
-    def _taken(self) -> list[Said]:
+    def _take_said(self) -> list[Said]:
         said, self._said = self._said, []
         return said
 

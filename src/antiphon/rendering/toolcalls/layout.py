@@ -36,10 +36,10 @@ class Frame:
     open: Marks
     close: Marks | None = None
 
-    def marked(self, controls: Mapping[str, int]) -> groups.Frame:
+    def with_ids(self, controls: Mapping[str, int]) -> groups.Frame:
         """With ids for control tokens."""
-        close = None if self.close is None else marked(self.close, controls)
-        return groups.Frame(marked(self.open, controls), close)
+        close = None if self.close is None else to_marks(self.close, controls)
+        return groups.Frame(to_marks(self.open, controls), close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Layout:
             return self.open[:1]
         return tuple("".join((*self.before, tool.name, *self.after)) for tool in tools.callable)
 
-    def _apart(self, tools: Tools) -> Marks:
+    def _list_forbidden_prefixes(self, tools: Tools) -> Marks:
         """How no text of a format may begin. Of a mark two characters decide: the compiler follows a mark and
         a text only as long as it looks one character ahead."""
         if self.framed_reader is not None:
@@ -111,19 +111,19 @@ class Layout:
             self._require_separable(form)
         group = Group(
             around=AROUND[tools.choice],
-            open=marked(self.open, controls),
+            open=to_marks(self.open, controls),
             calls=tuple(self._call(tool, controls) for tool in tools.callable),
-            close=marked(self.close, controls),
-            between=None if self.between is None or not tools.parallel else marked(self.between, controls),
-            again=None if self.again is None or not tools.parallel else marked(self.again, controls),
+            close=to_marks(self.close, controls),
+            between=None if self.between is None or not tools.parallel else to_marks(self.between, controls),
+            again=None if self.again is None or not tools.parallel else to_marks(self.again, controls),
             sign=self.sign,
-            frames=tuple(frame.marked(controls) for frame in self.frames),
+            frames=tuple(frame.with_ids(controls) for frame in self.frames),
             format=form,
-            heads=() if form is None else self._apart(tools),
+            heads=() if form is None else self._list_forbidden_prefixes(tools),
         )
         return Constraint(ConstraintKind.CALLS, group.dump(), field=FIELD)
 
-    def written(self, name: str, arguments: str) -> str:
+    def write_call(self, name: str, arguments: str) -> str:
         """One call as text."""
         return "".join((*self.open, *self.before, name, *self.after, arguments, *self.end, *self.close))
 
@@ -144,10 +144,10 @@ class Layout:
 
     def _call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
         begin = (*self.before, tool.name, *self.after)
-        return Call(marked(begin, controls), tool.schema, marked(self.end, controls), tool.field)
+        return Call(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
 
 
-def marked(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
+def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:
     """With ids for what is a token of its own, and texts that follow each other joined: what is one text is
     tokenized as one."""
     made: list[Mark] = []

@@ -149,20 +149,20 @@ class CallObject:
     def _take_whole(self, text: str) -> None:
         """A key or a value is complete."""
         if self._at is _At.KEY:
-            first, self._key = not self._key, str(_parsed(text))
+            first, self._key = not self._key, str(_parse_json(text))
             self._at = _At.COLON
             self.broken = self._name_first and first and self._key != NAME
             return
         self._at = _At.COMMA
         if self._key == NAME and not self.named:
-            name = _parsed(text)
+            name = _parse_json(text)
             self.broken = not (isinstance(name, str) and name)
             if not self.broken:
                 self.named = True
                 self.said.append(Named(str(name)))
                 self._say(self._kept)
         elif self._key in ARGUMENTS and text[:1] == '"':
-            self._say(str(_parsed(text)))  # arguments as a text that holds JSON
+            self._say(str(_parse_json(text)))  # arguments as a text that holds JSON
 
     def _say(self, text: str) -> None:
         if not self.named:
@@ -171,7 +171,7 @@ class CallObject:
             self.said.append(Arguments(text))
 
 
-def _parsed(text: str) -> object:
+def _parse_json(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:

@@ -173,7 +173,7 @@ class ObjectReader:
         self._buffer += text
         while self._buffer and (self._within() if self._inside else self._outside()):
             pass
-        return self._taken()
+        return self._take_said()
 
     def end(self, required: bool = False) -> list[Said]:
         if required or (self._inside and self._is_call()):
@@ -182,13 +182,13 @@ class ObjectReader:
             self._said += self._shown.add(self._raw + self._buffer)
         self._raw = self._buffer = ""
         self._said += self._shown.end()
-        return self._taken()
+        return self._take_said()
 
     def _is_call(self) -> bool:
         """Whether a group that does not end can only be one: nothing else is generated after its mark."""
         return True
 
-    def _taken(self) -> list[Said]:
+    def _take_said(self) -> list[Said]:
         said, self._said = self._said, []
         return said
 

@@ -40,18 +40,20 @@ def written_out(conversation: Conversation, support: Support, layout: Layout) ->
     tools = conversation.tools
     messages = conversation.messages
     if not (support.calls and support.results and support.texts):
-        messages = tuple(_joined(_as_text(message, support, layout) for message in messages))
+        messages = tuple(_join_results(_as_text(message, support, layout) for message in messages))
     if tools is None or support.tools:
         return replace(conversation, messages=messages)
     return replace(
-        conversation, messages=_explained(messages, _told(tools.tools, layout), support), tools=None
+        conversation,
+        messages=_insert_text(messages, _explain_tools(tools.tools, layout), support),
+        tools=None,
     )
 
 
 def _as_text(message: Message, support: Support, layout: Layout) -> Message:
     if not all(_is_shown(call, support) for call in message.tool_calls):
         calls = (
-            layout.written(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
+            layout.write_call(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
         )
         text = "\n".join((*([message.text] if message.text else []), *calls))
         return Message(message.role, text, message.name)
@@ -65,7 +67,7 @@ def _is_shown(call: ToolCall, support: Support) -> bool:
     return support.calls and (support.texts or read_arguments(call.arguments) is not None)
 
 
-def _joined(messages: Iterator[Message]) -> Iterator[Message]:
+def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
     """Results of several calls are one turn, as templates want turns to alternate."""
     last: Message | None = None
     for message in messages:
@@ -80,12 +82,12 @@ def _joined(messages: Iterator[Message]) -> Iterator[Message]:
         yield last
 
 
-def _told(tools: tuple[Tool, ...], layout: Layout) -> str:
+def _explain_tools(tools: tuple[Tool, ...], layout: Layout) -> str:
     lines = (json.dumps(_signature(tool), ensure_ascii=False) for tool in tools)
-    return EXPLAINED.format(tools="\n".join(lines), call=layout.written("FUNCTION", '{"NAME": VALUE}'))
+    return EXPLAINED.format(tools="\n".join(lines), call=layout.write_call("FUNCTION", '{"NAME": VALUE}'))
 
 
-def _explained(messages: tuple[Message, ...], text: str, support: Support) -> tuple[Message, ...]:
+def _insert_text(messages: tuple[Message, ...], text: str, support: Support) -> tuple[Message, ...]:
     """With the text in the system message, or where there can be none before what is said first."""
     first = messages[0]
     if support.system and first.role not in (Role.SYSTEM, Role.DEVELOPER):
