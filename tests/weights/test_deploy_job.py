@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue
-from antiphon.weights.deploy_job import chosen, fetch_job
+from antiphon.weights.deploy_job import choose_files, fetch_job
 from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 
 PIRATE = "ada/pirate-lora"
@@ -77,7 +77,7 @@ def test_both_files_arrive_of_the_commit_that_the_branch_is_now(hub, tmp_path):
     ],
 )
 def test_an_adapter_is_pefts_two_files_or_one_gguf_file(names, file, expected):
-    assert chosen("ada/x", names, file) == expected
+    assert choose_files("ada/x", names, file) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_adapter_is_pefts_two_files_or_one_gguf_file(names, file, expected):
 )
 def test_what_is_none_or_several_is_refused(names, file, words):
     with pytest.raises(InvalidValue, match=words) as refusal:
-        chosen("ada/x", names, file)
+        choose_files("ada/x", names, file)
     assert refusal.value.param == "model_name"
 
 

@@ -44,13 +44,13 @@ def grammar_of_calls(group: Group, options: "JsonCompileOptions") -> Grammar:
     schemas = [_schema(call) for call in group.calls]
     for name, call, schema in zip(names, group.calls, schemas, strict=True):
         arguments = json.dumps({**schema, "x-guidance": options})
-        begin, end = (_spelt(marks, group) for marks in (call.begin, call.end))
+        begin, end = (_write_marks(marks, group) for marks in (call.begin, call.end))
         lines.append(f"{name}: {begin} %json {arguments} {end}")
-    places = _watched(places_of_arguments(group), schemas)
+    places = _find_watched_places(places_of_arguments(group), schemas)
     return Grammar("\n".join(lines), places)
 
 
-def _spelt(marks: Marks, group: Group) -> str:
+def _write_marks(marks: Marks, group: Group) -> str:
     """Marks in order. Where a call and a text of the format may both be JSON objects, in the pieces that the
     compiler makes of JSON: it follows both only as long as their pieces are the same."""
     if group.sign is None or not group.is_either:
@@ -68,10 +68,10 @@ def argument_grammars(group: Group, options: "JsonCompileOptions") -> Iterator[t
 def grammar_of_json(schema: Mapping[str, object], options: "JsonCompileOptions") -> Grammar:
     """The grammar of a text that is one value of JSON."""
     text = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
-    return Grammar(text, _watched(WHOLE_TEXT, [schema]))
+    return Grammar(text, _find_watched_places(WHOLE_TEXT, [schema]))
 
 
-def _watched(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
+def _find_watched_places(places: JsonPlaces, schemas: Sequence[Mapping[str, object]]) -> JsonPlaces | None:
     """The places of values of these schemas, if their keys have to be watched."""
     if not any(map(has_open_objects, schemas)):
         return None
@@ -97,7 +97,7 @@ def _start(group: Group) -> Iterator[str]:
     more = "" if again is None else f"({marks_of(again)} {first} group)*"
     if group.frames:
         text = f"@{FORMAT}" if group.is_either else "TEXT?"
-        yield from _framed(group.frames, group.around, f"{first} group {more}", text)
+        yield from _build_framed_rules(group.frames, group.around, f"{first} group {more}", text)
     elif group.is_either:
         yield f"start: {first} group {more} | @{FORMAT}"
     elif group.around is Around.NOTHING:
@@ -114,7 +114,7 @@ def _start(group: Group) -> Iterator[str]:
         yield f"TEXT: {ANYTHING}"
 
 
-def _framed(frames: Sequence[Frame], around: Around, groups: str, text: str) -> Iterator[str]:
+def _build_framed_rules(frames: Sequence[Frame], around: Around, groups: str, text: str) -> Iterator[str]:
     """Where all text has a frame: closed ones, and then groups or the last one, with `text` in it."""
     closed = [
         f"{marks_of(frame.open)} TEXT? {marks_of(frame.close)}" for frame in frames if frame.close is not None

@@ -103,7 +103,7 @@ class Checker:
         """The grammar of a constraint that can be kept. Raises the RequestError that refuses it, or
         EngineBusy or EngineUnavailable when it could not be asked."""
         self._require_small(constraint)
-        answer = self._answers.get(constraint) or await self._asked(constraint)
+        answer = self._answers.get(constraint) or await self._check_in_turn(constraint)
         if isinstance(answer, Grammar):
             return answer
         # The source of calls names the fields of what is in it. Others are remembered for any field.
@@ -133,7 +133,7 @@ class Checker:
 
     # --- asking
 
-    async def _asked(self, constraint: Constraint) -> Answer:
+    async def _check_in_turn(self, constraint: Constraint) -> Answer:
         if self._waiting >= self._limits.waiting:
             raise EngineBusy("too many constraints wait to be checked; try again", retry_after=1.0)
         self._waiting += 1
@@ -152,7 +152,7 @@ class Checker:
         machine, and not the constraint, kept it from answering."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
-            process = await self._started()
+            process = await self._ensure_process()
             try:
                 said = await self._exchange(process, job, self._limits.patience)
             except TimeoutError:  # it is ended long before where it works, so it did not
@@ -171,7 +171,7 @@ class Checker:
                 return _read(said)
         raise self._busy("it was killed from outside")
 
-    async def _started(self) -> Process:
+    async def _ensure_process(self) -> Process:
         """The process that answers, ready. Raises EngineUnavailable when it does not start; it is tried again
         after a while, each time a longer one."""
         if self._process is not None and self._process.returncode is None:

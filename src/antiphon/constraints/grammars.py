@@ -149,11 +149,11 @@ def _regex(pattern: str, field: str) -> str:
     if not pattern:
         raise InvalidValue(f"{field} is empty; leave it out", param=field)
     require_portable(pattern, field)
-    printable = "".join(char if char.isprintable() else _escaped(char) for char in pattern)
+    printable = "".join(char if char.isprintable() else _escape(char) for char in pattern)
     return f"/{regex_to_lark(printable, ASCII_CLASSES)}/"
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{{{ord(char):x}}}"
 
 
@@ -173,7 +173,7 @@ def _literal(char: str) -> str:
     """A character in a regular expression of Lark's that stands for itself."""
     if char.isalnum() and char.isascii():
         return char
-    return _escaped(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
+    return _escape(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
 
 
 def _lark(source: str, field: str) -> str:

@@ -169,8 +169,10 @@ class Matcher:
     def _require_sound(self) -> None:
         if problem := self._matcher.get_error():
             raise EngineError(
-                f"the constraint cannot be followed any further: {shown(problem)}",
-                cause=BEYOND + shown(problem) if PASSED.match(problem) else STOPPED + self._reason(),
+                f"the constraint cannot be followed any further: {extract_first_line(problem)}",
+                cause=BEYOND + extract_first_line(problem)
+                if PASSED.match(problem)
+                else STOPPED + self._reason(),
             )
 
     def _reason(self) -> str:
@@ -189,9 +191,9 @@ def require_compiles(grammar: Grammar, vocabulary: Vocabulary, field: str) -> No
         grammar.text, vocabulary.tokenizer, limits=vocabulary.limits
     )
     if problems:
-        raise InvalidValue(f"{field} cannot be compiled: {shown(problems[0])}", param=field)
+        raise InvalidValue(f"{field} cannot be compiled: {extract_first_line(problems[0])}", param=field)
 
 
-def shown(problem: str) -> str:
+def extract_first_line(problem: str) -> str:
     """The first line of what the compiler says: what follows is its state."""
     return problem.strip().partition("\n")[0][:MAX_SHOWN]

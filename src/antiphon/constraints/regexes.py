@@ -40,7 +40,7 @@ def require_portable(pattern: str, field: str) -> None:
             at += 1 + pattern.startswith("^", at + 1)
             in_class = True
             if pattern.startswith("]", at):
-                raise _refused(pattern, at, "write a bracket in a class as \\]", field)
+                raise _to_refusal(pattern, at, "write a bracket in a class as \\]", field)
         else:
             at = _after_outside(pattern, at, field)
 
@@ -53,7 +53,7 @@ def _after_escape(pattern: str, at: int, field: str) -> int:
     punctuation = escaped.isascii() and escaped.isprintable() and not escaped.isalnum()
     if escaped and (escaped in CLASSES | CONTROLS or (punctuation and escaped not in UNESCAPABLE)):
         return at + 2
-    raise _refused(
+    raise _to_refusal(
         pattern, at, f"\\{escaped} is not supported; backreferences and word boundaries are not", field
     )
 
@@ -61,27 +61,27 @@ def _after_escape(pattern: str, at: int, field: str) -> int:
 def _require_plain(pattern: str, at: int, field: str) -> None:
     """Inside a class: no class in a class, no set operation."""
     if pattern[at] == "[":
-        raise _refused(pattern, at, "write a bracket in a class as \\[", field)
+        raise _to_refusal(pattern, at, "write a bracket in a class as \\[", field)
     if pattern.startswith(SET_OPERATORS, at):
-        raise _refused(pattern, at, "set operations in a class are not supported; escape the signs", field)
+        raise _to_refusal(pattern, at, "set operations in a class are not supported; escape the signs", field)
 
 
 def _after_outside(pattern: str, at: int, field: str) -> int:
     if pattern.startswith("(?", at):
         if not (group := GROUP.match(pattern, at)):
-            raise _refused(pattern, at, "lookaround, flags and other (? groups are not supported", field)
+            raise _to_refusal(pattern, at, "lookaround, flags and other (? groups are not supported", field)
         return group.end()
     if quantifier := QUANTIFIER.match(pattern, at):
         end = quantifier.end()
         if pattern.startswith(("+", "*"), end):
-            raise _refused(pattern, at, "possessive and doubled quantifiers are not supported", field)
+            raise _to_refusal(pattern, at, "possessive and doubled quantifiers are not supported", field)
         return end + pattern.startswith("?", end)
     if pattern[at] == "{":
-        raise _refused(pattern, at, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field)
+        raise _to_refusal(pattern, at, "write a brace that is no repetition as \\{, and {,n} as {0,n}", field)
     return at + 1
 
 
-def _refused(pattern: str, at: int, says: str, field: str) -> InvalidValue:
+def _to_refusal(pattern: str, at: int, says: str, field: str) -> InvalidValue:
     shown = pattern[at : at + 12]
     return InvalidValue(f"the regular expression at character {at}, {shown!r}: {says}", param=field)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from antiphon.domain.adapter import Adapter
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
 from antiphon.sandbox import JobStopped, Limits, run_job
-from antiphon.weights.allowed import shown
+from antiphon.weights.allowed import sanitize
 
 REMEDY = (
     "adapters are loaded by their paths at run time only where the operator names the directories that they "
@@ -81,18 +81,18 @@ class AdapterStore:
         }
         try:
             found = await run_job(JOB, payload, self._limits(base))
-            return self._kept(staging, found)
+            return self._store(staging, found)
         except JobStopped as stopped:
             stopped.require_worked()
-            raise InvalidValue(f"{shown(said)} cannot be taken: {stopped}", param="lora_path") from None
+            raise InvalidValue(f"{sanitize(said)} cannot be taken: {stopped}", param="lora_path") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
     def _limits(self, base: str) -> Limits:
-        room = OWN_MEMORY + COPIES * self.most + _mapped(base)
+        room = OWN_MEMORY + COPIES * self.most + _count_mapped_bytes(base)
         return Limits(SECONDS, 2 * SECONDS, room, writes=GROWTH * self.most + OWN_MEMORY)
 
-    def _kept(self, staging: Path, found: object) -> Adapter:
+    def _store(self, staging: Path, found: object) -> Adapter:
         if not isinstance(found, dict):
             raise TypeError("the job answered with no object")
         name = f"{found['digest']}.gguf"
@@ -131,7 +131,7 @@ def share(path: Path) -> None:
     path.parent.chmod(SHARED_DIRECTORY)
 
 
-def _mapped(base: str) -> int:
+def _count_mapped_bytes(base: str) -> int:
     """Bytes of the model's file, which the job maps to read its header; of all parts, of one in several."""
     path = Path(base)
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from antiphon.domain.adapter import Adapter
 from antiphon.errors import InvalidValue, ModelFileError
 from antiphon.weights.adapter_store import storage_error
-from antiphon.weights.allowed import copied, shown
+from antiphon.weights.allowed import copy_allowed, sanitize
 from antiphon.weights.gguf import Header, read_any, read_header
 
 PAIR = (".lora_a", ".lora_b")
@@ -75,10 +75,10 @@ def keep_job(payload: Mapping[str, object]) -> dict[str, object]:
     source = arrived = into / "arrived"
     try:
         arrived.mkdir()
-        source = copied(said, [Path(str(each)) for each in directories], arrived, most)
+        source = copy_allowed(said, [Path(str(each)) for each in directories], arrived, most)
         found = keep_adapter(source, read_header(Path(base)), into / "kept")
     except ModelFileError as refused:
-        message = refused.message.replace(str(source), shown(said))
+        message = refused.message.replace(str(source), sanitize(said))
         raise InvalidValue(message, param="lora_path") from None
     except OSError as problem:  # what comes from the caller's files is a ModelFileError
         raise storage_error(problem) from None

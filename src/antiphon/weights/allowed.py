@@ -23,15 +23,15 @@ LONGEST_SHOWN = 200
 """Characters of a caller's path that an error repeats."""
 
 
-def copied(said: str, directories: Sequence[Path], into: Path, most: int) -> Path:
+def copy_allowed(said: str, directories: Sequence[Path], into: Path, most: int) -> Path:
     """The file or directory that a caller named, copied into a directory of ours under its own name.
 
     `said`: absolute, or relative to one of the directories. `most`: bytes of each file. Raises
     ModelFileError, and OSError when `into` cannot be written.
     """
-    root, steps = _placed(said, directories)
+    root, steps = _locate(said, directories)
     target = into / (steps[-1] if steps else root.name or "adapter")
-    with _entered(root, steps[:-1], said) as parent:
+    with _enter_directory(root, steps[:-1], said) as parent:
         if _kind(steps[-1] if steps else ".", parent, said) == stat.S_IFREG:
             _copy(steps[-1], parent, target, most, said)
             return target
@@ -39,37 +39,37 @@ def copied(said: str, directories: Sequence[Path], into: Path, most: int) -> Pat
     for name in PEFT_FILES:
         place = root.joinpath(*steps, name)
         if os.path.lexists(place):
-            inner, path = _placed(str(place), directories, f"{said}/{name}")
-            with _entered(inner, path[:-1], said) as parent:
+            inner, path = _locate(str(place), directories, f"{said}/{name}")
+            with _enter_directory(inner, path[:-1], said) as parent:
                 _copy(path[-1], parent, target / name, most, f"{said}/{name}")
     return target
 
 
-def shown(said: str) -> str:
+def sanitize(said: str) -> str:
     """A caller's path as an error may repeat it: printable and short."""
     plain = "".join(character if character.isprintable() else "?" for character in said[:LONGEST_SHOWN])
     return plain if len(said) <= LONGEST_SHOWN else plain + "..."
 
 
-def _placed(said: str, directories: Sequence[Path], named: str | None = None) -> tuple[Path, list[str]]:
+def _locate(said: str, directories: Sequence[Path], named: str | None = None) -> tuple[Path, list[str]]:
     """The directory that holds the path, resolved, and the steps from there. Raises ModelFileError, which
     calls it `named`."""
-    roots = [root for directory in directories if (root := _resolved(directory)) is not None]
+    roots = [root for directory in directories if (root := _resolve(directory)) is not None]
     places = [Path(said)] if said.startswith("/") else [root / said for root in roots]
     if "\0" in said:
         raise ModelFileError("the path holds a NUL, which no file's name can")
-    found = [found for place in places if (found := _resolved(place)) is not None]
+    found = [found for place in places if (found := _resolve(place)) is not None]
     inside = [(root, place) for place in found for root in roots if place.is_relative_to(root)]
     if not inside or len(said) > os.pathconf("/", "PC_PATH_MAX"):
         raise ModelFileError(
-            f"{shown(named or said)} lies in none of the directories that adapters may be loaded from; put "
-            "it into one of them, or add its own to lora.directories (ANTIPHON_LORA_DIRECTORIES)"
+            f"{sanitize(named or said)} lies in none of the directories that adapters may be loaded from; "
+            "put it into one of them, or add its own to lora.directories (ANTIPHON_LORA_DIRECTORIES)"
         )
     root, place = next((pair for pair in inside if os.path.lexists(pair[1])), inside[0])
     return root, list(place.relative_to(root).parts)
 
 
-def _resolved(place: Path) -> Path | None:
+def _resolve(place: Path) -> Path | None:
     """Where the path leads; None where that is not for this process to know: such a path lies in none of the
     directories, like one that is not there."""
     try:
@@ -79,16 +79,16 @@ def _resolved(place: Path) -> Path | None:
 
 
 @contextmanager
-def _entered(root: Path, steps: Sequence[str], said: str) -> Iterator[int]:
+def _enter_directory(root: Path, steps: Sequence[str], said: str) -> Iterator[int]:
     """A descriptor of the directory that the steps lead to from the root, none of them a link."""
-    here = _opened(root, steps, said)
+    here = _open_directory(root, steps, said)
     try:
         yield here
     finally:
         os.close(here)
 
 
-def _opened(root: Path, steps: Sequence[str], said: str) -> int:
+def _open_directory(root: Path, steps: Sequence[str], said: str) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         here = os.open(root, flags)
@@ -100,7 +100,7 @@ def _opened(root: Path, steps: Sequence[str], said: str) -> int:
                 os.close(above)
         return here
     except OSError as problem:
-        raise _unreadable(said, problem) from None
+        raise _to_read_error(said, problem) from None
 
 
 def _kind(name: str, directory: int, said: str) -> int:
@@ -109,25 +109,25 @@ def _kind(name: str, directory: int, said: str) -> int:
     try:
         kind = stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except OSError as problem:
-        raise _unreadable(said, problem) from None
+        raise _to_read_error(said, problem) from None
     if kind not in (stat.S_IFREG, stat.S_IFDIR):
-        raise ModelFileError(f"{shown(said)} is no regular file; name a GGUF file, or a directory of PEFT")
+        raise ModelFileError(f"{sanitize(said)} is no regular file; name a GGUF file, or a directory of PEFT")
     return kind
 
 
 def _copy(name: str, directory: int, target: Path, most: int, said: str) -> None:
     """Raises ModelFileError for what is wrong with the source, OSError for what is wrong with the target."""
     if _kind(name, directory, said) != stat.S_IFREG:
-        raise ModelFileError(f"{shown(said)} is a directory where a file must be")
+        raise ModelFileError(f"{sanitize(said)} is a directory where a file must be")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         source = os.open(name, flags, dir_fd=directory)
     except OSError as problem:
-        raise _unreadable(said, problem) from None
+        raise _to_read_error(said, problem) from None
     with os.fdopen(source, "rb") as reading, target.open("xb") as writing:
         facts = os.fstat(reading.fileno())
         if not stat.S_ISREG(facts.st_mode):
-            raise ModelFileError(f"{shown(said)} is no regular file")
+            raise ModelFileError(f"{sanitize(said)} is no regular file")
         if facts.st_size > most:
             raise _too_large(said, most)
         left = most
@@ -142,15 +142,15 @@ def _block(reading: BinaryIO, said: str) -> bytes:
     try:
         return reading.read(BLOCK)
     except OSError as problem:
-        raise _unreadable(said, problem) from None
+        raise _to_read_error(said, problem) from None
 
 
 def _too_large(said: str, most: int) -> ModelFileError:
     return ModelFileError(
-        f"{shown(said)} is larger than {most:,} bytes; raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES) if it "
-        "is meant to be"
+        f"{sanitize(said)} is larger than {most:,} bytes; raise lora.max_bytes (ANTIPHON_LORA_MAX_BYTES) if "
+        "it is meant to be"
     )
 
 
-def _unreadable(said: str, problem: OSError) -> ModelFileError:
-    return ModelFileError(f"cannot read {shown(said)}: {os.strerror(problem.errno or 0)}")
+def _to_read_error(said: str, problem: OSError) -> ModelFileError:
+    return ModelFileError(f"cannot read {sanitize(said)}: {os.strerror(problem.errno or 0)}")

@@ -38,8 +38,8 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
     guest = Guest(None if token is None else str(token), most)
     hub = Hub(Cache(into / "fetched"), endpoint=endpoint, pauses=pauses, guest=guest)
     try:
-        files = chosen(repository, hub.names(repository, revision), str(payload["file"]))
-        return _arrived(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
+        files = choose_files(repository, hub.names(repository, revision), str(payload["file"]))
+        return _pull_files(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
     except ModelFetchError as refused:
         if refused.param == DISK:
             reason = refused.message.rpartition(": ")[2]
@@ -51,29 +51,31 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
         raise storage_error(problem) from None
 
 
-def chosen(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
+def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
     """The files of the adapter in a repository. Raises InvalidValue where there is none, or no one."""
     found = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
     shown = ", ".join(found[:MOST_SHOWN])
     if file:
         if file not in found:
-            raise _unfit(f"there is no {file} in {repository}; GGUF files of it: {shown or 'none'}")
+            raise _to_refusal(f"there is no {file} in {repository}; GGUF files of it: {shown or 'none'}")
         return (file,)
     if set(PEFT_FILES) <= set(names):
         return PEFT_FILES
     if len(found) > 1:
-        raise _unfit(f"{repository} holds several GGUF files ({shown}); name one as {repository}:FILE.gguf")
+        raise _to_refusal(
+            f"{repository} holds several GGUF files ({shown}); name one as {repository}:FILE.gguf"
+        )
     if found:
         return (found[0],)
     if "adapter_model.bin" in names:
-        raise _unfit(
+        raise _to_refusal(
             f"{repository} holds adapter_model.bin, which is never read since it may hold code; save the "
             "adapter as adapter_model.safetensors"
         )
-    raise _unfit(f"{repository} holds no adapter: neither {' and '.join(PEFT_FILES)} nor a GGUF file")
+    raise _to_refusal(f"{repository} holds no adapter: neither {' and '.join(PEFT_FILES)} nor a GGUF file")
 
 
-def _unfit(message: str) -> InvalidValue:
+def _to_refusal(message: str) -> InvalidValue:
     return InvalidValue(message, param="model_name")
 
 
@@ -85,16 +87,16 @@ def _is_file(repository: str, name: str) -> bool:
     return True
 
 
-def _arrived(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, object]:
+def _pull_files(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, object]:
     """Every file at the commit of the first, where the keeper looks for them."""
     first = wanted[0]
-    fetched = hub.pull(first, _untold)
+    fetched = hub.pull(first, _ignore_progress)
     name = first.repository.partition("/")[2]
     place = into / name if len(wanted) > 1 else into
     place.mkdir(parents=True)
     os.replace(fetched.path, place / fetched.path.name)
     for reference in wanted[1:]:
-        other = hub.pull(Reference(reference.repository, reference.file, fetched.commit), _untold)
+        other = hub.pull(Reference(reference.repository, reference.file, fetched.commit), _ignore_progress)
         os.replace(other.path, place / other.path.name)
     is_peft = len(wanted) > 1
     return {
@@ -116,5 +118,5 @@ def _base(config: Path) -> str | None:
     return base if isinstance(base, str) else None
 
 
-def _untold(_: Progress) -> None:
+def _ignore_progress(_: Progress) -> None:
     """Nobody watches."""

@@ -92,7 +92,7 @@ class HubAdapters:
                 "pauses": list(self.pauses),
                 "into": str(staging),
             }
-            yield _delivered(staging, await run_job(JOB, payload, self._limits(), _variables()))
+            yield _read_delivery(staging, await run_job(JOB, payload, self._limits(), _variables()))
         except JobStopped as stopped:
             message = f"{reference.repository} cannot be fetched: {stopped}"
             if stopped.stop is Stop.WAIT:
@@ -130,7 +130,7 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
 
 
-def _delivered(staging: Path, found: object) -> Delivered:
+def _read_delivery(staging: Path, found: object) -> Delivered:
     if not isinstance(found, dict) or not COMMIT.fullmatch(str(found["commit"])):
         raise TypeError("the job answered with no commit")
     return Delivered(found["path"], staging / "arrived", found["commit"], found["base"])

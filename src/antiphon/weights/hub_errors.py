@@ -67,9 +67,9 @@ def refusal(problem: Exception, attempt: Attempt) -> str:
     reference, endpoint = attempt.reference, attempt.endpoint
     match problem:
         case hub.GatedRepoError():
-            return _gated(attempt)
+            return _explain_gated(attempt)
         case hub.RepositoryNotFoundError():
-            return _unknown(attempt)
+            return _explain_unknown(attempt)
         case hub.RevisionNotFoundError():
             return (
                 f"{reference.repository} has no revision {reference.revision}; {attempt.page}/commits shows "
@@ -82,17 +82,17 @@ def refusal(problem: Exception, attempt: Attempt) -> str:
                 f"{reference} was not fetched before, and HF_HUB_OFFLINE is set; unset it to fetch the file"
             )
         case hub.HfHubHTTPError():
-            return _answered(problem.response.status_code, attempt)
+            return _explain_status(problem.response.status_code, attempt)
         case InvalidURL() | UnsupportedProtocol():
             return f"{endpoint} is no address of a hub; {MEND}"
         case TransportError():
-            return _unreached(problem, attempt)
+            return _explain_transport(problem, attempt)
         case OSError():
-            return _unwritten(problem, attempt)
+            return _explain_write_failure(problem, attempt)
     return f"{endpoint} does not speak as a hub does ({type(problem).__name__}); {MEND}"
 
 
-def _unknown(attempt: Attempt) -> str:
+def _explain_unknown(attempt: Attempt) -> str:
     none = " (none was sent)" if attempt.is_guest else " (none is set)"
     known = "" if attempt.has_token else none
     return (
@@ -101,7 +101,7 @@ def _unknown(attempt: Attempt) -> str:
     )
 
 
-def _gated(attempt: Attempt) -> str:
+def _explain_gated(attempt: Attempt) -> str:
     repository = attempt.reference.repository
     if attempt.has_token:
         return (
@@ -114,10 +114,12 @@ def _gated(attempt: Attempt) -> str:
     )
 
 
-def _answered(status: int, attempt: Attempt) -> str:
+def _explain_status(status: int, attempt: Attempt) -> str:
     reference, endpoint = attempt.reference, attempt.endpoint
     if status == UNAUTHORIZED and not attempt.has_token:
-        return _unknown(attempt)  # the hub does not tell strangers which private repositories there are
+        return _explain_unknown(
+            attempt
+        )  # the hub does not tell strangers which private repositories there are
     if status == UNAUTHORIZED:
         return (
             f"{endpoint} refuses the token; {attempt.give} a valid one ({endpoint}/settings/tokens), or none "
@@ -135,7 +137,7 @@ def _answered(status: int, attempt: Attempt) -> str:
     return f"{endpoint} answers {status} for {reference}; {MEND}"
 
 
-def _unreached(problem: TransportError, attempt: Attempt) -> str:
+def _explain_transport(problem: TransportError, attempt: Attempt) -> str:
     endpoint, reference = attempt.endpoint, attempt.reference
     if isinstance(problem, ProxyError):
         return f"the proxy does not let {endpoint} be reached; check HTTPS_PROXY and NO_PROXY"
@@ -151,7 +153,7 @@ def _unreached(problem: TransportError, attempt: Attempt) -> str:
     return f"{endpoint} {how}, and {reference} was not fetched before; check the network; {RESUMES}"
 
 
-def _unwritten(problem: OSError, attempt: Attempt) -> str:
+def _explain_write_failure(problem: OSError, attempt: Attempt) -> str:
     reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
     if attempt.is_guest:
         return f"the server cannot keep {attempt.reference}: {reason}"

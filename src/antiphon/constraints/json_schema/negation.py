@@ -47,7 +47,7 @@ class _Negation:
             "type": self._type,
             "const": lambda value, _: [refuse_values([value])],
             "enum": lambda value, _: [refuse_values(value if isinstance(value, list) else [])],
-            "required": self._required,
+            "required": self._negate_required,
             "properties": self._properties,
             "additionalProperties": self._only_true,
             "items": self._only_true,
@@ -93,7 +93,7 @@ class _Negation:
         others = [each for each in SINGLE_TYPES if each not in types]
         return [{"type": others}] if others else []
 
-    def _required(self, value: Json, depth: int) -> list[Schema]:
+    def _negate_required(self, value: Json, depth: int) -> list[Schema]:
         names = value if isinstance(value, list) else []
         return [{"type": "object", "properties": {name: False}} for name in names]
 

@@ -107,7 +107,7 @@ def convert_bert(source: Path, target: Path, kind: str = "F16") -> None:
     wording = read_wording(source)
     saved = dict(read_tensors(source / "model.safetensors", UNUSED))
     layers = len({found[1] for name in saved if (found := LAYER.match(name))})
-    tensors = dict(_named(saved, layers, source))
+    tensors = dict(_rename_tensors(saved, layers, source))
     shape = read_shape(config, tensors, layers, source)
     if len(wording.pieces) != shape.pieces:
         raise ModelFileError(f"{source} has {len(wording.pieces)} pieces and weights for {shape.pieces}")
@@ -161,7 +161,7 @@ def _from_tokenizer(said: dict[str, Any], source: Path) -> Wording:
         raise ModelFileError(
             f"{source} has a tokenizer of the type {model.get('type')!r}; only BERT's WordPiece is converted"
         )
-    ids = _object(model.get("vocab")) | _added(said.get("added_tokens"), source)
+    ids = _object(model.get("vocab")) | _read_added_tokens(said.get("added_tokens"), source)
     if not all(type(number) is int for number in ids.values()):
         raise ModelFileError(f"{source} has a vocabulary whose ids are not all whole numbers")
     pieces = sorted(ids, key=lambda piece: ids[piece])
@@ -176,7 +176,7 @@ def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _added(value: object, source: Path) -> dict[str, object]:
+def _read_added_tokens(value: object, source: Path) -> dict[str, object]:
     """The ids of pieces that stand apart from the others."""
     tokens = [_object(each) for each in value] if isinstance(value, list) else []
     if not all(isinstance(token.get("content"), str) for token in tokens):
@@ -220,7 +220,7 @@ def phantom(piece: str) -> str:
     return piece[2:] if piece.startswith("##") else SPACE + piece
 
 
-def _named(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
+def _rename_tensors(tensors: Mapping[str, Tensor], layers: int, source: Path) -> Iterator[tuple[str, Tensor]]:
     """The tensors that embedding computes with, under llama.cpp's names."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, layers)
     for name, values in tensors.items():

@@ -112,7 +112,7 @@ def convert_peft(
     turned = _turns(base, source)
     config = read_config(source / CONFIG)
     pairs = read_pairs(source / WEIGHTS)
-    tensors = dict(_arranged(pairs, config, base, turned, source))
+    tensors = dict(_build_tensors(pairs, config, base, turned, source))
     write(target, base.architecture, config.alpha, tensors, kind, said or {})
 
 
@@ -210,7 +210,7 @@ def _turns(base: Header, source: Path) -> bool:
     )
 
 
-def _arranged(
+def _build_tensors(
     pairs: Mapping[str, Pair], config: Config, base: Header, turned: bool, source: Path
 ) -> Iterator[tuple[str, Tensor]]:
     """Names and values as they stand in the GGUF."""
