@@ -21,7 +21,7 @@ with publish_notice(home) as notice:
     print("serves", flush=True)
     signal.sigwait([signal.SIGUSR2])
     if then != "end":
-        notice.replaced(None if then == "replaced" else then)
+        notice.record_restart(None if then == "replaced" else then)
         sys.stdin.read()
 """
 """A stand-in for a server: it is told once."""
