@@ -12,16 +12,16 @@ from antiphon.cli.running import Notice, publish_notice, running_of
 
 SERVER = """
 import pathlib, signal, sys
-from antiphon.cli.running import noticed
+from antiphon.cli.running import publish_notice
 
 home, then = pathlib.Path(sys.argv[1]), sys.argv[2]
-with noticed(home) as notice:
+with publish_notice(home) as notice:
     notice.serves("http://127.0.0.1:1", 2)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     print("serves", flush=True)
     signal.sigwait([signal.SIGUSR2])
     if then != "end":
-        notice.replaced(None if then == "replaced" else then)
+        notice.record_restart(None if then == "replaced" else then)
         sys.stdin.read()
 """
 """A stand-in for a server: it is told once."""
