@@ -105,7 +105,7 @@ class FairQueue(Generic[Q]):
         """The first of each actor, in the order of their turns."""
         return (line[0] for line in self._lines.values())
 
-    def served(self, one: Q) -> None:
+    def requeue(self, one: Q) -> None:
         """It had its turn and still waits: everybody else of its actor comes before it, every other actor
         before this one."""
         self._lines[one.actor].remove(one)

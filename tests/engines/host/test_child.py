@@ -38,7 +38,7 @@ async def speaking(words: str) -> AsyncIterator[Child]:
         yield child
     finally:
         child.kill()
-        await child.ended()
+        await child.wait_for_end()
 
 
 async def told(child: Child, silence: float) -> list[ChildState]:
@@ -49,19 +49,19 @@ async def told(child: Child, silence: float) -> list[ChildState]:
 async def test_one_that_falls_silent_after_a_sign_of_life_is_killed():
     async with speaking("ra_") as child:
         assert await told(child, 0.05) == [ChildState.READY]
-        assert await child.ended() == "signal SIGKILL"
+        assert await child.wait_for_end() == "signal SIGKILL"
 
 
 async def test_one_that_never_promised_may_be_silent():
     async with speaking("r......") as child:
         assert await told(child, 0.02) == [ChildState.READY]
-        assert await child.ended() == "status 0"
+        assert await child.wait_for_end() == "status 0"
 
 
 async def test_one_that_keeps_its_word_is_left_alone():
     async with speaking("ra" + ".a" * 14) as child:
         assert await told(child, 2.0) == [ChildState.READY]
-        assert await child.ended() == "status 0"
+        assert await child.wait_for_end() == "status 0"
 
 
 async def test_one_that_is_stopped_is_ended_too():
@@ -71,4 +71,4 @@ async def test_one_that_is_stopped_is_ended_too():
         os.kill(child.pid, signal.SIGSTOP)
         async with asyncio.timeout(30):
             assert [status async for status in reports] == []
-        assert await child.ended() == "signal SIGKILL"
+        assert await child.wait_for_end() == "signal SIGKILL"

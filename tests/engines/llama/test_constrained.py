@@ -263,7 +263,7 @@ async def test_whatever_breaks_is_an_error_and_never_unconstrained_text(
 
 async def test_a_dead_checker_refuses() -> None:
     async with loaded(CANTOR) as engine:
-        checker, _ = await engine._constraining()._made()
+        checker, _ = await engine._constraining()._ensure_checker()
         checker._limits = type(checker._limits)(start=0.001)
         with pytest.raises(AntiphonError):
             await say(engine, JSON)

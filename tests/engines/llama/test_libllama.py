@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.engines.llama.libllama import explain, open_library
-from antiphon.engines.llama.libllama_find import Place, discovered, find_library, installed, library_file
+from antiphon.engines.llama.libllama_find import Place, discovered, find_library, library_file, list_libraries
 from antiphon.engines.llama.libllama_layouts import (
     LAYOUTS,
     MODEL_FIELDS,
@@ -42,7 +42,7 @@ def defaults(known: Layout) -> tuple[bytes, bytes]:
 
 
 def test_the_installed_wheel_is_found_and_recognised(wheel):
-    library, place = find_library(None, installed("xllamacpp", "xllamacpp", "xllamacpp*"))
+    library, place = find_library(None, list_libraries("xllamacpp", "xllamacpp", "xllamacpp*"))
     assert library.path == wheel
     assert place.origin.startswith("xllamacpp 20")
     assert library.layout.build == "b11549"

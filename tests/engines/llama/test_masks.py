@@ -84,7 +84,7 @@ def test_a_text_follows_its_schema_and_ends_where_it_is_complete(masks: Masks):
 
 def test_what_is_forced_comes_as_a_list_and_the_mask_is_of_what_follows(masks: Masks):
     guide = answered(masks.guide(grammar(KIND.REGEX, "abc[xy]z")))
-    assert guide.forced() == (ord("a"), ord("b"), ord("c"))
+    assert guide.get_forced() == (ord("a"), ord("b"), ord("c"))
     assert np.flatnonzero(guide.allowed()).tolist() == [ord("a")]
     guide.advance(ord("a"))
     assert guide.take_forced() == (ord("b"), ord("c"))
@@ -109,7 +109,7 @@ def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: Masks):
     guide.advance(ord("c"))
     for _ in range(2):
         with pytest.raises(EngineError):
-            answered(guide).forced()
+            answered(guide).get_forced()
         with pytest.raises(EngineError):
             guide.allowed()
         guide.advance(ord("a"))
@@ -133,7 +133,7 @@ class Nowhere:
 
 def test_a_guide_that_was_not_answered_yet_allows_nothing():
     waiting = Guide(lark(""), Nowhere())
-    for ask in (waiting.forced, waiting.allowed):
+    for ask in (waiting.get_forced, waiting.allowed):
         with pytest.raises(EngineError):
             ask()
 
@@ -193,7 +193,7 @@ def test_a_worker_outlives_what_native_code_does(masks: Masks, caplog: pytest.Lo
         with pytest.raises(EngineError) as raised:
             answered(guide).allowed()
         assert "Panic at" in (raised.value.cause or "") and "Panic at" in caplog.text
-    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).forced()
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced()
 
 
 class Stuck(Guide):
@@ -217,9 +217,9 @@ def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(masks: Masks
         assert guide.entered.wait(30) and guide.overdue() is replaced
         masks.abandon(guide)
     if replaced:
-        assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).forced()
+        assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced()
     leave.set()
-    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).forced(), "who comes back works on"
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced(), "who comes back works on"
 
 
 def following(guide: Guide) -> tuple[Guiding, Sequence]:
@@ -235,9 +235,9 @@ def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_wou
     guide = Guide(lark(""), Nowhere(), lambda: now[0])
     guiding, sequence = following(guide)
     for now[0] in (CAP + 1, 10 * CAP, PATIENCE):
-        assert guiding.failed([sequence]) == []
+        assert guiding.find_failed([sequence]) == []
     now[0] = PATIENCE + 1
-    ((_, error),) = guiding.failed([sequence])
+    ((_, error),) = guiding.find_failed([sequence])
     assert isinstance(error, EngineBusy) and error.retry_after and "no worker" in (error.cause or "")
 
 
@@ -245,7 +245,7 @@ def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
     guide = Guide(lark(""), Nowhere())
     guide._spent = lambda: CAP + 1
     guiding, sequence = following(guide)
-    ((_, error),) = guiding.failed([sequence])
+    ((_, error),) = guiding.find_failed([sequence])
     assert isinstance(error, InvalidValue) and error.param == "guided_regex" and "simpler" in error.message
 
 
@@ -261,7 +261,7 @@ def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kin
     guide = Guide(lark(""), Nowhere())
     guide.error, guide.ready = EngineError("it stopped", cause=cause), True
     guiding, sequence = following(guide)
-    ((_, error),) = guiding.failed([sequence])
+    ((_, error),) = guiding.find_failed([sequence])
     assert type(error) is kind and error.cause == cause
 
 
@@ -370,7 +370,7 @@ def test_a_guide_that_fails_between_two_looks_of_a_step_ends_in_the_next_one(mas
     sequence.guide = guide = answered(masks.guide(grammar(KIND.CHOICE, '["ab"]')))
     sequence.id, sequence.computed = 0, 1
     guide.look()
-    assert guiding.failed([sequence]) == []
+    assert guiding.find_failed([sequence]) == []
     guide.error = EngineError("it cannot go on")
-    assert guiding.forced([sequence]) == []
-    assert [one for one, _ in guiding.failed([sequence])] == [sequence]
+    assert guiding.collect_forced([sequence]) == []
+    assert [one for one, _ in guiding.find_failed([sequence])] == [sequence]

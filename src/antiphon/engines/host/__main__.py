@@ -49,7 +49,7 @@ def main() -> None:
     configure(config.log_level, config.log_format)
     pipe = StatusPipe(config.status_fd)
     try:
-        sock = _confined(config)
+        sock = _confine_host(config)
     except AntiphonError as error:
         pipe.failed(error)
         sys.exit(1)
@@ -59,7 +59,7 @@ def main() -> None:
     os._exit(status)
 
 
-def _confined(config: HostConfig) -> socket.socket | None:
+def _confine_host(config: HostConfig) -> socket.socket | None:
     """Gives up what the engine does not need. Another user could not bind in the runtime directory, so then
     the socket is bound before. Raises SettingsError."""
     if config.user is None:
@@ -79,7 +79,7 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
     loop.add_signal_handler(signal.SIGTERM, lambda: os._exit(0))  # nothing to drain while loading
     status.loading()
     try:
-        engine = _made(config.factory)
+        engine = _create_engine(config.factory)
         info = await engine.load(config.load)
     except AntiphonError as error:
         status.failed(error)
@@ -105,7 +105,7 @@ async def _host(config: HostConfig, status: StatusPipe, sock: socket.socket | No
     return 0
 
 
-def _made(factory: str) -> TokenEngine:
+def _create_engine(factory: str) -> TokenEngine:
     """The engine that `module:attribute` makes."""
     module, _, attribute = factory.partition(":")
     engine: TokenEngine = getattr(importlib.import_module(module), attribute)()

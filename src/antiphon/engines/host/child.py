@@ -38,7 +38,7 @@ STDERR = 2
 
 
 class Child:
-    """A running process. `reports` must be read to its end, `ended` awaited after that."""
+    """A running process. `reports` must be read to its end, `wait_for_end` awaited after that."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
@@ -72,7 +72,7 @@ class Child:
         self.kill()
         await self._reader.read()  # the end that the kill brings closes the pipe
 
-    async def ended(self) -> str:
+    async def wait_for_end(self) -> str:
         """How the process ended, for people: `status 1`, `signal SIGKILL`."""
         code = await self._process.wait()
         return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
@@ -214,7 +214,7 @@ class Watch:
         except FrameError as problem:
             error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
             child.kill()
-        return await child.ended(), error
+        return await child.wait_for_end(), error
 
     def _ready(self, child: Child, info: EngineInfo | None) -> None:
         if self._was_ready:

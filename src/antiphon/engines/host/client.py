@@ -154,12 +154,12 @@ class HostTokenEngine:
         none."""
         over = asyncio.Event()
 
-        def ended(reason: str) -> None:
+        def on_end(reason: str) -> None:
             over.set()
             if self._channel is channel:
                 self._drop(reason)
 
-        channel: Channel[ToGateway] = Channel(FrameReader(TO_GATEWAY), self._receive, ended)
+        channel: Channel[ToGateway] = Channel(FrameReader(TO_GATEWAY), self._receive, on_end)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
         try:
             async with asyncio.timeout(GREETING_DEADLINE):

@@ -104,13 +104,13 @@ def _remove(path: Path, *, whole: bool, patience: float) -> None:
     left in it."""
     lock = os.open(path / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        if _taken(lock, patience) and (whole or not any(path.glob("*.sock"))):
+        if _acquire_lock(lock, patience) and (whole or not any(path.glob("*.sock"))):
             shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)
 
 
-def _taken(lock: int, patience: float) -> bool:
+def _acquire_lock(lock: int, patience: float) -> bool:
     """Whether the lock could be had."""
     until = time.monotonic() + patience
     while True:

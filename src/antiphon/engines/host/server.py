@@ -61,7 +61,7 @@ class Session:
     def __init__(self, host: "Host") -> None:
         self._host = host
         self._calls: dict[int, asyncio.Task[None]] = {}
-        self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._lost)
+        self.channel: Channel[ToHost] = Channel(FrameReader(TO_HOST), self._receive, self._end_calls)
 
     def busy(self) -> bool:
         """Whether a call runs, or an answer waits to be read."""
@@ -84,7 +84,7 @@ class Session:
         self._calls[asking.call] = task
         task.add_done_callback(lambda _: self._calls.pop(asking.call))
 
-    def _lost(self, reason: str) -> None:
+    def _end_calls(self, reason: str) -> None:
         level = logging.INFO if self._calls else logging.DEBUG
         record("gateway_left", level, reason=reason, calls=len(self._calls))
         for task in self._calls.values():

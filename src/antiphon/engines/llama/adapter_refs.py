@@ -60,7 +60,7 @@ class AdapterRefs:
             self._users[digest] -= 1
             self._let_go(digest)
 
-    def proved(self, digest: str) -> bool:
+    def is_proved(self, digest: str) -> bool:
         """Whether it was computed with, and gave numbers."""
         return digest in self._sound
 

@@ -23,7 +23,7 @@ class Adapters:
     async def add(self, digest: str, path: Path) -> None:
         """Makes an adapter usable. Raises InvalidValue when its file is not the one of that digest, or the
         library refuses it."""
-        await self.settled(digest)
+        await self.wait_until_settled(digest)
         here = self._coming[digest] = asyncio.Event()
         try:
             async with self._turn:
@@ -36,11 +36,11 @@ class Adapters:
 
     async def remove(self, digest: str) -> None:
         """Refuses an adapter from here on; it is forgotten when the last that runs with it has ended."""
-        await self.settled(digest)
+        await self.wait_until_settled(digest)
         decoder = self._decoder()
         await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.lending.remove, digest)))
 
-    async def settled(self, digest: str) -> None:
+    async def wait_until_settled(self, digest: str) -> None:
         """Waits for an adapter that is coming in: whoever asks for it after it was added is to find it."""
         while (coming := self._coming.get(digest)) is not None:
             await coming.wait()
@@ -48,7 +48,7 @@ class Adapters:
     async def ready(self, digest: str) -> None:
         """The same; and one that is only on disk is read once beside decoding, so that the decode thread
         finds it in the system's cache."""
-        await self.settled(digest)
+        await self.wait_until_settled(digest)
         path = self._decoder().shelf.resting(digest)
         if path is not None:
             await asyncio.to_thread(_read_through, path)

@@ -51,7 +51,7 @@ class Cells(Protocol):
     def shareable(self, running: Sequence, waiting: Sequence) -> int:
         """How much of a waiting sequence a running one will have computed, when its prompt is."""
 
-    def left(self, match: Match) -> int:
+    def count_available(self, match: Match) -> int:
         """Cells that a sequence with this match could be given, kept ones that it does not share included."""
 
     def admit(self, sequence: Sequence, match: Match) -> None:

@@ -65,13 +65,13 @@ class Constraining:
 
     async def check(self, constraint: Constraint) -> Grammar:
         """The grammar of a constraint that can be kept. Raises the error that refuses it."""
-        checker, _ = await self._made()
+        checker, _ = await self._ensure_checker()
         return await checker.grammar(constraint)
 
     async def guide(self, constraint: Constraint) -> Guide:
         """A way through a constraint. Raises the error that refuses it."""
         grammar = await self.check(constraint)
-        _, masks = await self._made()
+        _, masks = await self._ensure_checker()
         return masks.guide(grammar)
 
     async def aclose(self) -> None:
@@ -82,7 +82,7 @@ class Constraining:
         if self._masks is not None:
             self._masks.close()
 
-    async def _made(self) -> tuple[Checker, Masks]:
+    async def _ensure_checker(self) -> tuple[Checker, Masks]:
         async with self._making:
             if self._checker is None or self._masks is None:
                 table = await self._vocabulary()

@@ -24,7 +24,7 @@ from antiphon.engines.base import (
 )
 from antiphon.engines.llama.adapter_refs import NO_NUMBERS, AdapterRefs
 from antiphon.engines.llama.computing import Computing, Drawer, Logits, change, empty, fill
-from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
+from antiphon.engines.llama.defects import end_of_thread, failed_batch, guard
 from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.inbox import Inbox
 from antiphon.engines.llama.libllama_context import Decoded
@@ -170,11 +170,11 @@ class DecodeLoop:
         if not any(one.guide is not None for one in running):
             return
         self._guiding.await_answers(running)
-        for sequence, error in self._guiding.failed(running):
+        for sequence, error in self._guiding.find_failed(running):
             self._release(sequence, Ended(error), keep=False)
-        if (kept := self._guiding.unparked()) is not None:
+        if (kept := self._guiding.take_ready_rows()) is not None:
             self._accept(*kept, self._clock())
-        for sequence, tokens in self._guiding.forced(self._scheduler.everybody()):
+        for sequence, tokens in self._guiding.collect_forced(self._scheduler.everybody()):
             self._take(sequence, tokens)
         self._flush()
 
@@ -182,7 +182,7 @@ class DecodeLoop:
         """Gives a sequence tokens that nothing was drawn for, until one ends it."""
         cause, said = None, 0
         while cause is None and said < len(tokens):
-            cause = guarded(sequence.take, tokens[said], self._ends)
+            cause = guard(sequence.take, tokens[said], self._ends)
             said += 1
         if isinstance(cause, AntiphonError):
             self._release(sequence, Ended(cause), keep=False)
@@ -252,7 +252,7 @@ class DecodeLoop:
 
     def _decode(self, rows: int, call: Call) -> int:
         spared = any(victim.phase is not Phase.OVER for victim in self._victims)
-        trusted = call.adapter is None or self.lending.proved(call.adapter)
+        trusted = call.adapter is None or self.lending.is_proved(call.adapter)
         abortable = call.abortable() if trusted and not spared else frozenset()
         with self.inbox.abortable(abortable):
             status = self._context.decode(rows)
@@ -308,7 +308,7 @@ class DecodeLoop:
         sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt)
         asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         width = sequence.request.prompt_logprobs or 0
-        found = guarded(prompt_scores, logits[: len(asked)], asked, width)
+        found = guard(prompt_scores, logits[: len(asked)], asked, width)
         if isinstance(found, AntiphonError):
             self._release(sequence, Ended(found), keep=False)
             if isinstance(found, EngineError):
@@ -322,7 +322,7 @@ class DecodeLoop:
     def _accept(self, owners: list[Sequence | None], logits: Logits, now: float) -> None:
         """Draws and gives each sequence its token."""
         before: Counter[float] = Counter()
-        owners, errors = self._guiding.masked(owners, logits)
+        owners, errors = self._guiding.set_masks(owners, logits)
         for guided, error in errors.items():
             self._release(guided, Ended(error), keep=False)
         drawings = [None if owner is None else owner.drawing for owner in owners]

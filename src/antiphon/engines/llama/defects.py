@@ -13,9 +13,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def guarded(
-    work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
-) -> Result | AntiphonError:
+def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result | AntiphonError:
     """What the work gives, or what ends the sequence that it is done for.
 
     A defect is an InternalError that says its type and place and not its message, which may hold what was

@@ -20,7 +20,7 @@ from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.domain.fair_queue import FairQueue
 from antiphon.domain.load import Load, Timer
 from antiphon.engines.base import SequenceStarted
-from antiphon.engines.llama.defects import end_of_thread, failed_batch, guarded
+from antiphon.engines.llama.defects import end_of_thread, failed_batch, guard
 from antiphon.engines.llama.inbox import Abortable, Inbox
 from antiphon.engines.llama.libllama_context import Decoded
 from antiphon.engines.llama.policy import Policy
@@ -169,15 +169,15 @@ class EmbeddingLoop:
     # --- one step
 
     def _step(self) -> None:
-        batch = self._chosen()
+        batch = self._select_batch()
         if not batch:
             return
         self._greet(batch)
-        found = guarded(self._compute, batch)
+        found = guard(self._compute, batch)
         if isinstance(found, AntiphonError) and len(batch) > 1:
             for answer, text in batch:
                 if not answer.gone:
-                    self._settle([(answer, text)], guarded(self._compute, [(answer, text)]))
+                    self._settle([(answer, text)], guard(self._compute, [(answer, text)]))
         else:
             self._settle(batch, found)
         self._flush()
@@ -198,7 +198,7 @@ class EmbeddingLoop:
         for answer in {answer for answer, _ in batch}:
             self._end(answer, Ended(failure))
 
-    def _chosen(self) -> list[tuple[Answer, "array[int]"]]:
+    def _select_batch(self) -> list[tuple[Answer, "array[int]"]]:
         """The texts of the next step, each with its request. The first goes even when it is longer than a
         step; one that does not fit beside others is the first of the next."""
         batch: list[tuple[Answer, array[int]]] = []
@@ -210,7 +210,7 @@ class EmbeddingLoop:
             batch.append((answer, text))
             room -= len(text)
             if answer.taken + 1 < len(answer.texts):
-                self._lines.served(answer)
+                self._lines.requeue(answer)
             else:
                 self._lines.leave(answer)
             answer.taken += 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from antiphon.constraints.matching import is_callers
 from antiphon.engines.llama.computing import Logits
-from antiphon.engines.llama.defects import guarded
+from antiphon.engines.llama.defects import guard
 from antiphon.engines.llama.masks import PATIENCE as PATIENCE_OF_ALL
 from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import AntiphonError, EngineBusy, InvalidValue
@@ -62,7 +62,7 @@ class Guiding:
             return not sequence.guide.ready
         return not sequence.guide.settled and sequence.computed == len(sequence.tokens) - 1
 
-    def failed(self, running: Iterable[Sequence]) -> list[tuple[Sequence, AntiphonError]]:
+    def find_failed(self, running: Iterable[Sequence]) -> list[tuple[Sequence, AntiphonError]]:
         """Sequences whose constraint cannot be followed any further, or not in time. What lies in the
         constraint names its field."""
         found: list[tuple[Sequence, AntiphonError]] = []
@@ -71,14 +71,14 @@ class Guiding:
             if guide is None:
                 continue
             if guide.error is not None:
-                found.append((sequence, _named(sequence, guide.error)))
+                found.append((sequence, _to_callers_error(sequence, guide.error)))
             elif guide.overdue():
                 found.append((sequence, InvalidValue(TOO_LONG, param=_field(sequence))))
-            elif guide.starved():
+            elif guide.is_starved():
                 found.append((sequence, EngineBusy(BUSY, retry_after=RETRY_AFTER, cause=STARVED)))
         return found
 
-    def forced(self, running: Iterable[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
+    def collect_forced(self, running: Iterable[Sequence]) -> list[tuple[Sequence, tuple[int, ...]]]:
         """Tokens that come without a draw, of sequences that have nothing else to compute. Where
         log-probabilities are wanted each is drawn, as the only one allowed; and where one of them may be
         excluded, by the caller or before `min_tokens`, so that none of these comes by force."""
@@ -89,14 +89,14 @@ class Guiding:
             if one.computed != len(one.tokens) - 1 or one.scores or one.held:
                 continue
             try:
-                tokens = one.guide.forced()
+                tokens = one.guide.get_forced()
             except AntiphonError:
                 continue  # a worker has just found that it cannot go on: the next step ends it
             if tokens and not (one.drawing is not None and one.drawing.may_forbid(tokens)):
                 found.append((one, one.guide.take_forced()))
         return found
 
-    def unparked(self) -> tuple[list[Sequence | None], Logits] | None:
+    def take_ready_rows(self) -> tuple[list[Sequence | None], Logits] | None:
         """Rows whose mask has come since; those of sequences that were put back are computed again."""
         for sequence in tuple(self._parked):
             if sequence.id is None or sequence.computed != len(sequence.tokens):
@@ -107,7 +107,7 @@ class Guiding:
         rows = np.stack([self._parked.pop(one) for one in ready])
         return [*ready], rows
 
-    def masked(
+    def set_masks(
         self, owners: list[Sequence | None], logits: Logits
     ) -> tuple[list[Sequence | None], dict[Sequence, AntiphonError]]:
         """Who is to draw now, with its mask set; rows that have none yet are kept. And who fails."""
@@ -120,16 +120,16 @@ class Guiding:
                 self._parked[sequence] = logits[place].copy()
                 drawing[place] = None
                 continue
-            found = guarded(sequence.guide.next)
+            found = guard(sequence.guide.next)
             if isinstance(found, AntiphonError):
-                errors[sequence] = _named(sequence, found)
+                errors[sequence] = _to_callers_error(sequence, found)
                 drawing[place] = None
             else:
                 sequence.drawing.mask, sequence.drawing.pinned = found
         return drawing, errors
 
 
-def _named(sequence: Sequence, error: AntiphonError) -> AntiphonError:
+def _to_callers_error(sequence: Sequence, error: AntiphonError) -> AntiphonError:
     """An error of a guide; one that lies in the constraint as the caller's."""
     if is_callers(error):
         return InvalidValue(error.message, param=_field(sequence), cause=error.cause)

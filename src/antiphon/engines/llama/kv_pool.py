@@ -44,7 +44,7 @@ class PoolLayout:
     def shareable(self, running: Sequence, waiting: Sequence) -> int:
         return common(running.tokens, waiting.tokens, 0, min(len(running.tokens), waiting.takes))
 
-    def left(self, match: Match) -> int:
+    def count_available(self, match: Match) -> int:
         return self.total - self.tree.used - self.tree.idle_cells(match)
 
     def admit(self, sequence: Sequence, match: Match) -> None:

@@ -81,7 +81,7 @@ class StreamLayout:
         length = self._cut(same, running.prompt - 1, waiting)
         return length if length >= self._worth else 0
 
-    def left(self, match: Match) -> int:
+    def count_available(self, match: Match) -> int:
         return sys.maxsize  # each lane has room for whatever may run in it
 
     def admit(self, sequence: Sequence, match: Match) -> None:

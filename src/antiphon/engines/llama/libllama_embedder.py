@@ -65,7 +65,7 @@ class NativeEmbedder(NativeContext):
             status = self.decode(at)
             if status == Decoded.DONE:
                 for seat in range(len(texts)):
-                    found[seat] = self._pooled(seat)
+                    found[seat] = self._read_pooled(seat)
         finally:
             self._forget(len(texts))
         return status, found
@@ -84,16 +84,16 @@ class NativeEmbedder(NativeContext):
                     break
                 match self._pooling:
                     case Pooling.MEAN:
-                        found[0] += self._pooled(0) * (len(part) / len(text))
+                        found[0] += self._read_pooled(0) * (len(part) / len(text))
                     case Pooling.LAST:
-                        found[0] = self._pooled(0)
+                        found[0] = self._read_pooled(0)
                     case Pooling.CLS if start == 0:
-                        found[0] = self._pooled(0)
+                        found[0] = self._read_pooled(0)
         finally:
             self._forget(1)
         return status, found
 
-    def _pooled(self, seat: int) -> Vector:
+    def _read_pooled(self, seat: int) -> Vector:
         address = self._call.llama_get_embeddings_seq(self.pointer, seat)
         if not address:
             raise EngineError("the library gave no vector for a text that it computed")

@@ -63,11 +63,11 @@ def library_file(path: Path) -> Path:
 
 def discovered() -> Iterator[Place]:
     """Installed libraries, best first."""
-    yield from installed("llama_cpp", "llama-cpp-python", "lib/libllama")
-    yield from installed("xllamacpp", "xllamacpp", "xllamacpp*")
+    yield from list_libraries("llama_cpp", "llama-cpp-python", "lib/libllama")
+    yield from list_libraries("xllamacpp", "xllamacpp", "xllamacpp*")
 
 
-def installed(package: str, distribution: str, pattern: str) -> Iterator[Place]:
+def list_libraries(package: str, distribution: str, pattern: str) -> Iterator[Place]:
     """The libraries of one package."""
     for folder in package_folders(package):
         for suffix in SUFFIXES:

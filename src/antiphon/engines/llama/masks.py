@@ -155,7 +155,7 @@ class Guide:
         self._token = token
         self._begin()
 
-    def forced(self) -> tuple[int, ...]:
+    def get_forced(self) -> tuple[int, ...]:
         """Tokens that must come next, in order; the last may be an end token. Once `settled`. Raises
         EngineError."""
         self._require(self.settled)
@@ -163,7 +163,7 @@ class Guide:
 
     def take_forced(self) -> tuple[int, ...]:
         """The same, and they are taken as come."""
-        forced, self._forced = self.forced(), ()
+        forced, self._forced = self.get_forced(), ()
         return forced
 
     def allowed(self) -> Allowed:
@@ -194,7 +194,7 @@ class Guide:
         """Whether the answer takes more work than any may."""
         return not self.ready and self._spent() > CAP
 
-    def starved(self) -> bool:
+    def is_starved(self) -> bool:
         """Whether the answer takes longer than anybody waits, though it may take no work."""
         return not self.ready and self.age() > PATIENCE
 
@@ -318,11 +318,11 @@ class Masks:
             try:
                 guide.work(self._vocabulary, partial(_since, cpu(), cpu), self._compiled.matcher)
             finally:
-                surplus = self._left(guide)
+                surplus = self._note_done(guide)
             if surplus:
                 return
 
-    def _left(self, guide: Guide) -> bool:
+    def _note_done(self, guide: Guide) -> bool:
         """Notes that a worker is done with a guide; whether that worker was replaced meanwhile."""
         with self._lock:
             self._at.discard(guide)

@@ -99,7 +99,7 @@ class Scheduler:
             del self._running[sequence]
             self.cells.release(sequence, keep and (self.policy.keep or sequence.awaited > 0))
             self._crowded = False
-        self.waiting.ended(sequence, now)
+        self.waiting.note_departure(sequence, now)
         sequence.end()
 
     def decoding(self) -> bool:
@@ -186,7 +186,7 @@ class Scheduler:
             self._start(taker, match, plan)
 
     def _start(self, sequence: Sequence, match: Match, plan: Plan) -> None:
-        self.waiting.admitted(sequence)
+        self.waiting.admit(sequence)
         self.cells.admit(sequence, match)
         self._running[sequence] = None
         sequence.since = self._now
@@ -234,7 +234,7 @@ class Scheduler:
             return True
         rest = sum(len(one.tokens) - one.computed + headroom(one) for one in self._running)
         mine = len(sequence.tokens) - match.length + headroom(sequence)
-        return rest + mine <= self.cells.left(match)
+        return rest + mine <= self.cells.count_available(match)
 
     def _preempt(self) -> bool:
         """Puts the youngest back into the queue, unless it is the only one."""
@@ -264,7 +264,7 @@ class Scheduler:
             mine = self._in_turn()
             decoding = [one for one in mine if self._is_row(one) and one.request.max_tokens]
             decoding = [one for one in decoding if not one.held or one.computed < len(one.tokens) - 1]
-            room = self.cells.left(Match(0)) - len(decoding)
+            room = self.cells.count_available(Match(0)) - len(decoding)
             if (room < 0 or (room == 0 and not decoding and mine)) and self._preempt():
                 continue
             spans = list(self._spans(mine, min(budget, room))) if len(decoding) < len(mine) and room else []
@@ -279,7 +279,7 @@ class Scheduler:
             if not decoding and not spans:
                 return []
             return [Call(*_columns(decoding), spans, adapter)]
-        calls = [Call(*self._padded(self._lanes, decoding), [], adapter)] if decoding else []
+        calls = [Call(*self._build_padded_rows(self._lanes, decoding), [], adapter)] if decoding else []
         if self.policy.exact:
             return calls + [Call(spans=[span], adapter=adapter) for span in spans]
         return [*calls, Call(spans=spans, adapter=adapter)] if spans else calls
@@ -346,7 +346,7 @@ class Scheduler:
             yield at
 
     @staticmethod
-    def _padded(
+    def _build_padded_rows(
         lanes: StreamLayout, decoding: list[Sequence]
     ) -> tuple[list[Sequence | None], list[int], list[int], list[int]]:
         """Decode rows in the order of lanes, without gaps."""

@@ -61,11 +61,11 @@ class Waiting(FairQueue[Sequence]):
         else:
             super().remove(one)
 
-    def admitted(self, sequence: Sequence) -> None:
+    def admit(self, sequence: Sequence) -> None:
         """Takes it out; its actor's next turn comes after everybody else's."""
         self.leave(sequence)
 
-    def ended(self, sequence: Sequence, now: float) -> None:
+    def note_departure(self, sequence: Sequence, now: float) -> None:
         """It neither waits nor runs any more."""
         if sequence.started:
             self.note_end(now)

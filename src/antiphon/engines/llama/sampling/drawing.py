@@ -117,7 +117,7 @@ class Drawing:
         if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
             self._occurrences = Occurrences(sampling, prompt)
         if sampling.logit_bias:
-            self._bias = summed(sampling.logit_bias)
+            self._bias = sum_biases(sampling.logit_bias)
         if sampling.allowed_token_ids is not None:
             self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
         if sampling.banned:
@@ -218,7 +218,7 @@ def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
             )
 
 
-def summed(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
+def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
     """Token ids and what is added to each; what is said twice adds up."""
     sums: dict[int, float] = {}
     for token, value in biases:

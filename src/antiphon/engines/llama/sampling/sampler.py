@@ -15,12 +15,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.engines.llama.defects import guarded
+from antiphon.engines.llama.defects import guard
 from antiphon.engines.llama.sampling.block import Block, Floats, Head, Rows, column_sums, largest, part
 from antiphon.engines.llama.sampling.drawing import Drawing, points
 from antiphon.engines.llama.sampling.filters import keep, keep_typical, narrow
 from antiphon.engines.llama.sampling.mirostat import ESTIMATED, Steering
-from antiphon.engines.llama.sampling.scores import NO_NUMBER, Pairs, chunk_rows, listed, picked, top_chances
+from antiphon.engines.llama.sampling.scores import (
+    NO_NUMBER,
+    Pairs,
+    chunk_rows,
+    list_likeliest,
+    pick_logprobs,
+    top_chances,
+)
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 
 HEAD, LONG_HEAD = 64, 256
@@ -96,13 +103,13 @@ class Sampler:
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
-                found = self._found(logits, drawings)
+                found = self._draw_all(logits, drawings)
             except Exception:  # noqa: BLE001 - a defect of ours, to be found row by row
                 rows = enumerate(drawings)
-                found = [one(guarded(self._found, logits[row : row + 1], [asked])) for row, asked in rows]
-            return [noted(*each) for each in zip(drawings, found, strict=True)]
+                found = [one(guard(self._draw_all, logits[row : row + 1], [asked])) for row, asked in rows]
+            return [note_draw(*each) for each in zip(drawings, found, strict=True)]
 
-    def _found(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
+    def _draw_all(self, logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found]:
         """What `draw` says, before any drawing has noted it."""
         if all(drawing is None or drawing.plain for drawing in drawings):
             return _likeliest(logits, drawings)
@@ -117,8 +124,8 @@ class Sampler:
         raw = Block.of(logits)
         sound = np.isfinite(raw.tops)
         asked = {row: one for row, one in enumerate(drawings) if one is not None and sound[row]}
-        said = self._said(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
-        block = self._changed(raw, {row: one for row, one in asked.items() if one.changes})
+        said = self._get_logprobs(raw, {row: one for row, one in asked.items() if one.logprobs is not None})
+        block = self._apply_changes(raw, {row: one for row, one in asked.items() if one.changes})
         tokens = self._tokens(block, asked)
         results: list[Found] = []
         for row, drawing in enumerate(drawings):
@@ -135,7 +142,7 @@ class Sampler:
                 results.append((Drawn(token), surprise))
         return results
 
-    def _said(self, raw: Block, asked: dict[int, Drawing]) -> dict[int, tuple[float, Pairs]]:
+    def _get_logprobs(self, raw: Block, asked: dict[int, Drawing]) -> dict[int, tuple[float, Pairs]]:
         """By row, the log-probability of its likeliest token, and the tokens asked for beside it."""
         if not asked:
             return {}
@@ -144,7 +151,7 @@ class Sampler:
         parts = alternatives(block, best, list(asked.values()))
         return dict(zip(asked, zip(best.tolist(), parts, strict=True), strict=True))
 
-    def _changed(self, raw: Block, asked: dict[int, Drawing]) -> Block:
+    def _apply_changes(self, raw: Block, asked: dict[int, Drawing]) -> Block:
         """The block with bias, penalties and masks: a copy when there are any."""
         if not asked:
             return raw
@@ -178,13 +185,13 @@ def alternatives(block: Block, best: Wide, asked: Sequence[Drawing]) -> Iterator
     """What is told beside each row's drawn token; `best`: log-probabilities of the likeliest."""
     counts = [0 if one.listed else one.logprobs or 0 for one in asked]
     most = max((count for count in counts if count <= FEW), default=0)
-    lists = listed(block, best, most) if most else None
+    lists = list_likeliest(block, best, most) if most else None
     for row, (one, count) in enumerate(zip(asked, counts, strict=True)):
         if one.listed:
-            yield picked(block, best, row, one.listed)
+            yield pick_logprobs(block, best, row, one.listed)
         elif count > FEW:
             alone = np.array([row], dtype=np.intp)
-            yield listed(block.part(alone), best[alone], count)[0]
+            yield list_likeliest(block.part(alone), best[alone], count)[0]
         else:
             yield lists[row][:count] if lists is not None else ()
 
@@ -218,13 +225,13 @@ class _Group:
         head = self._block.head(length)
         falls = (head.values - self._block.tops[:, None]) * self._wanted.coldness[:, None]
         weights = np.exp(falls).astype(np.float64)
-        kept, closed = self._bounded(head, weights)
+        kept, closed = self._apply_bounds(head, weights)
         masses: Wide = np.where(kept, weights, 0.0).cumsum(axis=1)[:, -1]
         opened = np.flatnonzero(~closed)
         if len(opened):
             wide, sums = self._weigh(opened)
             masses[opened] = sums[:, -1]
-        decided = self._narrowed(kept, closed, weights, masses)
+        decided = self._cut_to_nucleus(kept, closed, weights, masses)
         self._filter_alone(kept, decided, weights, masses)
         spots = passing(np.where(kept, weights, 0.0), self._wanted.points)
         rows = np.arange(len(spots))
@@ -237,7 +244,7 @@ class _Group:
         surprises = [None if one.steering is None else log2(mass / weight) for one, weight, mass in numbers]
         return list(zip(tokens.tolist(), surprises, strict=True))
 
-    def _bounded(self, head: Head, weights: Wide) -> tuple[Flags, Flags]:
+    def _apply_bounds(self, head: Head, weights: Wide) -> tuple[Flags, Flags]:
         """What min-p and top-k keep of each row's head, and for which rows that is all they keep."""
         wanted, length = self._wanted, weights.shape[1]
         counts = np.where(wanted.top_k > 0, np.minimum(wanted.top_k, head.found), head.found)
@@ -246,7 +253,7 @@ class _Group:
         bounded = (wanted.top_k > 0) & (wanted.top_k <= length)
         return kept, exhausted | bounded | (weights[:, -1] < wanted.min_p)
 
-    def _narrowed(self, kept: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
+    def _cut_to_nucleus(self, kept: Flags, closed: Flags, weights: Wide, masses: Wide) -> Flags:
         """Cuts the kept to the nucleus; for which rows what is kept now is all that the filters keep."""
         wanted = self._wanted
         sums = np.where(kept, weights, 0.0).cumsum(axis=1)
@@ -345,12 +352,12 @@ def _likeliest(logits: Floats, drawings: Sequence[Drawing | None]) -> list[Found
     return results
 
 
-def noted(drawing: Drawing | None, found: Found) -> Drawn | AntiphonError | None:
+def note_draw(drawing: Drawing | None, found: Found) -> Drawn | AntiphonError | None:
     """What a row gives, once its drawing has noted it."""
     if drawing is None or not isinstance(found, tuple):
         return None if isinstance(found, tuple) else found
     drawn, surprise = found
-    error = guarded(drawing.accept, drawn.token, surprise)
+    error = guard(drawing.accept, drawn.token, surprise)
     return drawn if error is None else error
 
 

@@ -31,7 +31,7 @@ Pairs = tuple[tuple[int, float], ...]
 """Token ids with their log-probabilities."""
 
 
-def listed(block: Block, best: NDArray[np.float64], count: int) -> list[Pairs]:
+def list_likeliest(block: Block, best: NDArray[np.float64], count: int) -> list[Pairs]:
     """The likeliest (id, log-probability) of each row, best first; `best`: those of the likeliest."""
     head = block.head(count)
     values = head.values - block.tops[:, None].astype(np.float64) + best[:, None]
@@ -39,7 +39,7 @@ def listed(block: Block, best: NDArray[np.float64], count: int) -> list[Pairs]:
     return [tuple(zip(ids[:found], said[:found], strict=True)) for ids, said, found in rows]
 
 
-def picked(block: Block, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
+def pick_logprobs(block: Block, best: NDArray[np.float64], row: int, tokens: Sequence[int]) -> Pairs:
     """Log-probabilities of these tokens in a row."""
     values = block.rows[row, np.asarray(tokens, dtype=np.intp)].astype(np.float64)
     said = values - float(block.tops[row]) + float(best[row])
@@ -59,7 +59,7 @@ def prompt_scores(
     room = np.empty((min(size, len(logits)), logits.shape[1]), dtype=np.float32)
     wanted = np.asarray(tokens, dtype=np.intp)
     parts = [
-        _scored(logits[at : at + size], wanted[at : at + size], k, room) for at in range(0, len(logits), size)
+        _score(logits[at : at + size], wanted[at : at + size], k, room) for at in range(0, len(logits), size)
     ]
     if not parts:
         return b"", b"", b"", b""
@@ -70,7 +70,7 @@ def prompt_scores(
     return said, ids, values, ranks
 
 
-def _scored(
+def _score(
     rows: Floats, tokens: NDArray[np.intp], k: int, room: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64], NDArray[np.intp]]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
