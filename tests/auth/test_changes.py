@@ -65,7 +65,7 @@ class Node:
             revision = self.rules.add_limit(limit, self.changes.by(ADMIN))
             self.changes.learn(revision, limits=(*self.changes.directory.limits, limit))
 
-        await self.changes.made(changed)
+        await self.changes.apply(changed)
 
 
 @contextmanager
@@ -151,7 +151,7 @@ async def test_a_change_is_checked_again_where_another_server_was_faster(deaf):
         revision = one.tenancy.add_project(project, one.changes.by(ADMIN))
         one.changes.learn(revision, projects=(*one.changes.directory.projects, project))
 
-    await one.changes.made(changed)
+    await one.changes.apply(changed)
     assert seen == [1, 2]
     assert one.changes.directory == one.tenancy.directory()
 
@@ -165,7 +165,7 @@ async def test_where_others_are_always_faster_a_change_ends_as_a_conflict(deaf):
         one.tenancy.add_project(Project("mine", "mine", 5), one.changes.by(ADMIN))
 
     with pytest.raises(Conflict, match="try again"):
-        await one.changes.made(changed)
+        await one.changes.apply(changed)
     assert len(tries) == TRIES
     assert "mine" not in {project.id for project in two.tenancy.directory().projects}
 

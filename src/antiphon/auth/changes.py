@@ -71,9 +71,9 @@ class Changes:
 
     async def load(self) -> None:
         """Learns what the store holds, and from then on what others change of it. Raises StoreUnavailable."""
-        await self.threaded(lambda: self._tell(self._store.directory()))
+        await self.run_in_thread(lambda: self._tell(self._store.directory()))
         if self._feed is not None:
-            self._feed.start(self._heard)
+            self._feed.start(self._catch_up)
 
     def close(self) -> None:
         """Waits for the change that is being made, and lets go of the store."""
@@ -82,7 +82,7 @@ class Changes:
         self._thread.shutdown()
         self._store.close()
 
-    async def made(self, work: Callable[[], T]) -> T:
+    async def apply(self, work: Callable[[], T]) -> T:
         """Makes a change: `work` checks it against `policy` and `directory`, has the store write it as `by`
         says, tells `learn`, and returns what is answered. It runs in the thread, and once more from its
         beginning where another process was faster, so it changes nothing else. What it answers holds in
@@ -90,19 +90,19 @@ class Changes:
 
         Raises what `work` raises; StoreUnavailable; Conflict where others are always faster.
         """
-        made = await self.threaded(lambda: self._made(work))
+        made = await self.run_in_thread(lambda: self._apply(work))
         if self._reached is not None:  # not in the thread: two that change something must hear each other
             await self._reached(self.directory.revision)
         return made
 
-    async def threaded(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Runs what only asks the store, after the changes that were asked for before."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def learn(self, revision: int, **changes: tuple[object, ...]) -> None:
         """What was written is known from now on, without asking the database again: it may be gone.
         `revision`: what the store answered to the write; `changes`: the parts of the directory that are
-        others now. In the thread, within `made`."""
+        others now. In the thread, within `apply`."""
         self._tell(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
     def by(self, actor: Actor) -> By:
@@ -128,7 +128,7 @@ class Changes:
             return before
         return (before or self.now()) if said else None
 
-    def _made(self, work: Callable[[], T]) -> T:
+    def _apply(self, work: Callable[[], T]) -> T:
         self._require(self._store.revision())
         for _ in range(TRIES):
             try:
@@ -137,7 +137,7 @@ class Changes:
                 self._read()
         raise Conflict("others change something at the same time all the while: try again")
 
-    def _heard(self, revision: int) -> None:
+    def _catch_up(self, revision: int) -> None:
         """In the feed's thread; returns when the revision is known. Raises StoreUnavailable."""
         self._thread.submit(self._require, revision).result()
 

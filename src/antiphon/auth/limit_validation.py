@@ -24,7 +24,7 @@ class LimitRequest:
     models: str | None = None
     note: str = ""
 
-    def made(self, id_: str, target: str, created: int) -> Limit:
+    def to_limit(self, id_: str, target: str, created: int) -> Limit:
         """The limit that it becomes."""
         return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 

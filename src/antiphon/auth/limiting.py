@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from antiphon.auth.changes import Changes, put
 from antiphon.auth.limit_validation import LimitRequest, require_bounded, require_new, require_sound
-from antiphon.auth.policy import LIMITING, found, require_admin
+from antiphon.auth.policy import LIMITING, find, require_admin
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, LimitStatus, Subject
 from antiphon.domain.tenancy import Key
@@ -42,7 +42,7 @@ class Limiting:
 
     def limit(self, actor: Actor, id_: str) -> Limit:
         """Raises NotFound, also for one that the actor may not see."""
-        return found(self.limits(actor), id_, "limit")
+        return find(self.limits(actor), id_, "limit")
 
     async def standing(self, actor: Actor, id_: str) -> LimitStatus:
         """How one stands now. Raises NotFound and LimitsUnavailable."""
@@ -53,18 +53,18 @@ class Limiting:
         """From then on requests that begin must fit it, too."""
         require_sound(wanted)
 
-        def added() -> Limit:
+        def add() -> Limit:
             self._require_target(actor, wanted)
-            limit = wanted.made(self._changes.id("limit"), wanted.target, self._changes.now())
+            limit = wanted.to_limit(self._changes.id("limit"), wanted.target, self._changes.now())
             require_new(limit, self._alike(limit))
-            return self._kept(actor, limit)
+            return self._add_limit(actor, limit)
 
-        return await self._changes.made(added)
+        return await self._changes.apply(add)
 
     async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
         """What it has counted stays counted."""
 
-        def changed() -> Limit:
+        def update() -> Limit:
             limit = self._changeable(actor, id_)
             require_bounded(limit.measure, limit.amount if amount is None else amount)
             new = replace(
@@ -76,18 +76,18 @@ class Limiting:
             self._changes.learn(revision, limits=put(self._changes.directory.limits, new))
             return new
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(update)
 
     async def remove(self, actor: Actor, id_: str) -> None:
         """From then on nothing is refused for it."""
 
-        def removed() -> None:
+        def remove() -> None:
             limit = self._changeable(actor, id_)
             revision = self._rules.remove_limit(limit.id, self._changes.by(actor))
             left = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
             self._changes.learn(revision, limits=left)
 
-        await self._changes.made(removed)
+        await self._changes.apply(remove)
 
     # --- who may ---
 
@@ -120,14 +120,14 @@ class Limiting:
         match wanted.subject:
             case Subject.KEY:
                 key = self._key(actor, wanted.target)
-                found([] if key is None else [key], wanted.target, "key")
+                find([] if key is None else [key], wanted.target, "key")
                 if not actor.admin and not (key is not None and policy.owns(actor, key.project)):
                     raise PermissionDenied(LIMITING)
                 return
             case Subject.PROJECT:
-                found(policy.projects(actor), wanted.target, "project")
+                find(policy.projects(actor), wanted.target, "project")
             case Subject.USER:
-                found(directory.users if actor.admin else policy.users(actor), wanted.target, "user")
+                find(directory.users if actor.admin else policy.users(actor), wanted.target, "user")
             case Subject.MODEL:
                 pass
         require_admin(actor)
@@ -150,7 +150,7 @@ class Limiting:
             if each.subject is limit.subject and _same(families, each, limit.target)
         ]
 
-    def _kept(self, actor: Actor, limit: Limit) -> Limit:
+    def _add_limit(self, actor: Actor, limit: Limit) -> Limit:
         revision = self._rules.add_limit(limit, self._changes.by(actor))
         self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
         return limit

@@ -57,11 +57,11 @@ class Policy:
     def key(self, actor: Actor, id_: str) -> Key:
         """Raises NotFound, also for one that the actor may not see."""
         keys = (kept.key for kept in self._directory.keys if kept.key.id == id_)
-        return found((key for key in keys if self.sees(actor, key)), id_, "key")
+        return find((key for key in keys if self.sees(actor, key)), id_, "key")
 
     def require_owner(self, actor: Actor, project: str) -> None:
         """Raises NotFound and PermissionDenied."""
-        found(self.projects(actor), project, "project")
+        find(self.projects(actor), project, "project")
         if not (actor.admin or self.owns(actor, project)):
             raise PermissionDenied("only an owner of the project may change its members")
         self.require_unconfined(actor)
@@ -163,8 +163,8 @@ class Policy:
             _require_absent(wanted, "project", "user")
         elif wanted.kind is KeyKind.SERVICE:
             _require_absent(wanted, "user")
-            project = _required(wanted.project, "project")
-            found(self.projects(actor), project, "project")
+            project = _require_value(wanted.project, "project")
+            find(self.projects(actor), project, "project")
             if not (actor.admin or self.owns(actor, project)):
                 raise PermissionDenied("only an owner of the project may make keys for it")
             if not self._known.is_open(project):
@@ -195,10 +195,10 @@ class Policy:
             raise Conflict(f"{whose} has {MOST_KEYS} keys of this kind already: revoke some first")
 
     def _require_token_mintable(self, actor: Actor, wanted: WantedKey) -> None:
-        user = _required(wanted.user, "user")
+        user = _require_value(wanted.user, "user")
         if not actor.admin and user != actor.user:
             raise PermissionDenied("access tokens are made by their own user, or by the operator")
-        if not self._known.is_active(found(self._directory.users, user, "user").id):
+        if not self._known.is_active(find(self._directory.users, user, "user").id):
             raise InvalidValue("the user is disabled: no token of theirs is accepted", param="user")
         if wanted.project is not None and wanted.project not in self._known.projects_of(user):
             raise NotFound(f"{user} is no member of {wanted.project}", param="project")
@@ -214,7 +214,7 @@ class Identified(Protocol):
 Noun = TypeVar("Noun", bound=Identified)
 
 
-def found(things: Iterable[Noun], id_: str, noun: str) -> Noun:
+def find(things: Iterable[Noun], id_: str, noun: str) -> Noun:
     """The one of an id. Raises NotFound."""
     for thing in things:
         if thing.id == id_:
@@ -232,7 +232,7 @@ def _later(directory: Directory, key: Key) -> list[Key]:
     return family[family.index(key) + 1 :]
 
 
-def _required(value: str | None, name: str) -> str:
+def _require_value(value: str | None, name: str) -> str:
     if value is None:
         raise MissingParameter(f"{name} is missing", param=name)
     return value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import found, require_admin
+from antiphon.auth.policy import find, require_admin
 from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
@@ -48,17 +48,19 @@ class Pricing:
 
     def price(self, actor: Actor, id_: str) -> Price:
         """Raises NotFound."""
-        return found(self.prices(actor), id_, "price")
+        return find(self.prices(actor), id_, "price")
 
-    def unpriced(self, models: Sequence[str]) -> list[str]:
+    def find_unpriced(self, models: Sequence[str]) -> list[str]:
         """Those of the models that no price holds for now: under a limit of cost they are refused."""
         return unpriced(self._changes.directory.prices, models, self._changes.now())
 
-    def refused(self, models: Sequence[str]) -> list[str]:
+    def find_refused(self, models: Sequence[str]) -> list[str]:
         """Those of the models that no price holds for now, though a limit counts what they cost."""
         limits = self._changes.directory.limits
         counted = [limit for limit in limits if limit.measure is Measure.COST]
-        return [model for model in self.unpriced(models) if any(limit.is_for(model) for limit in counted)]
+        return [
+            model for model in self.find_unpriced(models) if any(limit.is_for(model) for limit in counted)
+        ]
 
     async def add(self, actor: Actor, wanted: WantedPrice) -> Price:
         """From then on requests are reckoned by it. Raises InvalidValue for a time that was: what began in it
@@ -66,7 +68,7 @@ class Pricing:
         priced yet, the first price after all have ended decides anew."""
         require_admin(actor)
 
-        def added() -> Price:
+        def add() -> Price:
             now = self._changes.now()
             since = now if wanted.since is None else wanted.since
             own = {"id": self._changes.id("price"), "since": since, "created": now}
@@ -77,7 +79,7 @@ class Pricing:
             self._changes.learn(revision, prices=(*self._changes.directory.prices, price))
             return price
 
-        return await self._changes.made(added)
+        return await self._changes.apply(add)
 
     async def change(
         self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
@@ -86,20 +88,20 @@ class Pricing:
         none ends in a time that was."""
         require_admin(actor)
 
-        def changed() -> Price:
+        def update() -> Price:
             price, now = self.price(actor, id_), self._changes.now()
             new = replace(price, note=price.note if note is None else note, until=until(price.until))
             if new.until != price.until:
                 _require_later(price, new.until, now)
             return self._learnt(new, self._rules.change_price(new, self._changes.by(actor)))
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(update)
 
     async def end(self, actor: Actor, id_: str) -> Price:
         """It holds no more; one that has not begun never will. Once more changes nothing."""
         require_admin(actor)
 
-        def ended() -> Price:
+        def end_price() -> Price:
             price, now = self.price(actor, id_), self._changes.now()
             end = max(now, price.since)
             if price.until is not None and price.until <= end:
@@ -107,7 +109,7 @@ class Pricing:
             new = replace(price, until=end)
             return self._learnt(new, self._rules.change_price(new, self._changes.by(actor)))
 
-        return await self._changes.made(ended)
+        return await self._changes.apply(end_price)
 
     def _learnt(self, price: Price, revision: int) -> Price:
         self._changes.learn(revision, prices=put(self._changes.directory.prices, price))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from antiphon.auth.changes import Changes
-from antiphon.auth.policy import found
+from antiphon.auth.policy import find
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import Entry
 from antiphon.domain.prices import currency_of
@@ -49,28 +49,28 @@ class UsageService:
 
     async def report(self, actor: Actor, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
         """As the store's, of what the actor may see. Raises NotFound and PermissionDenied."""
-        seen = self._seen(actor, chosen, by)
-        return await self.threaded(lambda: self._usage.report(seen, by, most))
+        seen = self._restrict(actor, chosen, by)
+        return await self.run_in_thread(lambda: self._usage.report(seen, by, most))
 
     def entries(self, actor: Actor, chosen: Selection) -> Callable[[int, Place | None], Sequence[Entry]]:
         """What reads the entries of a selection that the actor may see, so many from a place on; it blocks,
-        and belongs into `threaded`. Raises NotFound and PermissionDenied."""
+        and belongs into `run_in_thread`. Raises NotFound and PermissionDenied."""
         if self._role_of(actor) is Role.VIEWER:
             raise PermissionDenied("a viewer sees the project's sums, and no single request")
-        seen = self._seen(actor, chosen)
+        seen = self._restrict(actor, chosen)
         return lambda most, after: self._usage.entries(seen, most, after)
 
-    async def threaded(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Runs what reads the store."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _seen(self, actor: Actor, chosen: Selection, by: Iterable[Dimension] = ()) -> Selection:
+    def _restrict(self, actor: Actor, chosen: Selection, by: Iterable[Dimension] = ()) -> Selection:
         """The part of a selection that the actor may see."""
         role = self._role_of(actor)
         self._require_project(actor, chosen.conditions)
         if role is Role.VIEWER:
             _require_impersonal((*by, *(each.of for each in chosen.conditions)))
-        return replace(chosen, conditions=(*chosen.conditions, *_confined(actor, role)))
+        return replace(chosen, conditions=(*chosen.conditions, *_build_conditions(actor, role)))
 
     def _role_of(self, actor: Actor) -> Role | None:
         """What a user is in the project; of a user whom the directory does not know what its rights say."""
@@ -84,7 +84,7 @@ class UsageService:
             if each.of is not Field.PROJECT or (actor.admin and each.value is None):
                 continue  # entries without a project are there for the operator to look for
             if actor.admin or each.value != actor.project:
-                found(self._changes.policy.projects(actor), each.value or "", "project")
+                find(self._changes.policy.projects(actor), each.value or "", "project")
             if not actor.admin and each.value != actor.project:
                 raise PermissionDenied(
                     f"this key speaks in {actor.project} here: choose another of its projects by the header "
@@ -93,7 +93,7 @@ class UsageService:
                 )
 
 
-def _confined(actor: Actor, role: Role | None) -> tuple[Condition, ...]:
+def _build_conditions(actor: Actor, role: Role | None) -> tuple[Condition, ...]:
     """What must be so of every entry that the actor sees."""
     if actor.admin:
         return ()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import found
+from antiphon.auth.policy import find
 from antiphon.domain.identity import Actor
 from antiphon.domain.recording import Record, Recording
 from antiphon.domain.tenancy import Project
@@ -24,25 +24,25 @@ class Recordings:
         """Has a project's requests kept from now on, or no longer. What was kept stays until it expires.
         Raises NotFound and PermissionDenied."""
 
-        def changed() -> Project:
-            before = self._ruled(actor, project)
+        def update() -> Project:
+            before = self._require_ruled(actor, project)
             new = replace(before, recording=recording)
             revision = self._tenancy.change_project(new, self._changes.by(actor))
             self._changes.learn(revision, projects=put(self._changes.directory.projects, new))
             return new
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(update)
 
     async def page(
         self, actor: Actor, project: str, most: int, before: tuple[int, str] | None
     ) -> Sequence[Record]:
         """The latest first, those before a moment and id. Raises NotFound and PermissionDenied."""
-        self._ruled(actor, project)
-        return await self._changes.threaded(lambda: self._records.page(project, most, before))
+        self._require_ruled(actor, project)
+        return await self._changes.run_in_thread(lambda: self._records.page(project, most, before))
 
     async def one(self, actor: Actor, id_: str) -> Record:
         """Raises NotFound, also where the actor may not read it."""
-        record = await self._changes.threaded(lambda: self._records.one(id_))
+        record = await self._changes.run_in_thread(lambda: self._records.one(id_))
         if record is None or not self._is_ruled(actor, record.project):
             raise NotFound(f"there is no kept request {id_[:100]}")
         return record
@@ -51,17 +51,17 @@ class Recordings:
         """Removes what was kept of a project, and what still waits to be kept of requests that began before
         now, in whatever process; how much there was in the database. Raises NotFound and PermissionDenied."""
 
-        def changed() -> int:
-            self._ruled(actor, project)
+        def remove() -> int:
+            self._require_ruled(actor, project)
             removed, revision = self._records.erase(project, self._changes.moment(), self._changes.by(actor))
             self._changes.learn(revision)
             return removed
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(remove)
 
-    def _ruled(self, actor: Actor, project: str) -> Project:
+    def _require_ruled(self, actor: Actor, project: str) -> Project:
         """A project whose owner, or the operator, the actor is."""
-        seen = found(self._changes.policy.projects(actor), project, "project")
+        seen = find(self._changes.policy.projects(actor), project, "project")
         if not self._is_ruled(actor, project):
             raise PermissionDenied("only an owner of the project may keep its requests, and read them")
         return seen

@@ -60,16 +60,16 @@ class SigningKeys:
     async def find(self, kid: str | None) -> jwt.PyJWK | None:
         """The key of that id, which is fetched where it is new; of a token that names none, the only
         one there is."""
-        found = self._named(kid)
+        found = self._find_key(kid)
         if found is None:
             await self._renew()
-            found = self._named(kid)
+            found = self._find_key(kid)
         return found
 
     def _age(self) -> float:
         return float("inf") if self._fetched is None else self._monotonic() - self._fetched
 
-    def _named(self, kid: str | None) -> jwt.PyJWK | None:
+    def _find_key(self, kid: str | None) -> jwt.PyJWK | None:
         if kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(kid)
@@ -83,7 +83,7 @@ class SigningKeys:
             if not others_did and (self._tried is None or self._monotonic() - self._tried >= AGAIN):
                 self._tried = self._monotonic()
                 try:
-                    self._learn(await self._said())
+                    self._learn(await self._fetch_keys())
                 except IssuerUnavailable as problem:
                     record("issuer_unavailable", issuer=self._issuer, problem=problem.message)
         if required and self._age() > STALE:
@@ -91,7 +91,7 @@ class SigningKeys:
                 "the issuer of these tokens does not answer; try again", retry_after=AGAIN
             )
 
-    async def _said(self) -> Mapping[str, object]:
+    async def _fetch_keys(self) -> Mapping[str, object]:
         """The issuer's set of keys."""
         url = self._url
         if url is None:

@@ -129,20 +129,20 @@ class SingleSignOn:
         return self._keyring.speaking(user.id, chosen, int(identity.until))
 
     async def _user(self, identity: Identity) -> User:
-        user = self._known().users.get(identity.address)
+        user = self._get_people().users.get(identity.address)
         if user is None:
-            user = await self._added(identity)
+            user = await self._create_user(identity)
         if user.disabled is None:
             await self._follow_groups(user, identity)
         return user
 
-    async def _added(self, identity: Identity) -> User:
+    async def _create_user(self, identity: Identity) -> User:
         if not self._add_users:
             raise AuthenticationFailed(REFUSAL)
         try:
             return await self._tenants.add_user(ISSUER, identity.name, identity.address, "")
         except Conflict:  # another request of the same user was faster
-            return self._known().users[identity.address]
+            return self._get_people().users[identity.address]
 
     async def _follow_groups(self, user: User, identity: Identity) -> None:
         """Makes the store say what the token's groups do, of the projects that groups rule. Writes only where
@@ -151,7 +151,7 @@ class SingleSignOn:
             return
         self._latest[user.id] = identity.issued
         for project in self._ruled:
-            wanted, has = identity.roles.get(project), self._known().roles.get((project, user.id))
+            wanted, has = identity.roles.get(project), self._get_people().roles.get((project, user.id))
             if wanted == has:
                 continue
             try:
@@ -162,7 +162,7 @@ class SingleSignOn:
             except NotFound:
                 record("group_without_project", project=project)
 
-    def _known(self) -> "People":
+    def _get_people(self) -> "People":
         """Who there is, as the directory says now."""
         if self._people.directory is not self._changes.directory:
             self._people = People.of(self._changes.directory)

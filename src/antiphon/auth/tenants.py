@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import WantedKey, found, require_admin
+from antiphon.auth.policy import WantedKey, find, require_admin
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
@@ -56,30 +56,30 @@ class Tenants:
 
     def project(self, actor: Actor, id_: str) -> Project:
         """Raises NotFound, also for one that the actor may not see."""
-        return found(self.projects(actor), id_, "project")
+        return find(self.projects(actor), id_, "project")
 
     def user(self, actor: Actor, id_: str) -> User:
         """Raises NotFound, also for one that the actor may not see."""
-        return found(self.users(actor), id_, "user")
+        return find(self.users(actor), id_, "user")
 
     async def add_project(self, actor: Actor, name: str, note: str) -> Project:
         require_admin(actor)
         project = Project(self._changes.id("proj"), name, self._changes.now(), note=note)
 
-        def changed() -> Project:
+        def add() -> Project:
             revision = self._tenancy.add_project(project, self._changes.by(actor))
             self._changes.learn(revision, projects=(*self._changes.directory.projects, project))
             return project
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(add)
 
     async def change_project(
         self, actor: Actor, id_: str, name: str | None, note: str | None, archived: bool | None
     ) -> Project:
         require_admin(actor)
 
-        def changed() -> Project:
-            project = found(self._changes.directory.projects, id_, "project")
+        def update() -> Project:
+            project = find(self._changes.directory.projects, id_, "project")
             if archived and id_ == "default":
                 raise InvalidValue("the project default cannot be archived", param="archived")
             new = replace(
@@ -92,18 +92,18 @@ class Tenants:
             self._changes.learn(revision, projects=put(self._changes.directory.projects, new))
             return new
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(update)
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
         require_admin(actor)
-        user = _addressed(User(self._changes.id("user"), name, self._changes.now(), email, note=note))
+        user = _normalize_email(User(self._changes.id("user"), name, self._changes.now(), email, note=note))
 
-        def changed() -> User:
+        def add() -> User:
             revision = self._tenancy.add_user(user, self._changes.by(actor))
             self._changes.learn(revision, users=(*self._changes.directory.users, user))
             return user
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(add)
 
     async def change_user(
         self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
@@ -111,26 +111,26 @@ class Tenants:
         """`change`: from what the user is to what it is from then on, but for `disabled`."""
         require_admin(actor)
 
-        def changed() -> User:
-            user = found(self._changes.directory.users, id_, "user")
+        def update() -> User:
+            user = find(self._changes.directory.users, id_, "user")
             since = self._changes.since(user.disabled, disabled)
-            new = _addressed(replace(change(user), disabled=since))
+            new = _normalize_email(replace(change(user), disabled=since))
             revision = self._tenancy.change_user(new, self._changes.by(actor))
             self._changes.learn(revision, users=put(self._changes.directory.users, new))
             return new
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(update)
 
     # --- members ---
 
     def members(self, actor: Actor, project: str) -> list[Membership]:
         """Of a project that the actor may see, by the ids of the users. Raises NotFound."""
-        found(self.projects(actor), project, "project")
+        find(self.projects(actor), project, "project")
         members = (each for each in self._changes.directory.memberships if each.project == project)
         return sorted(members, key=lambda each: each.user)
 
     async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
-        def changed() -> Membership:
+        def add() -> Membership:
             self._changes.policy.require_owner(actor, project)
             self._changes.policy.require_near(actor, user)
             membership = Membership(project, user, role, self._changes.now())
@@ -138,19 +138,19 @@ class Tenants:
             self._changes.learn(revision, memberships=(*self._without(project, user), membership))
             return membership
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(add)
 
     async def remove_member(self, actor: Actor, project: str, user: str) -> None:
-        def changed() -> None:
+        def remove() -> None:
             if user == actor.user:
                 self._changes.policy.require_unconfined(actor)
             else:
                 self._changes.policy.require_owner(actor, project)
-            found(self.projects(actor), project, "project")
+            find(self.projects(actor), project, "project")
             revision = self._tenancy.remove_membership(project, user, self._changes.by(actor))
             self._changes.learn(revision, memberships=self._without(project, user))
 
-        await self._changes.made(changed)
+        await self._changes.apply(remove)
 
     # --- keys ---
 
@@ -173,11 +173,11 @@ class Tenants:
         return {key.id: limits.get(key.first, []) for key in keys}
 
     async def add_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
-        def made() -> MadeKey:
+        def add() -> MadeKey:
             self._changes.policy.require_mintable(actor, wanted)
-            return self._kept(actor, wanted)
+            return self._create_key(actor, wanted)
 
-        return await self._changes.made(made)
+        return await self._changes.apply(add)
 
     async def change_key(
         self,
@@ -187,7 +187,7 @@ class Tenants:
     ) -> Key:
         """`change`: from what the key is to what it is from then on. A key that has ended stays so."""
 
-        def changed() -> Key:
+        def update() -> Key:
             key = self._changes.policy.living(actor, id_)
             new = change(key)
             self._changes.policy.require_reached(actor, new)
@@ -195,12 +195,12 @@ class Tenants:
             self._learn_key(self._tenancy.change_key(new, self._changes.by(actor)), new)
             return new
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(update)
 
     async def revoke_key(self, actor: Actor, id_: str) -> Key:
         """From now on it is accepted nowhere; once more changes nothing."""
 
-        def changed() -> Key:
+        def revoke() -> Key:
             key = self.key(actor, id_)
             if key.revoked is None:
                 self._changes.policy.require_operator_without(key)
@@ -208,14 +208,14 @@ class Tenants:
                 self._learn_key(self._tenancy.change_key(key, self._changes.by(actor)), key)
             return key
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(revoke)
 
     async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
         """A new key that may what the old one may, for as long as that would have lasted; the old one ends
         `overlap` seconds from now, if not before. The limits of the old key become those of the new one, and
         go on counting what both use. Raises Conflict for a key that has a living successor."""
 
-        def changed() -> MadeKey:
+        def rotate() -> MadeKey:
             ends = self._changes.policy.own_end(self._changes.policy.key(actor, id_))
             old = self._changes.policy.living(actor, id_)
             if overlap:
@@ -233,23 +233,23 @@ class Tenants:
             self._changes.policy.require_reached(actor, key)
             last = self._changes.now() + overlap
             ending = replace(old, expires=last if old.expires is None else min(last, old.expires))
-            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._moved(key)
+            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
             revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.by(actor))
             self._learn_key(revision, ending, made=(kept,), limits=limits)
             return MadeKey(key, secret, limits)
 
-        return await self._changes.made(changed)
+        return await self._changes.apply(rotate)
 
     async def audit(
         self, actor: Actor, limit: int, before: int | None, target: str | None
     ) -> Sequence[AuditEntry]:
         """For the operator."""
         require_admin(actor)
-        return await self._changes.threaded(lambda: self._tenancy.audit(limit, before, target))
+        return await self._changes.run_in_thread(lambda: self._tenancy.audit(limit, before, target))
 
     # --- how it is done ---
 
-    def _kept(self, actor: Actor, wanted: WantedKey) -> MadeKey:
+    def _create_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
         secret = new_key()
         key = Key(
             id=self._changes.id("key"),
@@ -264,14 +264,14 @@ class Tenants:
             note=wanted.note,
         )
         limits = tuple(
-            limit.made(self._changes.id("limit"), key.id, self._changes.now()) for limit in wanted.limits
+            limit.to_limit(self._changes.id("limit"), key.id, self._changes.now()) for limit in wanted.limits
         )
         kept = KeptKey(key, self._pepper.digest(secret))
         revision = self._tenancy.add_key(kept, self._changes.by(actor), limits)
         self._learn_key(revision, made=(kept,), limits=limits)
         return MadeKey(key, secret, limits)
 
-    def _moved(self, successor: Key) -> tuple[Limit, ...]:
+    def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
         """The limits of a family, as its latest key has them. Their ids stay: counters go by them."""
         directory = self._changes.directory
         families = directory.families()
@@ -304,6 +304,6 @@ class Tenants:
         )
 
 
-def _addressed(user: User) -> User:
+def _normalize_email(user: User) -> User:
     """The user with the address as it is compared: an address is one however it is written."""
     return user if user.email is None else replace(user, email=user.email.lower())

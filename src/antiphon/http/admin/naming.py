@@ -41,7 +41,7 @@ class Naming:
         said = list(self.of_patterns(actor, patterns.values()))
         counted = [pattern for limit, pattern in patterns.items() if limit.measure is Measure.COST]
         names = dict.fromkeys(name for pattern in counted for name in self.served(actor, pattern))
-        if self._pricing is not None and (unpriced := self._pricing.unpriced(list(names))):
+        if self._pricing is not None and (unpriced := self._pricing.find_unpriced(list(names))):
             said.append(_refused(unpriced))
         return said
 
@@ -53,7 +53,9 @@ class Naming:
     def of_price(self, actor: Actor, price: Price) -> list[str]:
         """What is to be said of a price, also of one that holds no more."""
         said = list(self.of_patterns(actor, [price.models]))
-        if self._pricing is not None and (names := self._pricing.refused(self.served(actor, price.models))):
+        if self._pricing is not None and (
+            names := self._pricing.find_refused(self.served(actor, price.models))
+        ):
             said.append(_refused(names))
         return said
 

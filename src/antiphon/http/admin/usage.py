@@ -120,7 +120,7 @@ class UsageResource:
         most = limit_of(query, MOST_GROUPS, MOST_GROUPS)
         report = await self._reading.report(request.actor, chosen, by, most)
         if shape is Format.JSON:
-            return await self._reading.threaded(partial(self._answer, report, chosen, by))
+            return await self._reading.run_in_thread(partial(self._answer, report, chosen, by))
         if report.more and "limit" not in query:
             raise InvalidValue(
                 f"these are more than {MOST_GROUPS} groups: name a shorter time or fewer dimensions, or say "
@@ -139,10 +139,10 @@ class UsageResource:
         read = self._reading.entries(request.actor, chosen)
         if shape is Format.JSON:
             limit = limit_of(query)
-            return await self._reading.threaded(partial(_page, read, limit, after))
+            return await self._reading.run_in_thread(partial(_page, read, limit, after))
         if "limit" in query:
             raise InvalidValue("limit is for pages of JSON; a file has all entries", param="limit")
-        first, after = await self._reading.threaded(partial(_chunk, read, shape, after))
+        first, after = await self._reading.run_in_thread(partial(_chunk, read, shape, after))
         body = self._streamed(read, shape, first, after)
         return FileStream(body, MEDIA[shape], _file("entries", chosen, shape))
 
@@ -153,7 +153,7 @@ class UsageResource:
         fails in between breaks the response off, so that no part looks whole."""
         yield (header(ENTRY) if shape is Format.CSV else b"") + first
         while after is not None:
-            chunk, after = await self._reading.threaded(partial(_chunk, read, shape, after))
+            chunk, after = await self._reading.run_in_thread(partial(_chunk, read, shape, after))
             yield chunk
 
     def _answer(self, report: Report, chosen: Selection, by: tuple[Dimension, ...]) -> Response:
