@@ -30,6 +30,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +129,6 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
     from antiphon.assembly.edge import edge_of
-    from antiphon.cli.bootstrap import bootstrap_store
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -136,7 +137,8 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
 
     keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
     said = msgspec.structs.replace(Settings(), keys=keys)
-    settings, clock = bootstrap_store(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
+    bootstrap = find("antiphon.cli.bootstrap:bootstrap_store", "antiphon.cli.keyed:opened")
+    settings, clock = bootstrap(said, {"ANTIPHON_HOME": str(home)}, home), SystemClock()
     async with AsyncExitStack() as stack:
         managed, accounting = await enter_managed(stack, settings, clock, home)
         begun = home / "begun"
@@ -145,6 +147,16 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
         edge = edge_of(settings, build_models(), clock, managed, accounting)
         await serve(create_app(edge), edge, listener)
     managed.close()
+
+
+def find(*places: str) -> Callable[..., Any]:
+    """What the first of these places has that there is: other checkouts have it under another name."""
+    for place in places:
+        module, _, name = place.partition(":")
+        if find_spec(module) is not None:
+            found: Callable[..., Any] = getattr(import_module(module), name)
+            return found
+    raise ImportError(", ".join(places))
 
 
 async def enter_managed(
@@ -173,7 +185,6 @@ async def enter_managed(
 
 async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
     """A key with limits that are never reached, and a price."""
-    from antiphon.auth.limit_validation import LimitRequest
     from antiphon.auth.limiting import Limiting
     from antiphon.auth.policy import WantedKey
     from antiphon.auth.pricing import WantedPrice
@@ -184,6 +195,7 @@ async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limit_request = find("antiphon.auth.limit_validation:LimitRequest", "antiphon.auth.wanted:WantedLimit")
     limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
     for subject, target, measure, window in (
         (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),
@@ -191,7 +203,7 @@ async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
         (Subject.KEY, made.key.id, Measure.COST, Window.MONTH),
         (Subject.PROJECT, DEFAULT_PROJECT, Measure.COST, Window.DAY),
     ):
-        await limiting.add(operator, LimitRequest(subject, target, measure, PLENTY, window))
+        await limiting.add(operator, limit_request(subject, target, measure, PLENTY, window))
     await managed.pricing.add(operator, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
     return str(made.secret)
 
