@@ -136,6 +136,8 @@ async def test_an_endpoint_of_a_new_kind_needs_nothing_of_the_edge():
         assert (reply.status, reply.body.decode()) == (200, f"100 {name}")
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
     assert (await asked(edge, f"{PREFIX}/files/a", b"x" * 101, **how)).json() == {"flat": "body_too_large"}
+    own = await asked(edge, "/upload/c", b"x" * 101, **how)
+    assert own.error["message"] == "the body is larger than 100 bytes", "no setting is to blame"
     as_json = await asked(edge, f"{PREFIX}/files/a", {}, method="PUT")
     assert as_json.json() == {"flat": "unsupported_media_type"}
     assert (await asked(edge, f"{PREFIX}/files/a")).json() == {"flat": "method_not_allowed"}

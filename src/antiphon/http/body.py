@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from starlette.types import Receive
 
@@ -17,13 +18,25 @@ JSON_TYPE = JSON.encode()
 Headers = Mapping[bytes, list[bytes]]
 
 
+class BodyLimit(NamedTuple):
+    """Bytes that a body may have."""
+
+    size: int
+    setting: str = ""
+    """How the refusal names the operator's setting, where that is the limit."""
+
+    def refusal(self) -> BodyTooLarge:
+        """What refuses a body of more bytes."""
+        return BodyTooLarge(f"the body is larger than {self.size:,} bytes{self.setting}")
+
+
 class BodyReader:
     """Reads the bodies of one server's requests."""
 
     def __init__(self, edge: AppState) -> None:
-        self._limit = edge.settings.max_body_bytes
+        self._limit = BodyLimit(edge.settings.max_body_bytes, " (ANTIPHON_MAX_BODY_BYTES)")
         self._bodies = edge.bodies
-        self._most = max(edge.settings.max_bodies_bytes, self._limit)
+        self._most = max(edge.settings.max_bodies_bytes, self._limit.size)
         self._seconds = edge.settings.receive_timeout
         self._told_apart = edge.keys_on
 
@@ -33,10 +46,10 @@ class BodyReader:
         """Puts the body into the request. Gives the account of its bytes, which whoever asked releases when
         the request is over. Raises a RequestError or ClientLeft."""
         require_type(body.media_type, request.headers)
-        limit = self._limit if body.limit is None else body.limit
+        limit = self._limit if body.limit is None else BodyLimit(body.limit)
         declared = int(request.headers.get(b"content-length", (b"0",))[0])
-        if declared > limit:
-            raise too_large(limit)
+        if declared > limit.size:
+            raise limit.refusal()
         account = BodyAccount(self._bodies, self._most, request.actor.caller if self._told_apart else None)
         account.expect(declared)
         try:
@@ -53,7 +66,7 @@ class BodyReader:
 
 
 async def _read_in_time(
-    receive: Receive, account: BodyAccount, limit: int, arrived_at: float, seconds: float
+    receive: Receive, account: BodyAccount, limit: BodyLimit, arrived_at: float, seconds: float
 ) -> bytes:
     try:
         async with asyncio.timeout_at(arrived_at + seconds):
@@ -62,7 +75,7 @@ async def _read_in_time(
         raise RequestTimedOut(f"the request did not arrive within {seconds:g} seconds") from None
 
 
-async def _read(receive: Receive, account: BodyAccount, limit: int) -> bytes:
+async def _read(receive: Receive, account: BodyAccount, limit: BodyLimit) -> bytes:
     parts: list[bytes] = []
     more = True
     while more:
@@ -70,16 +83,11 @@ async def _read(receive: Receive, account: BodyAccount, limit: int) -> bytes:
         if message["type"] == "http.disconnect":
             raise ClientLeft
         parts.append(message.get("body", b""))
-        if account.held + len(parts[-1]) > limit:
-            raise too_large(limit)
+        if account.held + len(parts[-1]) > limit.size:
+            raise limit.refusal()
         account.charge(len(parts[-1]))
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def too_large(limit: int) -> BodyTooLarge:
-    """What refuses a body of more bytes."""
-    return BodyTooLarge(f"the body is larger than {limit:,} bytes (ANTIPHON_MAX_BODY_BYTES)")
 
 
 def require_type(media_type: str, headers: Headers) -> None:

@@ -12,9 +12,11 @@ HeaderList = list[tuple[bytes, bytes]]
 
 
 async def send_response(send: Send, response: Response, more: HeaderList) -> None:
-    """A whole answer with its own headers, and with `more`."""
-    headers: HeaderList = [(b"content-length", b"%d" % len(response.body))]
+    """A whole answer with its own headers, and with `more`. One of status 204 has neither type nor length
+    (RFC 9110 section 8.6)."""
+    headers: HeaderList = []
     if response.status != NO_CONTENT:
+        headers.append((b"content-length", b"%d" % len(response.body)))
         headers.append((b"content-type", _content_type(response.media_type)))
     headers += response.headers
     headers += more

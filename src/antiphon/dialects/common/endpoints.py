@@ -239,7 +239,7 @@ def token_endpoints(codec: TokenCodec) -> tuple[Endpoint, ...]:
         model = dict(request.query()).get("model")
         return Response(codec.tokenizer(await services.tokenizer(model, request)))
 
-    def posted(name: str, path: str, handler: Handler, summary: str) -> Endpoint:
+    def declare_post(name: str, path: str, handler: Handler, summary: str) -> Endpoint:
         body, answer = codec.shapes[name]
         return Endpoint(
             method="POST",
@@ -254,9 +254,9 @@ def token_endpoints(codec: TokenCodec) -> tuple[Endpoint, ...]:
         )
 
     return (
-        posted("tokenize", "/tokenize", tokenize, "Show the token ids of a prompt"),
-        posted("detokenize", "/detokenize", detokenize, "Show the text of token ids"),
-        posted(
+        declare_post("tokenize", "/tokenize", tokenize, "Show the token ids of a prompt"),
+        declare_post("detokenize", "/detokenize", detokenize, "Show the text of token ids"),
+        declare_post(
             "apply",
             "/apply-template",
             apply_template,
@@ -306,7 +306,7 @@ def adapter_endpoints(codec: AdapterCodec) -> tuple[Endpoint, Endpoint]:
         await services.unload_adapter(name, request.actor)
         return Response(codec.unloaded(name).encode(), media_type=PLAIN)
 
-    def posted(path: str, handler: Handler, summary: str, shape: object, ends: bool = True) -> Endpoint:
+    def declare_post(path: str, handler: Handler, summary: str, shape: object, ends: bool = True) -> Endpoint:
         return Endpoint(
             method="POST",
             path=path,
@@ -321,8 +321,8 @@ def adapter_endpoints(codec: AdapterCodec) -> tuple[Endpoint, Endpoint]:
 
     loads, unloads = codec.shapes
     return (
-        posted("/v1/load_lora_adapter", load, "Make a LoRA adapter a model", loads),
-        posted(
+        declare_post("/v1/load_lora_adapter", load, "Make a LoRA adapter a model", loads),
+        declare_post(
             "/v1/unload_lora_adapter",
             unload,
             "Take a LoRA adapter's name away",
