@@ -1,0 +1,63 @@
+"""Which names are a bare past participle: one word that says what was done, where a verb or a noun is meant."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.architecture.source import Function, Module
+
+# They end like a participle and are a verb, a noun or an adjective of the field.
+NOT_PARTICIPLES = frozenset({"bed", "embed", "exceed", "feed", "need", "proceed", "seed", "speed", "succeed"})
+
+# Participles without `ed`. Those that are spelled like their verb (read, run, set, put, cut, split) are not told apart.
+IRREGULAR = frozenset(
+    """
+    begun bent born borne bought bound broken brought built caught chosen come cost dealt done drawn driven eaten
+    fallen fed felt flown forgotten fought found frozen given gone grown heard held hidden hung kept knelt known laid
+    learnt led left lent lost made meant met paid proven risen said seen sent shaken shorn shown slept sold sought
+    spelt spent spoken spun stolen stood struck stuck sunk sworn swung taken taught thought thrown told torn
+    understood withdrawn withheld won worn woven wound written
+    """.split()  # fmt: skip
+) - {"come", "cost", "bound", "wound", "left"}
+
+
+def is_participle(name: str) -> bool:
+    """Whether a name is one word, a participle. Leading underscores do not count, nor does a class's case."""
+    word = name.strip("_")
+    if not re.fullmatch(r"[a-z]+", word) or word in NOT_PARTICIPLES:
+        return False
+    return word.endswith("ed") or word in IRREGULAR
+
+
+def participles(module: Module) -> Iterator[str]:
+    """Functions and methods of a module, and the module itself, that are named by a bare participle. A property may be."""
+    if is_participle(module.name.rsplit(".", 1)[-1]):
+        yield f"{module.name} is named by a participle"
+    for function in module.functions:
+        if is_participle(function.name) and not is_property(function):
+            yield module.at(function, f"{function.name} is a participle: a function is a verb")
+
+
+def is_property(function: Function) -> bool:
+    """Whether it is read like a value. What an interface asks for by name is none of its own."""
+    names = {
+        mark.attr if isinstance(mark, ast.Attribute) else mark.id
+        for mark in function.decorator_list
+        if isinstance(mark, ast.Name | ast.Attribute)
+    }
+    return bool(names & {"property", "cached_property", "setter", "override"})
+
+
+def class_names(modules: tuple[Module, ...]) -> dict[str, list[str]]:
+    """Each class name with the modules that define it."""
+    found: dict[str, list[str]] = {}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module.name)
+    return found
+
+
+def duplicates(modules: tuple[Module, ...]) -> dict[str, list[str]]:
+    """The class names that stand for several classes."""
+    return {name: places for name, places in class_names(modules).items() if len(places) > 1}
