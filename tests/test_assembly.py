@@ -25,7 +25,7 @@ from antiphon.settings import EngineSettings, Settings, encode
 from antiphon.settings_lora import LoraSettings
 from antiphon.settings_model import ModelSettings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
 from tests.e2e.encoder import write_encoder
 from tests.http.lora import write_peft

@@ -10,7 +10,7 @@ from antiphon.rendering.model_info import PROOF, prove_apart
 from antiphon.rendering.templates import proof_of, prove
 from antiphon.sandbox import JobStopped, run_job
 from antiphon.testing import FakeClock
-from antiphon.testing.token_engine import CHATML
+from antiphon.testing.scripted_token_engine import CHATML
 from tests.rendering.support import FAMILIES, SPECIAL, talk, template, written
 
 
