@@ -1,11 +1,11 @@
 """`--cpu-seconds N` prints the CPU seconds of the N costliest test files and of the N costliest tests.
 
-A figure is what the test's process and its children used from the setup to the teardown of a test. A child counts
+A figure is what the process of a test and its children used from its setup to its teardown. A child counts
 where it is waited for: the server of a session's fixture counts for the last test of the worker.
 """
 
 import resource
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 
 import pytest
@@ -18,7 +18,7 @@ class CpuSeconds:
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
-        self._tests = Counter[str]()
+        self._tests = defaultdict[str, float](float)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -35,15 +35,17 @@ class CpuSeconds:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        self._tests.update(getattr(node, "workeroutput", {}).get("cpu_seconds", {}))
+        for test, seconds in getattr(node, "workeroutput", {}).get("cpu_seconds", {}).items():
+            self._tests[test] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        files = Counter[str]()
+        files = defaultdict[str, float](float)
         for test, seconds in self._tests.items():
             files[test.partition("::")[0]] += seconds
         for title, counted in (("files", files), ("tests", self._tests)):
             terminalreporter.section(f"CPU seconds of the costliest {title}")
-            for name, seconds in counted.most_common(self._shown):
+            ranked = sorted(counted.items(), key=lambda each: -each[1])
+            for name, seconds in ranked[: self._shown]:
                 terminalreporter.line(f"{seconds:8.2f} {name}")
         terminalreporter.line(f"{sum(files.values()):8.2f} in all tests")
 
