@@ -27,8 +27,8 @@ from antiphon.settings_model import ModelSettings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
 from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
-from tests.e2e.encoder import write_encoder
-from tests.http.lora import write_peft
+from tests.support.lora_server import write_peft
+from tests.support.model_files import write_encoder
 
 PATIENCE = 30.0
 """Seconds; what is waited for takes one or two."""

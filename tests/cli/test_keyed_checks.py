@@ -16,7 +16,7 @@ from antiphon.cli.keyed_checks import check_keyed
 from antiphon.settings import Settings
 from antiphon.settings_keys import KeysSettings
 from antiphon.settings_ledger import LedgerSettings
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 Usage = namedtuple("Usage", "total used free")
 FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"

@@ -17,8 +17,8 @@ from antiphon.settings_keys import KeysSettings
 from antiphon.settings_limits import LimitsSettings
 from antiphon.settings_oidc import OidcSettings
 from tests.cli.conftest import Run
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.redis_server import Server
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.redis_server import Server
 
 SECRET = "canary-hunter2"
 

@@ -21,8 +21,8 @@ from antiphon.limits.snapshot import save, take
 from antiphon.limits.windows import SECOND, Moment
 from antiphon.testing.clock import FakeClock
 from tests.coordinator.processes import KEPT, PATIENCE, Processes, soon
-from tests.engines.host.linked import short_directory
-from tests.limits.limits import ONE, limit, tokens
+from tests.support.host_link import short_directory
+from tests.support.limits import ONE, limit, tokens
 
 MINUTE = limit(100, Measure.OUTPUT_TOKENS, id_="minute")
 DAY = limit(100, Measure.OUTPUT_TOKENS, Window.DAY, id_="day")

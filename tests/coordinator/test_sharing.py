@@ -16,7 +16,7 @@ from antiphon.errors import EngineError
 from antiphon.telemetry.exposition import Family, Kind
 from antiphon.telemetry.totals import Totals, summed
 from tests.coordinator.processes import PATIENCE, Processes, connected, coordinating, soon
-from tests.engines.host.linked import short_directory
+from tests.support.host_link import short_directory
 
 COUNT = Family("count", Kind.COUNTER, "", ("model",))
 GAUGE = Family("gauge", Kind.GAUGE, "")

@@ -17,8 +17,8 @@ from antiphon.cli.main import app
 from antiphon.settings import SECTIONS, Settings, list_settings, load
 from antiphon.settings_model import ModelSettings
 from tests.cli.conftest import bare_environment
-from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
-from tests.e2e.server import Server
+from tests.support.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.support.server import Server
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 COMMANDS = list(dict.fromkeys(commands()))

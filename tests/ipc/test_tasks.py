@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import EngineDied
 from antiphon.ipc.tasks import task_group
-from tests.freed import freed
+from tests.support.references import freed
 
 
 async def failing():

@@ -12,7 +12,7 @@ from antiphon.errors import (
     StoreUnavailable,
 )
 from tests.limits.kinds import ended
-from tests.limits.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, tokens
 
 OUTPUT = Measure.OUTPUT_TOKENS
 

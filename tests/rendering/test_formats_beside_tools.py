@@ -19,7 +19,6 @@ from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.toolcalls.families import FAMILIES
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text, Thought
-from tests.constraints.everyday import EVERYDAY, PEOPLE
 from tests.rendering.test_toolcalls import (
     IDS,
     NOW,
@@ -29,6 +28,7 @@ from tests.rendering.test_toolcalls import (
     takes,
     walk,
 )
+from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {
     "type": "object",

@@ -7,8 +7,8 @@ A prompt is computed in chunks without logits; its last token gives the first dr
   - pool, and streams that are not exact: a step's decode rows and chunks are as many as its time allows.
   - exact: what a sequence's rows are computed with must not depend on who else runs. Chunks lie at multiples
     of `chunk` from the prompt's start, each in a call of its own, all but the prompt's last token; that one
-    is a decode row like any drawn token, and decode rows are padded to a number of rows that `loading` found to
-    compute each row alike.
+    is a decode row like any drawn token, and decode rows are padded to a number of rows that `loading`
+    found to compute each row alike.
 
 A sequence that was put back goes on from its tokens: prompt and draws are computed as one prompt, in exact
 mode as they were before. `queue.exchange` says when one makes way for another caller.
