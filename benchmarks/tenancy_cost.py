@@ -52,8 +52,8 @@ from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
-from antiphon.settings import Settings
-from antiphon.settings_keys import KeysSettings
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import KeysSettings
 from antiphon.store.rules import SqlRules
 from antiphon.testing import Answer, ScriptedEngine
 from benchmarks.http_path import (

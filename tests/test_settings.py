@@ -5,13 +5,22 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import SettingsError
-from antiphon.settings import SECTIONS, Settings, decode, encode, is_loopback, list_settings, load, with_homes
+from antiphon.settings.loading import load_settings
+from antiphon.settings.schema import (
+    SECTIONS,
+    Settings,
+    decode_settings,
+    encode_settings,
+    list_settings,
+    with_assigned_models,
+)
+from antiphon.settings.server import is_loopback
 
 KEY = "0123456789abcdef0123"
 
 
 def loaded(flags=None, environ=None, file=None, models=None) -> Settings:
-    return load(flags or {}, environ or {}, file, models or [])
+    return load_settings(flags or {}, environ or {}, file, models or [])
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -124,7 +133,7 @@ def test_a_broken_file_is_named(tmp_path):
 
 def test_settings_survive_the_way_to_a_child_process():
     settings = loaded({"server": {"port": 1}}, {"ANTIPHON_API_KEY": KEY}, None, [{"name": "a", "path": "a"}])
-    assert decode(encode(settings)) == settings
+    assert decode_settings(encode_settings(settings)) == settings
 
 
 def test_the_key_is_not_in_the_settings_text():
@@ -198,7 +207,8 @@ MODELS = '[[models]]\nname = "a"\npath = "a.gguf"\n[[models]]\nname = "b"\npath 
 
 def housed(tmp_path: Path, text: str) -> list[tuple[str, str | None]]:
     return [
-        (adapter.name, adapter.model) for adapter in with_homes(loaded(file=written(tmp_path, text))).adapters
+        (adapter.name, adapter.model)
+        for adapter in with_assigned_models(loaded(file=written(tmp_path, text))).adapters
     ]
 
 
@@ -211,14 +221,14 @@ def test_an_adapter_belongs_to_the_model_it_names_or_to_the_only_one(tmp_path):
 
 def test_models_that_make_embeddings_have_no_adapters(tmp_path):
     settings = loaded(file=written(tmp_path, MODELS + '[[adapters]]\nname = "p"\npath = "p.gguf"\n'))
-    assert with_homes(settings, None).adapters[0].model is None, "the files tell later"
-    assert with_homes(settings, ["b"]).adapters[0].model == "a"
+    assert with_assigned_models(settings, None).adapters[0].model is None, "the files tell later"
+    assert with_assigned_models(settings, ["b"]).adapters[0].model == "a"
     for embedding in (["a", "b"], ["a"]):
         said = MODELS + '[[adapters]]\nname = "p"\npath = "p.gguf"\nmodel = "a"\n'
         with pytest.raises(SettingsError, match="a is an embedding model, which takes none"):
-            with_homes(loaded(file=written(tmp_path, said)), embedding)
+            with_assigned_models(loaded(file=written(tmp_path, said)), embedding)
     with pytest.raises(SettingsError, match="embedding model"):
-        with_homes(settings, ["a", "b"])
+        with_assigned_models(settings, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -240,7 +250,7 @@ def test_an_adapter_that_makes_no_sense_is_refused_with_what_to_say(tmp_path, ad
 
 def test_adapters_named_by_flags_replace_those_of_the_file(tmp_path):
     file = written(tmp_path, '[[adapters]]\nname = "p"\npath = "p.gguf"\n')
-    settings = load({}, {}, file, [], [{"name": "q", "path": "q.gguf"}])
+    settings = load_settings({}, {}, file, [], [{"name": "q", "path": "q.gguf"}])
     assert [adapter.name for adapter in settings.adapters] == ["q"]
 
 
@@ -259,4 +269,4 @@ def test_what_names_no_repository_is_refused_at_the_start(said):
 def test_directories_of_adapters_are_a_list_in_the_environment():
     settings = loaded(environ={"ANTIPHON_LORA_DIRECTORIES": "/a, /b"})
     assert settings.lora.directories == ("/a", "/b")
-    assert decode(encode(settings)) == settings
+    assert decode_settings(encode_settings(settings)) == settings

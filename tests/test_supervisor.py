@@ -23,9 +23,9 @@ import pytest
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
-from antiphon.settings import EngineSettings, Settings, model
-from antiphon.settings_lora import LoraSettings
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import LoraSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings
 from antiphon.supervisor import Programs, bind, host_environment, http_environment, load_spec, url_of
 from benchmarks.make_adapter import write_adapter
 from tests.engines.host.linked import short_directory
@@ -449,7 +449,7 @@ def test_every_setting_of_a_model_reaches_its_engine():
         "keep_prefixes": False,
     }
     settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
-    spec = load_spec(model({"name": "m", "weights": "memory", **said}), settings)
+    spec = load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)
     assert {name: getattr(spec, name) for name in said if name != "path"} == {
         name: value for name, value in said.items() if name != "path"
     }

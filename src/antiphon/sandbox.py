@@ -17,8 +17,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, ServerBusy
+from antiphon.errors import AntiphonError, ErrorReport, ServerBusy
 
 if TYPE_CHECKING:
     from asyncio import StreamReader
@@ -206,7 +205,7 @@ def _outcome(answer: bytes, code: int) -> object:
     if "result" in said:
         return said["result"]
     if "error" in said:
-        raise ErrorReport(**said["error"]).exception()
+        raise ErrorReport(**said["error"]).to_exception()
     raise JobStopped(Stop(said["stop"]), said["message"])
 
 

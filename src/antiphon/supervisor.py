@@ -31,8 +31,8 @@ from antiphon.engines.host.runtime import coordinator_path, runtime_directory, s
 from antiphon.errors import AddressUnavailable, AntiphonError
 from antiphon.ipc.frames import to_line
 from antiphon.sandbox import INTERPRETER_VARIABLES
-from antiphon.settings import Settings, encode, interpreter
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import Settings, choose_interpreter, encode_settings
 from antiphon.telemetry.logs import record
 from antiphon.workers import MARGIN, RETIRE, Workers
 
@@ -290,7 +290,7 @@ class _Supervisor:
                 )
             )
 
-        command = [interpreter(settings), "-P", "-m", "antiphon.engines.host"]
+        command = [choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
         return await start_child(
             command, configuration, host_environment(os.environ, settings.engine.wait_policy)
         )
@@ -312,7 +312,7 @@ class _Supervisor:
         def configuration(status_fd: int) -> bytes:
             wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets)
             news = b"".join(to_line(news) for news in self._news.values())
-            return encode(self._settings) + b"\n" + to_line(wiring) + news
+            return encode_settings(self._settings) + b"\n" + to_line(wiring) + news
 
         command = [sys.executable, "-P", "-m", self._programs.http]
         return await start_child(command, configuration, http_environment(os.environ), [listen_fd])
@@ -320,7 +320,7 @@ class _Supervisor:
     async def _start_coordinator(self) -> Child:
         def configuration(status_fd: int) -> bytes:
             wiring = CoordinatorConfig(coordinator_path(self._runtime), status_fd)
-            return encode(self._settings) + b"\n" + to_line(wiring)
+            return encode_settings(self._settings) + b"\n" + to_line(wiring)
 
         command = [sys.executable, "-P", "-m", self._programs.coordinator]
         return await start_child(command, configuration, http_environment(os.environ))

@@ -17,7 +17,6 @@ BROAD_EXCEPT = {
 # JSON and TOML from outside have no type before they are decoded.
 WIRE = (
     "antiphon.settings",
-    "antiphon.settings_server",
     "antiphon.dialects",
     "antiphon.http",
     "antiphon.engines.upstream",

@@ -10,8 +10,8 @@ from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.spool import Spool
-from antiphon.settings import Settings
-from antiphon.settings_ledger import LedgerSettings
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.store.tenancy import SqlTenancy

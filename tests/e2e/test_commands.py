@@ -7,7 +7,7 @@ from pathlib import Path
 
 from antiphon.cli.checks import check_port
 from antiphon.cli.findings import Standing
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from tests.cli.conftest import bare_environment
 from tests.cli.pty_screen import CTRL_C, screen
 from tests.e2e.encoder import write_encoder

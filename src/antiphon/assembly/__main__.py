@@ -43,7 +43,7 @@ from antiphon.http.serve import serve
 from antiphon.ipc.frames import from_line
 from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
-from antiphon.settings import Settings, decode
+from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
 THREADS = 1
@@ -208,7 +208,7 @@ def main() -> None:
     """The HTTP process."""
     lifeline = Lifeline()
     try:
-        settings = decode(lifeline.line())
+        settings = decode_settings(lifeline.line())
         config = from_line(lifeline.line(), HttpConfig)
     except EOFError:
         sys.exit(1)

@@ -16,7 +16,7 @@ from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeds
 from antiphon.pipeline.reserve import Accounting
-from antiphon.settings import Settings
+from antiphon.settings.schema import Settings
 
 if TYPE_CHECKING:
     from antiphon.limits.redis import RedisLimiter

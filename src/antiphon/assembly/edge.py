@@ -26,7 +26,7 @@ from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import Settings
+from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 
 

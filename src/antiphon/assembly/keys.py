@@ -15,7 +15,7 @@ from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.context import Clock
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.pipeline.rules import LimitIndex
-from antiphon.settings import Settings
+from antiphon.settings.schema import Settings
 from antiphon.store.base import Directory
 
 if TYPE_CHECKING:

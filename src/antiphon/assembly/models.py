@@ -20,8 +20,8 @@ from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.sandboxed_template import Helper
 from antiphon.rendering.templates import BY_TEMPLATE, Families
-from antiphon.settings import Settings
-from antiphon.settings_lora import LoraSettings
+from antiphon.settings.models import LoraSettings
+from antiphon.settings.schema import Settings
 from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.adapters import read_kept
 from antiphon.weights.deploying import HubAdapters

@@ -19,7 +19,7 @@ from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPip
 from antiphon.engines.host.runtime import leave
 from antiphon.errors import AntiphonError
 from antiphon.ipc.frames import from_line
-from antiphon.settings import Settings, decode
+from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure
 
 ORPHANED = 3
@@ -52,7 +52,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
     lifeline = Lifeline()
     try:
-        settings = decode(lifeline.line())
+        settings = decode_settings(lifeline.line())
         config = from_line(lifeline.line(), CoordinatorConfig)
     except EOFError:
         sys.exit(1)

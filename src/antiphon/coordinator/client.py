@@ -181,7 +181,7 @@ class CoordinatorClient:
         except TimeoutError:
             raise EngineError("the adapters cannot be changed: the coordinator is away; try again") from None
         if isinstance(reply, Refused):
-            raise reply.error.exception()
+            raise reply.error.to_exception()
         return isinstance(reply, Done) and reply.is_done
 
     # --- revisions of the directory -------------------------------------------------------------------------

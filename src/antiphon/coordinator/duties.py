@@ -13,7 +13,7 @@ from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import SECOND, LedgerSeeds
 from antiphon.limits.snapshot import take
-from antiphon.settings import Settings
+from antiphon.settings.schema import Settings
 from antiphon.store.base import Entries, Tenancy
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
-from antiphon.error_reports import ErrorReport
+from antiphon.errors import ErrorReport
 from antiphon.ipc.frames import Hello, Message
 from antiphon.telemetry.totals import Totals
 

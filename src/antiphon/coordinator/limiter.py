@@ -172,7 +172,7 @@ class SharedLimiter:
 
 def _error(refused: Refused) -> AntiphonError:
     """The error as the coordinator raised it."""
-    error = refused.error.exception()
+    error = refused.error.to_exception()
     if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
         error.limit, error.standings = refused.limit, refused.standings
     return error

@@ -30,8 +30,14 @@ from antiphon.coordinator.frames import (
     Topic,
 )
 from antiphon.domain.limits import Amounts, LimitStatus
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
+from antiphon.errors import (
+    AntiphonError,
+    BudgetExceeded,
+    ErrorReport,
+    LargerThanLimit,
+    LimitsUnavailable,
+    RateLimited,
+)
 from antiphon.ipc.frames import FrameError, Hello, Message
 from antiphon.limits.local import LocalLimiter
 from antiphon.telemetry.logs import record

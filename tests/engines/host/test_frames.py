@@ -32,7 +32,7 @@ from antiphon.engines.host.frames import (
     ToHost,
     Tokenize,
 )
-from antiphon.error_reports import ErrorReport
+from antiphon.errors import ErrorReport
 from antiphon.ipc.frames import (
     HEADER,
     MAX_FRAME,

@@ -15,14 +15,7 @@ from antiphon.constraints.checking import checked
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
-from antiphon.engines.base import (
-    SequenceFinished,
-    Steps,
-    StopCause,
-    TextPiece,
-    TokenRequest,
-    TokenSegment,
-)
+from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.constraining import after_line_break
 from antiphon.engines.llama.libllama_find import find_library

@@ -210,7 +210,7 @@ class Watch:
                 if status.state is ChildState.READY:
                     self._ready(child, status.info)
                 elif status.error is not None:
-                    error = status.error.exception()
+                    error = status.error.to_exception()
         except FrameError as problem:
             error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
             child.kill()

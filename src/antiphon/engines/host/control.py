@@ -22,8 +22,7 @@ from enum import StrEnum
 from typing import Literal
 
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ErrorReport
 from antiphon.ipc.frames import to_line
 
 STDIN = 0

@@ -18,7 +18,7 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.error_reports import ErrorReport
+from antiphon.errors import ErrorReport
 from antiphon.ipc.frames import Hello, Message
 
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------

@@ -35,8 +35,7 @@ from antiphon.engines.host.frames import (
     Tokenized,
     event_reply,
 )
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, EngineError, InvalidValue, UnsupportedParameter
+from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Hello
 from antiphon.ipc.sockets import bind_private, remove

@@ -1,4 +1,4 @@
-"""What every setting is declared with: its name in the environment, its line in the documentation, bounds."""
+"""What settings are declared with: names of environment variables, lines of documentation, bounds."""
 
 from msgspec import Meta
 
@@ -7,12 +7,12 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 LONGEST = 31_536_000
-"""Seconds of a year: more is a slip, and far more is no time that a timer can hold."""
+"""Seconds of a year. More is a mistake, and much more is too long for a timer."""
 
 POSITIVE = Meta(gt=0, le=LONGEST)
 AT_LEAST_ZERO = Meta(ge=0, le=LONGEST)
 
 
 def describe(env: str, doc: str, example: str = "") -> Meta:
-    """What a setting is called in the environment, its line in the documentation, and a value of its form."""
+    """Declares a setting: its environment variable, its line of documentation and an example of a value."""
     return Meta(description=doc, extra={"env": env}, examples=[example] if example else None)

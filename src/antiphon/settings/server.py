@@ -1,11 +1,12 @@
-"""What can be set of the HTTP side. `antiphon.settings` has the rest, and reads them."""
+"""Settings of the HTTP side and of the log."""
 
+import ipaddress
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from antiphon.settings_meta import AT_LEAST_ZERO, KIB, MIB, POSITIVE, describe
+from antiphon.settings.fields import AT_LEAST_ZERO, KIB, MIB, POSITIVE, describe
 
 
 class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,3 +138,26 @@ class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Log records on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        describe("ANTIPHON_LOG_LEVEL", "Least severe level that is written."),
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"],
+        describe("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record."),
+    ] = "text"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
