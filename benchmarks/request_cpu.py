@@ -167,8 +167,8 @@ async def enter_managed(
 
     keeping, managing = vars(accounts)["keeping_account"], vars(keys)["managing"]
     try:
-        from antiphon.coordinator.client import joined
-        from antiphon.coordinator.duties import coordinating, open_database
+        from antiphon.processes.coordinator.assemble import coordinating, open_database
+        from antiphon.processes.coordinator.client import joined
     except ImportError:  # before there was a coordinator
         managed = managing(settings, clock, home)
         await managed.tenants.load()

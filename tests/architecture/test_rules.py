@@ -12,7 +12,7 @@ BROAD_EXCEPT = {
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
-    "antiphon.supervisor": "it outlives everything it starts",
+    "antiphon.processes.supervisor": "it outlives everything it starts",
 }
 # JSON and TOML from outside have no type before they are decoded.
 WIRE = (
@@ -20,7 +20,7 @@ WIRE = (
     "antiphon.dialects",
     "antiphon.http",
     "antiphon.engines.upstream",
-    "antiphon.ipc.frames",
+    "antiphon.processes.ipc.frames",
     "antiphon.engines.host.frames",
     "antiphon.weights.convert",  # JSON and tensors that others wrote
 )
@@ -135,7 +135,7 @@ def test_swallowing_everything_is_found():
         assert _found("antiphon.pipeline.run", text) == [
             "catches everything: name the errors, or leave it to the border"
         ]
-        assert _found("antiphon.supervisor", text) == []
+        assert _found("antiphon.processes.supervisor", text) == []
         assert _found("antiphon.pipeline.run", text + "\n    raise") == []
     assert _found("antiphon.pipeline.run", "try:\n    a()\nexcept OSError:\n    b()") == []
 

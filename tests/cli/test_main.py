@@ -11,7 +11,7 @@ from antiphon.cli.main import app
 from tests.cli.conftest import Run
 
 WORK = {
-    "antiphon.supervisor",
+    "antiphon.processes.supervisor",
     "antiphon.settings.schema",
     "numpy",
     "rich",

@@ -10,9 +10,9 @@ import pytest
 from antiphon.cli.serve import panel, place_weights, prepare_settings, size_model
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
+from antiphon.processes.supervisor import Serving
 from antiphon.settings.loading import build_model
 from antiphon.settings.schema import Settings, change_model, with_models
-from antiphon.supervisor import Serving
 from antiphon.testing import scripted_info
 from tests.e2e.encoder import write_encoder
 

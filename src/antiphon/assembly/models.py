@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from antiphon.coordinator.client import CoordinatorClient
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
@@ -16,6 +15,7 @@ from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
+from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.sandboxed_template import Helper

@@ -20,11 +20,11 @@ from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
+from antiphon.processes.supervisor import bind
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import Settings, change_model, with_models
 from antiphon.settings.server import ServerSettings
-from antiphon.supervisor import bind
 from antiphon.weights.gguf import read_header
 from antiphon.weights.reference import is_reference, parse
 from antiphon.weights.sizing import available_memory, kv_bytes_per_cell, text_bytes_per_token

@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 from antiphon.cli.findings import Finding, Standing, report_problem
 from antiphon.engines.base import LoadSpec
+from antiphon.processes.supervisor import host_environment
 from antiphon.settings.schema import Settings, choose_interpreter
-from antiphon.supervisor import host_environment
 
 DEADLINE = 300.0
 """Seconds: opening the library takes a tenth of one, loading a large model minutes."""

@@ -18,10 +18,10 @@ from antiphon.cli.running import publish_notice
 from antiphon.cli.serve_options import ServeOptions, home_of
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
+from antiphon.processes.supervisor import Serving, supervise
 from antiphon.settings.fields import MIB
 from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
 from antiphon.settings.schema import Settings, change_model, list_settings, with_models
-from antiphon.supervisor import Serving, supervise
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.sizing import Asked as CacheAsked

@@ -29,7 +29,7 @@ from antiphon.errors import (
     InvalidValue,
     RequestError,
 )
-from antiphon.sandbox import INTERPRETER_VARIABLES, kill, was_ended
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_ended
 from antiphon.telemetry.logs import record
 
 HEADER = 4

@@ -137,7 +137,7 @@ def dump_model(model: ModelSettings) -> dict[str, object]:
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """One line of JSON for a child process. It contains secrets: pass it through a pipe, never as argument."""
+    """One line of JSON for a child process. Contains secrets: send it through a pipe."""
     return msgspec.json.encode(settings)
 
 

@@ -8,10 +8,10 @@ import json
 import sys
 
 from antiphon.errors import AntiphonError
+from antiphon.processes.supervisor import Programs, Serving, supervise
 from antiphon.settings.models import AdapterSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from antiphon.settings.server import LogSettings, ServerSettings
-from antiphon.supervisor import Programs, Serving, supervise
 from antiphon.telemetry.logs import configure
 
 

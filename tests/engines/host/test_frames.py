@@ -33,7 +33,7 @@ from antiphon.engines.host.frames import (
     Tokenize,
 )
 from antiphon.errors import ErrorReport
-from antiphon.ipc.frames import (
+from antiphon.processes.ipc.frames import (
     HEADER,
     MAX_FRAME,
     MAX_MESSAGE,

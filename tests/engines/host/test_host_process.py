@@ -18,7 +18,7 @@ from antiphon.engines.host.__main__ import LOST
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
-from antiphon.ipc.frames import from_line, to_line
+from antiphon.processes.ipc.frames import from_line, to_line
 from tests.engines.host.linked import short_directory
 from tests.engines.host.processes import until
 from tests.engines.host.scripted import SPEC, asking

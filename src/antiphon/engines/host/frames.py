@@ -19,7 +19,7 @@ from antiphon.engines.base import (
     Vocabulary,
 )
 from antiphon.errors import ErrorReport
-from antiphon.ipc.frames import Hello, Message
+from antiphon.processes.ipc.frames import Hello, Message
 
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
 

@@ -36,10 +36,9 @@ from antiphon.engines.host.frames import (
     event_reply,
 )
 from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameError, FrameReader, Hello
-from antiphon.ipc.sockets import bind_private, remove
-from antiphon.ipc.tasks import task_group
+from antiphon.processes.ipc.channel import Channel, bind_private, remove
+from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.places import frames
 

@@ -9,7 +9,7 @@ import msgspec
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import ErrorReport
-from antiphon.ipc.frames import Hello, Message
+from antiphon.processes.ipc.frames import Hello, Message
 from antiphon.telemetry.totals import Totals
 
 

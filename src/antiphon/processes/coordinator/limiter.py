@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon.coordinator.frames import (
+from antiphon.domain.context import Clock
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
+from antiphon.limits.local import LocalLimiter
+from antiphon.processes.coordinator.frames import (
     Asking,
     AskLimits,
     Ended,
@@ -23,10 +27,6 @@ from antiphon.coordinator.frames import (
     Stand,
     ToCoordinator,
 )
-from antiphon.domain.context import Clock
-from antiphon.domain.limits import Amounts, Limit, LimitStatus
-from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
-from antiphon.limits.local import LocalLimiter
 
 RECENT_S = 10.0
 """Seconds for which a claim that ended is remembered: the death of a coordinator may be noticed late."""

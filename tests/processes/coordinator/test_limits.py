@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from antiphon.coordinator.client import CoordinatorClient
-from antiphon.coordinator.frames import TO_PROCESS, Welcome
-from antiphon.coordinator.limiter import SharedLimiter
 from antiphon.domain.context import SystemClock
 from antiphon.domain.ledger import Entry
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameReader
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeds, Taken
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.processes.coordinator.frames import TO_PROCESS, Welcome
+from antiphon.processes.coordinator.limiter import SharedLimiter
+from antiphon.processes.ipc.channel import Channel
+from antiphon.processes.ipc.frames import FrameReader
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.testing.clock import FakeClock
-from tests.coordinator.processes import PATIENCE, connected, coordinating, soon
 from tests.engines.host.linked import short_directory
 from tests.limits.limits import NOON, ONE, limit, tokens
+from tests.processes.coordinator.processes import PATIENCE, connected, coordinating, soon
 
 NOTHING = Amounts()
 LATER = 2**52

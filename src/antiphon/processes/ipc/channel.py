@@ -4,12 +4,23 @@ What is put during one turn of the event loop leaves in one frame at its end.
 """
 
 import asyncio
+import socket
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import antiphon
-from antiphon.ipc.frames import PROTOCOL, FrameError, FrameReader, FrameWriter, Hello, Incompatible, Message
+from antiphon.processes.ipc.frames import (
+    PROTOCOL,
+    FrameError,
+    FrameReader,
+    FrameWriter,
+    Hello,
+    Incompatible,
+    Message,
+)
 
 M = TypeVar("M", bound=Message)
 
@@ -165,3 +176,23 @@ class Channel(asyncio.Protocol, Generic[M]):
             )
         else:
             self.greeted.set_result(None)
+
+
+def bind_private(path: str) -> socket.socket:
+    """A socket at the path, mode 0600 before anybody can connect; what lay there before is replaced."""
+    remove(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        Path(path).chmod(0o600)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def remove(path: str) -> None:
+    """Takes a socket's path away, if it is there. Who gave up the right to leaves it to the
+    supervisor."""
+    with suppress(PermissionError):
+        Path(path).unlink(missing_ok=True)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.coordinator import coordinator as module
-from antiphon.coordinator.client import CoordinatorClient
-from antiphon.coordinator.frames import Ping
 from antiphon.domain.context import SystemClock
 from antiphon.domain.load import Histogram
 from antiphon.errors import EngineError
+from antiphon.processes.coordinator import coordinator as module
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.processes.coordinator.frames import Ping
 from antiphon.telemetry.exposition import Family, Kind
 from antiphon.telemetry.totals import Totals, summed
-from tests.coordinator.processes import PATIENCE, Processes, connected, coordinating, soon
 from tests.engines.host.linked import short_directory
+from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating, soon
 
 COUNT = Family("count", Kind.COUNTER, "", ("model",))
 GAUGE = Family("gauge", Kind.GAUGE, "")
@@ -106,7 +106,7 @@ async def test_names_that_a_coordinator_lost_are_kept_by_the_processes(path, sta
 
 
 async def test_names_cannot_be_changed_while_the_coordinator_is_away(path, monkeypatch):
-    monkeypatch.setattr("antiphon.coordinator.client.PATIENCE_S", 0.05)
+    monkeypatch.setattr("antiphon.processes.coordinator.client.PATIENCE_S", 0.05)
     client = CoordinatorClient(path, SystemClock())
     with pytest.raises(EngineError, match="is away"):
         await client.publish(0, b"names")
@@ -242,7 +242,7 @@ def test_totals_of_one_process_are_its_series():
 
 
 async def test_a_coordinator_responds_unless_it_is_away_or_silent(path, stack, monkeypatch):
-    monkeypatch.setattr("antiphon.coordinator.client.PING_S", 0.05)
+    monkeypatch.setattr("antiphon.processes.coordinator.client.PING_S", 0.05)
     client = CoordinatorClient(path, SystemClock())
     assert not await client.responds()
     async with coordinating(path), connected(path) as there:

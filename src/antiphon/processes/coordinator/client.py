@@ -13,8 +13,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 
-from antiphon.coordinator.coordinator import Coordinator
-from antiphon.coordinator.frames import (
+from antiphon.domain.context import Clock
+from antiphon.errors import EngineError
+from antiphon.ledger.segments import take_lock
+from antiphon.processes.coordinator.coordinator import Coordinator
+from antiphon.processes.coordinator.frames import (
     TO_PROCESS,
     Announce,
     Asking,
@@ -35,14 +38,11 @@ from antiphon.coordinator.frames import (
     ToProcess,
     Welcome,
 )
-from antiphon.coordinator.limiter import SharedLimiter
-from antiphon.coordinator.session import Session
-from antiphon.domain.context import Clock
-from antiphon.errors import EngineError
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameError, FrameReader, Incompatible, Message
-from antiphon.ipc.tasks import task_group
-from antiphon.ledger.segments import take_lock
+from antiphon.processes.coordinator.limiter import SharedLimiter
+from antiphon.processes.coordinator.session import Session
+from antiphon.processes.ipc.channel import Channel
+from antiphon.processes.ipc.frames import FrameError, FrameReader, Incompatible, Message
+from antiphon.task_group import task_group
 from antiphon.telemetry.exposition import Series
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.totals import Totals

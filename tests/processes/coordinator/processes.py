@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from antiphon.coordinator.client import CoordinatorClient, joined
-from antiphon.coordinator.coordinator import Coordinator, listening
 from antiphon.domain.context import SystemClock
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import Seeds
 from antiphon.limits.snapshot import take
+from antiphon.processes.coordinator.client import CoordinatorClient, joined
+from antiphon.processes.coordinator.coordinator import Coordinator, listening
 
 PATIENCE = 30.0
 KEPT = "limits.json"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from antiphon.errors import EngineDied
-from antiphon.ipc.tasks import task_group
+from antiphon.task_group import task_group
 from tests.freed import freed
 
 

@@ -2,7 +2,7 @@
 
     supervisor ─┬─ engine host of each model     (python -m antiphon.engines.host)
                 ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
-                └─ coordinator, of several       (python -m antiphon.coordinator)
+                └─ coordinator, of several       (python -m antiphon.processes.coordinator)
 
 Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
 its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
@@ -29,12 +29,12 @@ from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.control import CoordinatorConfig, EngineNews, HostConfig, HttpConfig
 from antiphon.engines.host.runtime import coordinator_path, runtime_directory, socket_path
 from antiphon.errors import AddressUnavailable, AntiphonError
-from antiphon.ipc.frames import to_line
-from antiphon.sandbox import INTERPRETER_VARIABLES
+from antiphon.processes.ipc.frames import to_line
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES
+from antiphon.processes.workers import MARGIN, RETIRE, Workers
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import Settings, choose_interpreter, encode_settings
 from antiphon.telemetry.logs import record
-from antiphon.workers import MARGIN, RETIRE, Workers
 
 BACKLOG = 2048
 """Connections that may wait to be accepted, also while the HTTP process starts again."""
@@ -75,7 +75,7 @@ class Programs:
     """`module:attribute` of the token engine."""
     http: str = "antiphon.assembly"
     """Module of an HTTP process."""
-    coordinator: str = "antiphon.coordinator"
+    coordinator: str = "antiphon.processes.coordinator"
     """Module of the coordinator."""
 
 

@@ -1,10 +1,9 @@
-"""The killable helper: runs one of our own functions on somebody else's data, in a process with hard limits.
+"""Runs one of our own functions on somebody else's data, in a process with hard limits that can be killed.
 
-A template, regular expression or schema may take for ever or eat all memory, and native code cannot be
-interrupted from inside. Here that costs one small process. `run_job` is the caller's side; `python -m
-antiphon.sandbox` is the helper, which takes one job as JSON on standard input and answers with JSON on
-standard output. What a job does is not known here, and only functions of this package can be one. This is no
-shield against hostile native code, only against hostile data.
+A template, regular expression or schema may run for ever or use all memory, and native code cannot be
+interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper:
+it takes one job as JSON on standard input and answers with JSON on standard output. Only functions of this
+package can be jobs. This protects against hostile data, not against hostile native code.
 """
 
 import json
@@ -145,7 +144,7 @@ async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
     import os
 
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "antiphon.sandbox", json.dumps(asdict(limits))),
+        *(sys.executable, "-P", "-m", "antiphon.processes.sandbox", json.dumps(asdict(limits))),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

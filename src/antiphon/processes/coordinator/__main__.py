@@ -1,8 +1,7 @@
-"""The coordinator's process. Started by the supervisor as `python -m antiphon.coordinator`, where several
-HTTP processes serve.
+"""`python -m antiphon.processes.coordinator`: the coordinator's process, where several HTTP processes serve.
 
-It opens no port. What it knows is in the ledger, in the runtime directory and in the HTTP processes, so one
-that dies is started again and knows it again.
+It opens no port. Its state is also in the ledger, in the runtime directory and in the HTTP processes, so the
+supervisor can start it again after it died.
 """
 
 import asyncio
@@ -13,12 +12,12 @@ from pathlib import Path
 
 import uvloop
 
-from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave
 from antiphon.errors import AntiphonError
-from antiphon.ipc.frames import from_line
+from antiphon.processes.coordinator.assemble import coordinating, open_database
+from antiphon.processes.ipc.frames import from_line
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.telemetry.logs import configure
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ServerBusy, TemplateRefused
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from antiphon.rendering.templates import Special, proof_of
-from antiphon.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from tests.engines.host.processes import descendants
 
 PATIENCE = 40.0
@@ -32,7 +32,7 @@ async def stopped(target: str, limits: Limits = SHORT, **payload: object) -> Sto
 
 def helpers() -> list[int]:
     """Helpers that live under this process."""
-    return descendants(os.getpid(), "antiphon.sandbox")
+    return descendants(os.getpid(), "antiphon.processes.sandbox")
 
 
 async def test_what_the_function_returns_comes_back() -> None:

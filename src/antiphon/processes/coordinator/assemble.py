@@ -6,13 +6,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.coordinator.coordinator import Coordinator, listening
 from antiphon.domain.context import Clock
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import SECOND, LedgerSeeds
 from antiphon.limits.snapshot import take
+from antiphon.processes.coordinator.coordinator import Coordinator, listening
 from antiphon.settings.schema import Settings
 from antiphon.store.base import Entries, Tenancy
 

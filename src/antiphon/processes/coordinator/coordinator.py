@@ -8,16 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
-from antiphon.coordinator.frames import TO_COORDINATOR, Look, Names, ToCoordinator, Topic, Welcome
-from antiphon.coordinator.session import Session
 from antiphon.errors import EngineError, LimitsUnavailable
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameReader
-from antiphon.ipc.sockets import bind_private, remove
-from antiphon.ipc.tasks import task_group
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.snapshot import Snapshot, save
+from antiphon.processes.coordinator.frames import TO_COORDINATOR, Look, Names, ToCoordinator, Topic, Welcome
+from antiphon.processes.coordinator.session import Session
+from antiphon.processes.ipc.channel import Channel, bind_private, remove
+from antiphon.processes.ipc.frames import FrameReader
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.totals import Totals
 

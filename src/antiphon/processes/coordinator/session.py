@@ -8,7 +8,17 @@ import asyncio
 import logging
 from typing import Protocol
 
-from antiphon.coordinator.frames import (
+from antiphon.domain.limits import Amounts, LimitStatus
+from antiphon.errors import (
+    AntiphonError,
+    BudgetExceeded,
+    ErrorReport,
+    LargerThanLimit,
+    LimitsUnavailable,
+    RateLimited,
+)
+from antiphon.limits.local import LocalLimiter
+from antiphon.processes.coordinator.frames import (
     Announce,
     AskLimits,
     AskTotals,
@@ -29,17 +39,7 @@ from antiphon.coordinator.frames import (
     ToCoordinator,
     Topic,
 )
-from antiphon.domain.limits import Amounts, LimitStatus
-from antiphon.errors import (
-    AntiphonError,
-    BudgetExceeded,
-    ErrorReport,
-    LargerThanLimit,
-    LimitsUnavailable,
-    RateLimited,
-)
-from antiphon.ipc.frames import FrameError, Hello, Message
-from antiphon.limits.local import LocalLimiter
+from antiphon.processes.ipc.frames import FrameError, Hello, Message
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.totals import Totals
 

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 
-from antiphon.coordinator.duties import draining, seeding
 from antiphon.domain.context import SystemClock
 from antiphon.domain.limits import Measure, Window
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.spool import Spool
+from antiphon.processes.coordinator.assemble import draining, seeding
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database

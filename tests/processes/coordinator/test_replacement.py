@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.coordinator import coordinator as module
-from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import Taken
 from antiphon.limits.snapshot import save, take
 from antiphon.limits.windows import SECOND, Moment
+from antiphon.processes.coordinator import coordinator as module
+from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.testing.clock import FakeClock
-from tests.coordinator.processes import KEPT, PATIENCE, Processes, soon
 from tests.engines.host.linked import short_directory
 from tests.limits.limits import ONE, limit, tokens
+from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes, soon
 
 MINUTE = limit(100, Measure.OUTPUT_TOKENS, id_="minute")
 DAY = limit(100, Measure.OUTPUT_TOKENS, Window.DAY, id_="day")

@@ -23,16 +23,23 @@ import pytest
 from antiphon.engines.base import EngineState, SequenceStarted
 from antiphon.engines.host.client import host_engine
 from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
+from antiphon.processes.supervisor import (
+    Programs,
+    bind,
+    host_environment,
+    http_environment,
+    load_spec,
+    url_of,
+)
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
-from antiphon.supervisor import Programs, bind, host_environment, http_environment, load_spec, url_of
 from benchmarks.make_adapter import write_adapter
 from tests.engines.host.linked import short_directory
 from tests.engines.host.processes import PATIENCE, alive, descendants, environment, until
 from tests.engines.host.scripted import SPEC, asking
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CANTOR = ROOT / "src" / "antiphon" / "bundled" / "cantor.gguf"
 HOST = "antiphon.engines.host"
 HTTP = "tests.engines.host.http_standin"
