@@ -37,8 +37,8 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.limits.windows import BUCKET
-from tests.e2e.server import Server, serving, wait_for
-from tests.redis_server import running
+from tests.support.redis_server import running
+from tests.support.server import Server, serving, wait_for
 
 MINUTE = 60.0
 PROMPT = "One, two, " * 12

@@ -45,7 +45,7 @@ from antiphon.errors import AntiphonError
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.everyday import EVERYDAY
+from tests.support.everyday_schemas import EVERYDAY
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 PATIENCE = 2.0

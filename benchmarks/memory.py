@@ -29,8 +29,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.e2e.furnished import furnished
-from tests.e2e.server import Server
 from tests.e2e.traffic import ANSWERED, Kind, Traffic, regex
+from tests.support.server import Server
 
 REQUESTS = 200_000
 MOST = 50.0

@@ -20,8 +20,8 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.server import Server, serving, start, wait_for  # noqa: E402 - the path above is where it lies
 from tests.e2e.test_departures import LONG_PROMPT, posted  # noqa: E402
+from tests.support.server import Server, serving, start, wait_for  # noqa: E402 - the path above is where it lies
 
 LONG = 120.0
 """Seconds after which a wait is a failure."""

@@ -269,7 +269,7 @@ def main(rounds: int, seconds: float, stores: list[str]) -> None:
         for store in stores:
             url = store
             if store == "postgresql":
-                from tests.postgresql import running as cluster
+                from tests.support.databases import running as cluster
 
                 url = stack.enter_context(cluster()).database()
             sides.append(stack.enter_context(running(store, url)))

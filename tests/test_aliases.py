@@ -13,7 +13,7 @@ from antiphon.settings.models import AliasSettings, require_aliases
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import CHAT, HELLO, Served, serving_edge
+from tests.support.http_server import CHAT, HELLO, Served, serving_edge
 
 FIREWORKS = {"accounts/fireworks/models/*": "*"}
 

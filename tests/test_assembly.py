@@ -26,8 +26,8 @@ from antiphon.settings.schema import EngineSettings, Settings, encode_settings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
 from antiphon.testing.streaming import open_stream
 from benchmarks.make_model import SIZES, write_model
-from tests.e2e.encoder import write_encoder
-from tests.http.lora import write_peft
+from tests.support.lora_server import write_peft
+from tests.support.model_files import write_encoder
 
 PATIENCE = 30.0
 """Seconds; what is waited for takes one or two."""

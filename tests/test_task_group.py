@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import EngineDied
 from antiphon.task_group import task_group
-from tests.freed import freed
+from tests.support.references import freed
 
 
 async def failing():

@@ -30,7 +30,7 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.server import Server, serving, wait_for  # noqa: E402 - the path above is where it lies
+from tests.support.server import Server, serving, wait_for  # noqa: E402 - the path above is where it lies
 
 MODEL = "bench"
 

@@ -28,7 +28,7 @@ from antiphon.store.database import Database
 from antiphon.store.feed import SqlFeed
 from antiphon.store.rules import SqlRules
 from antiphon.store.tenancy import SqlTenancy
-from tests.store.hearing import heard
+from tests.support.hearing import heard
 
 ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
 BY = By("somebody", 1)

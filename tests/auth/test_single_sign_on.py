@@ -23,7 +23,7 @@ from antiphon.domain.tenancy import Role
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
-from tests.auth.issuer import ADDRESS, AUDIENCE, Issuer, SigningKey
+from tests.support.oidc_issuer import ADDRESS, AUDIENCE, Issuer, SigningKey
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
 NOBODY = Chosen()

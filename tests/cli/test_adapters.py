@@ -9,8 +9,8 @@ from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.settings.schema import Settings
 from benchmarks.make_model import SIZES, write_model
-from tests.e2e.encoder import write_encoder
-from tests.http.lora import write_peft
+from tests.support.lora_server import write_peft
+from tests.support.model_files import write_encoder
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from antiphon.cli.findings import Finding, Standing
 from antiphon.cli.keyed_checks import check_keyed
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LedgerSettings
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 Usage = namedtuple("Usage", "total used free")
 FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"

@@ -13,7 +13,7 @@ from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError
-from tests.constraints.support import END, TOKENS
+from tests.support.constraint_texts import END, TOKENS
 
 WORDS = Vocabulary(TOKENS)
 SCHEMA = {

@@ -11,8 +11,8 @@ from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 from tests.constraints.collected import TAKEN
-from tests.constraints.support import sampled, vocabulary
 from tests.constraints.validation import accepts
+from tests.support.constraint_texts import sampled, vocabulary
 
 KIND = ConstraintKind
 

@@ -12,7 +12,7 @@ from antiphon.constraints.json_schema.normalize import compilable, relax
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.support import sampled, vocabulary
+from tests.support.constraint_texts import sampled, vocabulary
 
 
 def refused(schema):

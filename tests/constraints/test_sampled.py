@@ -17,11 +17,11 @@ from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece,
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.everyday import EVERYDAY
 from tests.constraints.test_collected import used
 from tests.constraints.test_kept import CHOICES, REGEXES
 from tests.constraints.validation import accepts
 from tests.engines.llama.conftest import loaded
+from tests.support.everyday_schemas import EVERYDAY
 
 CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 SCHEMAS: list[Any] = [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]

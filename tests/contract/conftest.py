@@ -32,7 +32,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 KEY = "canary-key-4f1d0c8e55"
 

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 COMMAND = Path(sys.executable).with_name("schemathesis")
 HOOKS = Path(__file__).with_name("openapi") / "hooks.py"

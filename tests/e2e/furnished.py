@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import antiphon
-from tests.e2e.encoder import write_encoder
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.wire import Wire
+from tests.support.model_files import write_encoder
+from tests.support.server import Server, serving, wait_for
 
 CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 TEMPLATES = {"ANTIPHON_REQUEST_TEMPLATES": "true"}

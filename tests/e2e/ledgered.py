@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import sqlalchemy as sa
 
-from tests.e2e.server import Server, wait_for
+from tests.support.server import Server, wait_for
 
 CLIENTS = 4
 PAUSE_S = 0.05

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving, wait_for
 
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 BACK = 20.0

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving, wait_for
 
 TEXT: dict[str, Any] = {"model": "cantor", "prompt": "Once upon a time", "ignore_eos": True}
 CHAT: dict[str, Any] = {

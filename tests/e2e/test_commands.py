@@ -9,9 +9,9 @@ from antiphon.cli.checks import check_port
 from antiphon.cli.findings import Standing
 from antiphon.settings.server import ServerSettings
 from tests.cli.conftest import bare_environment
-from tests.cli.pty_screen import CTRL_C, screen
-from tests.e2e.encoder import write_encoder
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.model_files import write_encoder
+from tests.support.pty_screen import CTRL_C, screen
+from tests.support.server import Server, serving, wait_for
 
 
 def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import os
 
-from tests.e2e.server import serving, start, wait_for
 from tests.engines.host.test_confine import AS_ROOT, REACHABLE
+from tests.support.server import serving, start, wait_for
 
 AS_NOBODY = {"ANTIPHON_ENGINE_USER": "nobody"}
 BODY = {"model": "cantor", "prompt": "Antiphon is", "max_tokens": 4}

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.server import Server, serving
-from tests.e2e.thinker import write_thinker
+from tests.support.model_files import write_thinker
+from tests.support.server import Server, serving
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 GREEDY: Any = {"model": "cantor", "temperature": 0, "max_tokens": 40}

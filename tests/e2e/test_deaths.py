@@ -12,7 +12,7 @@ import openai
 import psutil
 import pytest
 
-from tests.e2e.server import Server, serving, start, wait_for
+from tests.support.server import Server, serving, start, wait_for
 
 BACK = 50.0
 """Seconds; service is back within five."""

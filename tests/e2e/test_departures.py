@@ -6,7 +6,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from tests.support.server import Server, wait_for
 
 DEADLINE = 10.0
 LONG_PROMPT = [100] * 3500

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.e2e.server import Server, serving
-from tests.http.lora import write_peft
-from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.lora_server import write_peft
+from tests.support.server import Server, serving
 
 BUNDLED = Path(__file__).parents[2] / "src" / "antiphon" / "bundled"
 API = "/empower/api/v1"

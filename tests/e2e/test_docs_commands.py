@@ -18,8 +18,8 @@ from antiphon.settings.loading import load_settings
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
 from tests.cli.conftest import bare_environment
-from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
-from tests.e2e.server import Server
+from tests.support.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.support.server import Server
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 COMMANDS = list(dict.fromkeys(commands()))

@@ -11,9 +11,9 @@ import httpx2
 import numpy as np
 import pytest
 
-from tests.e2e.encoder import FITTING, write_encoder
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.test_refused_starts import refused
+from tests.support.model_files import FITTING, write_encoder
+from tests.support.server import Server, serving, wait_for
 
 BACK = 50.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.ledgered import Asked, kill_gateway
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving, wait_for
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tests.e2e.ledgered import Asked, kill_gateway, mount_tmpfs
-from tests.e2e.server import Server, serving, wait_for
-from tests.postgresql import Cluster, running
+from tests.support.databases import Cluster, running
+from tests.support.server import Server, serving, wait_for
 
 LARGE = {f"{number:02}": "\U0001f0cf" * 512 for number in range(16)}
 """Metadata of OpenAI's largest size: a few requests with it fill a file of the spool."""

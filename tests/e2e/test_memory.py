@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks.memory import CALLERS, MOST, REQUESTS, growth_of, measured, processes
 from tests.e2e.furnished import Place, furnished
-from tests.e2e.server import wait_for
 from tests.e2e.traffic import KINDS, Kind, Traffic, kind_of
+from tests.support.server import wait_for
 
 COUNTING = str(Path(__file__).parent / "counting")
 EACH = 6

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 import httpx2
 import pytest
 
-from tests.e2e.server import serving, wait_for
 from tests.e2e.test_keys import CHAT, bearer
 from tests.e2e.test_refused_starts import refused
-from tests.postgresql import PASSWORD, running
+from tests.support.databases import PASSWORD, running
+from tests.support.server import serving, wait_for
 
 PEPPER = "5e" * 32
 LATEST_S = 10.0

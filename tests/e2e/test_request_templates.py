@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 
 from antiphon.rendering.sandboxed_template import BOUNDS
-from tests.e2e.server import Server, serving, wait_for
-from tests.engines.host.processes import descendants
+from tests.support.processes import descendants
+from tests.support.server import Server, serving, wait_for
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 SHORT = "{{ messages[0].content }}"

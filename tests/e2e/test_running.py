@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.limits import Limited
-from tests.e2e.server import Server, serving, wait_for
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.redis_server import Server as Redis
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.redis_server import Server as Redis
+from tests.support.server import Server, serving, wait_for
 
 CHAT = {
     "model": "cantor",

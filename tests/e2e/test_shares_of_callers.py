@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.e2e.server import serving, wait_for
+from tests.support.server import serving, wait_for
 
 LONGEST = {"model": "noise", "prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "n": 6, "stream": True}
 """Takes half a minute, where a caller gives a place up after a second."""

@@ -7,7 +7,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from tests.support.server import Server, wait_for
 
 REQUESTS = 2000
 AT_ONCE = 24

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving, wait_for
 
 STANDIN = """
 import sys

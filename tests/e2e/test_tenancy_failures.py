@@ -8,10 +8,10 @@ import time
 import psycopg
 import pytest
 
-from tests.auth.issuer import Issuer
-from tests.e2e.server import serving, wait_for
-from tests.postgresql import PASSWORD, running
-from tests.redis_server import running as redis_running
+from tests.support.databases import PASSWORD, running
+from tests.support.oidc_issuer import Issuer
+from tests.support.redis_server import running as redis_running
+from tests.support.server import serving, wait_for
 
 ROOT = "/admin/v1"
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}

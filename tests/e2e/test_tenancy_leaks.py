@@ -14,11 +14,11 @@ import psutil
 import psycopg
 import pytest
 
-from tests.auth.issuer import Issuer
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.test_single_sign_on import listening
-from tests.postgresql import PASSWORD, Cluster
-from tests.redis_server import running as redis_running
+from tests.support.databases import PASSWORD, Cluster
+from tests.support.oidc_issuer import Issuer
+from tests.support.redis_server import running as redis_running
+from tests.support.server import Server, serving, wait_for
 
 ROOT = "/admin/v1"
 CHAT = "/v1/chat/completions"

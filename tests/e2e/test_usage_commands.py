@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import bare_environment
-from tests.e2e.server import Server, serving, wait_for
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.server import Server, serving, wait_for
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 SOON = 20.0

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
+from tests.support.server import Server, serving, wait_for
 
 CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"

@@ -36,7 +36,7 @@ from antiphon.store.records import SqlRecords
 from antiphon.store.rules import SqlRules
 from antiphon.store.tenancy import SqlTenancy
 from antiphon.store.usage import SqlUsage
-from tests.http.harness import CHAT, HELLO, KEY, PUBLIC, Served, serving, serving_edge, targets_of
+from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, Served, serving, serving_edge, targets_of
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
 ROOT = "/admin/v1"

@@ -19,7 +19,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import HELLO, KEY, Served, request_bytes, serving_edge
+from tests.support.http_server import HELLO, KEY, Served, request_bytes, serving_edge
 
 PREFIX = "/flat"
 FLAT_CHAT = f"{PREFIX}/chat"

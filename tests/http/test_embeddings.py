@@ -20,7 +20,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
 from antiphon.testing.embedding_engine import vector_of
-from tests.http.harness import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
+from tests.support.http_server import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
 
 EMBEDDINGS = "/v1/embeddings"
 PLAIN = EmbeddingScript()

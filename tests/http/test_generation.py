@@ -7,7 +7,7 @@ from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied, EngineUnavailable, Overloaded
 from antiphon.testing import Answer
 from antiphon.testing.engine import Ending
-from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
+from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
 
 REQUESTS = {
     "chat": (CHAT, HELLO),

@@ -12,8 +12,8 @@ import pytest
 from antiphon.auth.secrets import CHECKED, Pepper, new_key, prefix_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.store.base import By, KeptKey
-from tests.http.harness import CHAT, HELLO, KEY
 from tests.http.test_admin import OPERATOR, ROOT, keyed
+from tests.support.http_server import CHAT, HELLO, KEY
 
 SENTENCE = "Incorrect API key provided, or none: send a valid key in the header Authorization: Bearer KEY"
 INJECTIONS = (

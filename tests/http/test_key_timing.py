@@ -11,8 +11,8 @@ import pytest
 
 from antiphon.auth.secrets import new_key
 from antiphon.domain.tenancy import KeyKind
-from tests.http.harness import request_bytes, serving_edge
 from tests.http.test_admin import OPERATOR, keyed
+from tests.support.http_server import request_bytes, serving_edge
 
 FEW, MANY = 250, 10_000
 NOISE = 5.0

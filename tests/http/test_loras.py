@@ -17,9 +17,9 @@ from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from benchmarks.make_model import SIZES, write_model
-from tests.http.harness import KEY, TEXT, gone
-from tests.http.lora import Lora, lending, write_peft
-from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.http_server import KEY, TEXT, gone
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.lora_server import Lora, lending, write_peft
 
 API = "/empower/api/v1"
 PIRATE = "ada/pirate-lora"

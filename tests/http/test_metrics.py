@@ -20,7 +20,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.totals import Totals
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
+from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
 
 CANARY = "canary-prompt-7d1c"
 LOAD = Load(queued=2, running=3, cells=100, first_token_seconds=Histogram((1,) + (0,) * 16, 0.0005))

@@ -11,7 +11,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import Served, gone, request_bytes, serving_edge
+from tests.support.http_server import Served, gone, request_bytes, serving_edge
 
 PARTS = 10_000
 

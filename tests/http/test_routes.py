@@ -19,7 +19,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import (
+from tests.support.http_server import (
     CHAT,
     HELLO,
     PROMPT,

@@ -14,7 +14,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import CHAT, HELLO, Line, request_bytes
+from tests.support.http_server import CHAT, HELLO, Line, request_bytes
 
 
 def edge_over(answer, drain):

@@ -16,8 +16,8 @@ from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.exports import cell
-from tests.http.harness import KEY, request_bytes
 from tests.http.test_admin import OPERATOR, ROOT, keyed
+from tests.support.http_server import KEY, request_bytes
 
 USAGE, ENTRIES = f"{ROOT}/usage", f"{ROOT}/usage/entries"
 HOUR = 3600

@@ -25,7 +25,7 @@ from antiphon.ledger.records import HEADER, MARK, MOST, Kind, encoded, framed
 from antiphon.ledger.segments import SIZE, segments_of
 from antiphon.ledger.spool import AWAY, GROWTH, SPARES, Spool
 from antiphon.telemetry.logs import FIELDS
-from tests.ledger.doubles import Kept, completion, intent
+from tests.support.ledger_doubles import Kept, completion, intent
 
 PLENTY = 64 * SIZE
 AHEAD = 5000

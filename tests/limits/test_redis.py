@@ -13,7 +13,7 @@ from antiphon.limits.periods import period
 from antiphon.limits.redis import LEASE_S, RedisLimiter
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import TimedRedis, ended
-from tests.limits.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, tokens
 
 OUTPUT = Measure.OUTPUT_TOKENS
 

@@ -12,7 +12,7 @@ import pytest
 from antiphon.errors import ServerBusy, TemplateRefused
 from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from antiphon.rendering.templates import Special, proof_of
-from tests.engines.host.processes import descendants
+from tests.support.processes import descendants
 
 PATIENCE = 40.0
 """Seconds for what may take the start of an interpreter and two seconds."""

@@ -35,9 +35,9 @@ from antiphon.settings.loading import build_model
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
 from benchmarks.make_adapter import write_adapter
-from tests.engines.host.linked import short_directory
-from tests.engines.host.processes import PATIENCE, alive, descendants, environment, until
-from tests.engines.host.scripted import SPEC, asking
+from tests.support.host_engines import SPEC, asking
+from tests.support.host_link import short_directory
+from tests.support.processes import PATIENCE, alive, descendants, environment, until
 
 ROOT = Path(__file__).parents[2]
 CANTOR = ROOT / "src" / "antiphon" / "bundled" / "cantor.gguf"
@@ -198,7 +198,7 @@ def test_an_interpreter_that_is_not_there_is_named() -> None:
 
 
 def test_an_http_process_that_cannot_start_ends_the_server() -> None:
-    status, line, _ = refused(http="tests.engines.host.linked")
+    status, line, _ = refused(http="tests.support.host_link")
     assert status == 1
     assert line == "antiphon: the HTTP process ended with status 0 before it was ready"
 

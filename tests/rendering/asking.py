@@ -8,7 +8,7 @@ from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.sandboxed_template import Helper
 from antiphon.testing import Script, ScriptedTokenEngine
 from antiphon.testing.streaming import open_stream
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
 
 GREEDY = AskedSampling(temperature=0.0)
 

@@ -40,9 +40,9 @@ from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.token_engine import scripted_info
-from tests.engines.host.processes import descendants
 from tests.rendering.asking import answer, asking, renderer
-from tests.rendering.support import FAMILIES, SPECIAL, prove_here, talk
+from tests.support.chat_templates import FAMILIES, SPECIAL, prove_here, talk
+from tests.support.processes import descendants
 
 HOSTILE = (
     "{{ ''.__class__.__mro__ }}",

@@ -16,7 +16,7 @@ from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from tests.rendering.asking import GREEDY, answer, events_of, renderer
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
 
 WEATHER = Tool("weather", "Tells.", {"type": "object", "properties": {"city": {"type": "string"}}})
 SAID = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'

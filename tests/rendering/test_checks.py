@@ -11,7 +11,7 @@ from antiphon.errors import InvalidValue, Overloaded
 from antiphon.rendering.renderer import CHECKS, Renderer
 from antiphon.testing import ScriptedTokenEngine
 from tests.rendering.asking import answer, asking
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
 
 
 class Slow(ScriptedTokenEngine):

@@ -16,7 +16,7 @@ from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scri
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.toy import ToyModel
 from tests.rendering.asking import answer, asking, events_of, renderer
-from tests.rendering.support import prove_here, talk
+from tests.support.chat_templates import prove_here, talk
 
 LONG = " the cat sat" * 700
 """2,100 tokens: several parts."""

@@ -11,7 +11,7 @@ from antiphon.rendering.model_info import PROOF, prove_apart
 from antiphon.rendering.templates import proof_of, prove
 from antiphon.testing import FakeClock
 from antiphon.testing.token_engine import CHATML
-from tests.rendering.support import FAMILIES, SPECIAL, talk, template, written
+from tests.support.chat_templates import FAMILIES, SPECIAL, talk, template, written
 
 
 def again(body: str) -> str:

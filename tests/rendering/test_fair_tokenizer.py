@@ -13,9 +13,9 @@ from antiphon.errors import Overloaded
 from antiphon.rendering.fair_tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
-from tests.freed import freed
 from tests.rendering.asking import answer, asking
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
+from tests.support.references import freed
 
 CONTEXT = 8 * LONG_TEXT
 

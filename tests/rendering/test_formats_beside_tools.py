@@ -19,8 +19,8 @@ from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.toolcalls.families import FAMILIES
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text, Thought
-from tests.constraints.everyday import EVERYDAY, PEOPLE
 from tests.rendering.test_toolcalls import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
+from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {
     "type": "object",

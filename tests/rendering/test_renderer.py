@@ -35,7 +35,7 @@ from antiphon.testing import (
     scripted_info,
 )
 from antiphon.testing.streaming import open_stream
-from tests.rendering.support import FAMILIES, LLAMA, prove_here, talk
+from tests.support.chat_templates import FAMILIES, LLAMA, prove_here, talk
 
 
 def renderer(script=None, **changes):

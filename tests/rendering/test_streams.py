@@ -10,7 +10,7 @@ from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import WAITING, enforce_deadline, merge
 from antiphon.testing import FakeClock
 from antiphon.testing.rules import beside, interrupt
-from tests.freed import Held, freed
+from tests.support.references import Held, freed
 
 
 class Source:

@@ -14,7 +14,17 @@ from antiphon.errors import InvalidValue, TemplateRefused
 from antiphon.testing import FakeClock, ScriptedTokenEngine
 from antiphon.testing.token_engine import CHATML
 from antiphon.testing.vocabulary import CONTROLS
-from tests.rendering.support import FAMILIES, FRAMING, GEMMA, LLAMA, MISTRAL, SPECIAL, talk, template, written
+from tests.support.chat_templates import (
+    FAMILIES,
+    FRAMING,
+    GEMMA,
+    LLAMA,
+    MISTRAL,
+    SPECIAL,
+    talk,
+    template,
+    written,
+)
 
 CLOCK = FakeClock()
 

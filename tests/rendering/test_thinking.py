@@ -26,8 +26,8 @@ from antiphon.rendering.templates import Families
 from antiphon.testing import Script, scripted_info
 from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
 from tests.rendering.asking import GREEDY, answer, events_of
-from tests.rendering.support import prove_here, written
 from tests.rendering.test_calling import Constrained
+from tests.support.chat_templates import prove_here, written
 
 # Templates in the manner of families, written for these tests.
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -14,7 +14,7 @@ from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML
 from tests.rendering.asking import asking, renderer
-from tests.rendering.support import SPECIAL, template
+from tests.support.chat_templates import SPECIAL, template
 
 NAMED = Message(Role.USER, "Hello", "Ada")
 THOUGHT = Message(Role.ASSISTANT, "Hi", reasoning="hm", reasoning_field="reasoning")

@@ -14,9 +14,9 @@ from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.store.feed import LOOK_S, READ_S, SqlFeed
 from antiphon.store.tenancy import SqlTenancy
-from tests.e2e.server import wait_for
-from tests.postgresql import running
 from tests.store.test_entries import ENTRY
+from tests.support.databases import running
+from tests.support.server import wait_for
 
 BY = By("somebody", 1)
 LATEST_S = 10.0

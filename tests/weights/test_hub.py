@@ -17,7 +17,7 @@ from antiphon.weights.cache import Cache
 from antiphon.weights.hub import Hub, Progress, Stage
 from antiphon.weights.reference import Reference, parse
 from benchmarks.make_model import SIZES, write_model
-from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 
 FILE = "tiny-q8_0.gguf"
 MODEL = Reference("ada/tiny-GGUF", FILE)

@@ -33,7 +33,7 @@ def main() -> int:
         ),
     )
     programs = Programs(
-        engine=f"tests.engines.host.scripted:{asked.get('engine', 'endless')}",
+        engine=f"tests.support.host_engines:{asked.get('engine', 'endless')}",
         http=asked.get("http", "tests.engines.host.http_standin"),
     )
     configure("info", "json")

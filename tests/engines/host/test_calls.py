@@ -2,7 +2,7 @@
 
 from antiphon.engines.host.calls import Call
 from antiphon.errors import EngineDied
-from tests.freed import freed
+from tests.support.references import freed
 
 
 async def test_nothing_stays_of_a_call_that_was_ended():

@@ -14,11 +14,11 @@ from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.confine import FIRST_TO_GO, OPEN_FILES, other_user
 from antiphon.engines.host.control import ChildState
 from antiphon.errors import SettingsError
-from tests.engines.host.linked import short_directory
-from tests.engines.host.processes import until
-from tests.engines.host.scripted import asking
 from tests.engines.host.test_child import speaking
 from tests.engines.host.test_host_process import ROOT, Started, gone, started
+from tests.support.host_engines import asking
+from tests.support.host_link import short_directory
+from tests.support.processes import until
 
 AS_ROOT = os.geteuid() == 0
 NOBODY = "nobody"

@@ -19,9 +19,9 @@ from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
 from antiphon.processes.ipc.frames import from_line, to_line
-from tests.engines.host.linked import short_directory
-from tests.engines.host.processes import until
-from tests.engines.host.scripted import SPEC, asking
+from tests.support.host_engines import SPEC, asking
+from tests.support.host_link import short_directory
+from tests.support.processes import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,11 +53,11 @@ class Started:
 
 @contextmanager
 def started(factory: str, stderr: int = subprocess.DEVNULL, **more: Any) -> Iterator[Started]:
-    """A host of the engine that tests.engines.host.scripted makes by this name."""
+    """A host of the engine that tests.support.host_engines makes by this name."""
     reading, writing = os.pipe()
     with short_directory() as place:
         known: dict[str, Any] = {"load": SPEC, "socket": str(place / "0.sock"), "status_fd": writing}
-        config = HostConfig("cantor", f"tests.engines.host.scripted:{factory}", **known | more)
+        config = HostConfig("cantor", f"tests.support.host_engines:{factory}", **known | more)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "antiphon.engines.host"],
             stdin=subprocess.PIPE,

@@ -23,7 +23,7 @@ from antiphon.engines.llama.guiding import Guiding
 from antiphon.engines.llama.masks import CAP, PATIENCE, WORKERS, Guide, Masks, own_cpu, tokens_of
 from antiphon.engines.llama.sequence import Sequence
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue, UnsupportedParameter
-from tests.constraints.support import END, TOKENS
+from tests.support.constraint_texts import END, TOKENS
 
 KIND = ConstraintKind
 SCHEMA = {

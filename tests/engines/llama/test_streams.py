@@ -2,7 +2,7 @@
 
 from antiphon.engines.llama.streams import Ended, Mailbox
 from antiphon.errors import EngineError
-from tests.freed import freed
+from tests.support.references import freed
 
 
 async def test_nothing_stays_of_a_stream_that_failed():

@@ -15,8 +15,8 @@ from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
-from tests.ledger.doubles import Kept, completion, intent
-from tests.limits.limits import limit
+from tests.support.ledger_doubles import Kept, completion, intent
+from tests.support.limits import limit
 
 PATIENCE = 30.0
 BUDGET = limit(100, Measure.OUTPUT_TOKENS, Window.MONTH)  # of the key that `intent` names

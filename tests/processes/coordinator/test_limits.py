@@ -23,9 +23,9 @@ from antiphon.processes.ipc.frames import FrameReader
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.testing.clock import FakeClock
-from tests.engines.host.linked import short_directory
-from tests.limits.limits import NOON, ONE, limit, tokens
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating, soon
+from tests.support.host_link import short_directory
+from tests.support.limits import NOON, ONE, limit, tokens
 
 NOTHING = Amounts()
 LATER = 2**52

@@ -20,9 +20,9 @@ from antiphon.limits.windows import SECOND, Moment
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.testing.clock import FakeClock
-from tests.engines.host.linked import short_directory
-from tests.limits.limits import ONE, limit, tokens
 from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes, soon
+from tests.support.host_link import short_directory
+from tests.support.limits import ONE, limit, tokens
 
 MINUTE = limit(100, Measure.OUTPUT_TOKENS, id_="minute")
 DAY = limit(100, Measure.OUTPUT_TOKENS, Window.DAY, id_="day")

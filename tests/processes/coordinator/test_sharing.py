@@ -15,8 +15,8 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import Ping
 from antiphon.telemetry.exposition import Family, Kind
 from antiphon.telemetry.totals import Totals, summed
-from tests.engines.host.linked import short_directory
 from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating, soon
+from tests.support.host_link import short_directory
 
 COUNT = Family("count", Kind.COUNTER, "", ("model",))
 GAUGE = Family("gauge", Kind.GAUGE, "")

@@ -9,7 +9,7 @@ from pathlib import Path
 from antiphon.engines.base import TokenEngine
 from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.host.server import MAX_UNSENT, Host, listening
-from tests.engines.host.scripted import SPEC
+from tests.support.host_engines import SPEC
 
 
 @dataclass(frozen=True, slots=True)

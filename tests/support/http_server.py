@@ -35,7 +35,7 @@ from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
 from antiphon.testing.engine import ScriptedRequest
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

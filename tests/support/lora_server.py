@@ -32,7 +32,7 @@ from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
 from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.deploying import HubAdapters
 from antiphon.weights.gguf import read_header
-from tests.http.harness import Reply, Served, serving_edge
+from tests.support.http_server import Reply, Served, serving_edge
 
 LOAD = "/v1/load_lora_adapter"
 UNLOAD = "/v1/unload_lora_adapter"

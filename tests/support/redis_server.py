@@ -1,7 +1,7 @@
 """A Redis of the tests' own: Debian's program, a socket in a temporary directory, no port, nothing on disk.
 The fixtures are imported by each conftest.py whose tests need them.
 
-A machine without `redis-server` or `valkey-server` skips what asks for it, by name; see tests/no_skips.py.
+A machine without `redis-server` or `valkey-server` skips what asks for it: tests/support/no_skips.py.
 Debian's package redis-tools suffices, which starts no service: its redis-check-rdb is the server under
 another name.
 """

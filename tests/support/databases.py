@@ -1,8 +1,8 @@
 """A PostgreSQL of the tests' own: Debian's programs, a new cluster in a temporary directory, a socket
 there, no port. The fixtures are imported by each conftest.py whose tests need them.
 
-A machine without `initdb` skips what asks for it, by name; see tests/no_skips.py. PostgreSQL refuses to run
-as root, so for root it runs as a user that owns nothing else.
+A machine without `initdb` skips what asks for it, by name; see tests/support/no_skips.py. PostgreSQL refuses
+to run as root, so for root it runs as a user that owns nothing else.
 """
 
 import os

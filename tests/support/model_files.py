@@ -1,9 +1,23 @@
-"""Cantor as a model that reasons, for tests that serve one: two of its rare tokens are made the marks around
-reasoning, and its chat template opens the first. The weights stay as they are, so what it thinks is babble
-and it never ends it by itself."""
+"""The recorded encoder as a model file, for tests that serve it."""
 
+import json
 import struct
 from pathlib import Path
+from typing import Any
+
+from antiphon.weights.convert.bert import convert_bert
+
+SAVED = Path(__file__).parents[1] / "fixtures" / "encoder"
+ROWS: list[dict[str, Any]] = json.loads((SAVED / "vectors.json").read_text("utf-8"))["rows"]
+FITTING = [row for row in ROWS if len(row["ids"]) < 96]
+"""Those that were not cut when they were recorded: here nothing is."""
+
+
+def write_encoder(path: Path, kind: str = "F16") -> Path:
+    """Converts it, with mean pooling."""
+    convert_bert(SAVED, path, kind)
+    return path
+
 
 BUNDLED = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 
