@@ -49,7 +49,7 @@ CHECKER = "antiphon.constraints.checking_process"
 PARTS = {
     "antiphon.assembly": "HTTP process",
     "antiphon.engines.host": "engine host",
-    "antiphon.coordinator": "coordinator",
+    "antiphon.processes.coordinator": "coordinator",
 }
 
 

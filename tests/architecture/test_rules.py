@@ -15,16 +15,15 @@ BROAD_EXCEPT = {
     "antiphon.engines.sampling.sampler": "the engine adapter: one row's failure must not end the others",
     "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
-    "antiphon.supervisor": "it outlives everything it starts",
+    "antiphon.processes.supervisor": "it outlives everything it starts",
 }
 # JSON and TOML from outside have no type before they are decoded.
 WIRE = (
     "antiphon.settings",
-    "antiphon.settings_server",
     "antiphon.dialects",
     "antiphon.http",
     "antiphon.engines.upstream",
-    "antiphon.ipc.frames",
+    "antiphon.processes.ipc.frames",
     "antiphon.engines.host.frames",
     "antiphon.weights.convert",  # JSON and tensors that others wrote
 )
@@ -139,7 +138,7 @@ def test_swallowing_everything_is_found():
         assert _found("antiphon.pipeline.run", text) == [
             "catches everything: name the errors, or leave it to the border"
         ]
-        assert _found("antiphon.supervisor", text) == []
+        assert _found("antiphon.processes.supervisor", text) == []
         assert _found("antiphon.pipeline.run", text + "\n    raise") == []
     assert _found("antiphon.pipeline.run", "try:\n    a()\nexcept OSError:\n    b()") == []
 

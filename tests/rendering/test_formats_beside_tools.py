@@ -19,15 +19,7 @@ from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.toolcalls.families import FAMILIES
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text, Thought
-from tests.rendering.test_toolcalls import (
-    IDS,
-    NOW,
-    SCHEMAS,
-    VOCABULARY,
-    WEATHER,
-    takes,
-    walk,
-)
+from tests.rendering.test_toolcalls import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
 from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {

@@ -20,7 +20,7 @@ from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.toolcalls.families import FAMILIES, layout_of
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
 

@@ -20,8 +20,7 @@ from antiphon.constraints.constraint_sources import build_grammar, format_of, pa
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
 from antiphon.domain.constraint import Constraint
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, EngineError, InvalidValue, UnsupportedParameter
+from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
 
 HEADER = 4
 """Bytes of the length before each frame."""

@@ -17,14 +17,7 @@ import pytest
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.load import AdapterLoad
 from antiphon.domain.sampling import Sampling
-from antiphon.engines.base import (
-    KVLayout,
-    SequenceFinished,
-    Steps,
-    TokenEvent,
-    TokenRequest,
-    TokenSegment,
-)
+from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
 from antiphon.engines.llama.sequence import Sequence as TokenSequence

@@ -17,14 +17,7 @@ from antiphon.constraints.mask_workers import Masks, after_line_break, tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
-from antiphon.engines.base import (
-    SequenceFinished,
-    Steps,
-    StopCause,
-    TextPiece,
-    TokenRequest,
-    TokenSegment,
-)
+from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel, read_vocabulary

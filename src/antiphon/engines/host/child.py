@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.control import ChildState, Status
 from antiphon.errors import AntiphonError, StartupError
-from antiphon.ipc.frames import FrameError, from_line
-from antiphon.sandbox import kill
+from antiphon.processes.ipc.frames import FrameError, from_line
+from antiphon.processes.sandbox import kill
 from antiphon.telemetry.logs import record
 
 DEATHS = 3
@@ -207,7 +207,7 @@ class Watch:
                 if status.state is ChildState.READY:
                     self._ready(child, status.info)
                 elif status.error is not None:
-                    error = status.error.exception()
+                    error = status.error.to_exception()
         except FrameError as problem:
             error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
             child.kill()

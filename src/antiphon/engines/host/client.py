@@ -62,9 +62,9 @@ from antiphon.errors import (
     InvalidValue,
     LoadError,
 )
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameError, FrameReader, Hello, Incompatible
-from antiphon.ipc.tasks import task_group
+from antiphon.processes.ipc.channel import Channel
+from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello, Incompatible
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 
 FIRST_PAUSE = 0.02

@@ -35,7 +35,7 @@ class Call:
             if isinstance(reply, AntiphonError):
                 raise reply
             if isinstance(reply, Failed):
-                raise reply.value.exception()
+                raise reply.value.to_exception()
             return reply
         finally:
             del reply  # an error that its own traceback leads to keeps the whole request
