@@ -26,7 +26,7 @@ from antiphon.cli.engine_checks import check_engine, read_probe
 from antiphon.cli.findings import REMEDIES, Finding, Standing, report_ok
 from antiphon.cli.probe import check_processor, check_threads, processor_features
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.engines.llama.libllama.library import discovered
+from antiphon.engines.llama.libllama.library import find_installed
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import HubSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings
@@ -91,7 +91,7 @@ def test_a_set_up_that_works_has_nothing_broken_and_tries_the_model(antiphon: Ru
     assert (done.returncode, done.stderr, shown["broken"]) == (0, "", 0)
     said = {finding["id"]: finding["said"] for finding in shown["findings"]}
     assert f"Python {sys.version_info[0]}.{sys.version_info[1]}" in said["python"]
-    assert "llama.cpp " in said["library"] and str(next(discovered()).path) in said["library"]
+    assert "llama.cpp " in said["library"] and str(next(find_installed()).path) in said["library"]
     assert "the first that was found" in said["library"]
     assert "16 x 2048 tokens" in said["model"]
     assert said["loading"] == "cantor.gguf loads"

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from antiphon.constraints.checking_process import checked
+from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.constraint_sources import MAX_CHOICES
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
@@ -120,7 +120,7 @@ def test_a_class_without_quote_or_backslash_does_not_let_its_escape_through(patt
     """The compiler takes a class that holds every control character to hold these two."""
     words = vocabulary()
     schema = json.dumps({"type": "string", "pattern": pattern})
-    matcher = Matcher(checked(Constraint(KIND.JSON_SCHEMA, schema), words), words)
+    matcher = Matcher(check_constraint(Constraint(KIND.JSON_SCHEMA, schema), words), words)
     with pytest.raises(EngineError):
         matcher.consume(list(f'"{escaped}'.encode()))
 
@@ -151,9 +151,9 @@ def test_a_whitespace_pattern_stands_whole_or_not_at_all(pattern: str, spacing: 
     texts = sampled(KIND.JSON_SCHEMA, schema, vocabulary(), 20, pattern)
     assert {each for text in texts for each in re.findall(r"\s+", text)} == {spacing}
     words = vocabulary()
-    matcher = Matcher(checked(Constraint(KIND.JSON_SCHEMA, schema, pattern), words), words)
+    matcher = Matcher(check_constraint(Constraint(KIND.JSON_SCHEMA, schema, pattern), words), words)
     matcher.consume(list(b"[1,1,1]"))
-    assert matcher.complete
+    assert matcher.is_complete
 
 
 @pytest.mark.parametrize("pattern", REGEXES)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking_process import checked
-from antiphon.constraints.grammar import Frame, Prelude, load
+from antiphon.constraints.checking_process import check_constraint
+from antiphon.constraints.grammar import Prelude, TextFrame, load_group
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import ToolChoice, Tools
@@ -39,7 +39,7 @@ def of_schema(schema, **more):
 
 
 def grammar_of(layout, form, tools=TOOLS, prelude=""):
-    return checked(replace(layout.constraint(tools, IDS, form), prelude=prelude), VOCABULARY)
+    return check_constraint(replace(layout.constraint(tools, IDS, form), prelude=prelude), VOCABULARY)
 
 
 def read(reader, parts):
@@ -92,7 +92,7 @@ def said_in(layout, text):
 
 
 def texts_of(form, count):
-    grammar = checked(form, VOCABULARY)
+    grammar = check_constraint(form, VOCABULARY)
     found = (walk(Matcher(grammar, VOCABULARY), seed) for seed in range(count))
     return [text for text in found if text is not None]
 
@@ -121,18 +121,20 @@ def keep_texts(family, schemas, count):
         grammar = grammar_of(layout, form, tools)
         for text in texts:
             matcher = Matcher(grammar, VOCABULARY)
-            assert takes(matcher, said_in(layout, text)) and matcher.complete, text
+            assert takes(matcher, said_in(layout, text)) and matcher.is_complete, text
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_call_is_lost_and_nothing_else_is_let_in(family):
     layout, form = FAMILIES[family](""), of_schema(PERSON)
     grammar = grammar_of(layout, form)
-    alone = checked(layout.constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY)
+    alone = check_constraint(layout.constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY)
     for seed in range(4):
         matcher, tokens = Matcher(alone, VOCABULARY), list[int]()
-        while not matcher.complete and len(tokens) < 300:
-            step = matcher.forced() or [next(at for at in range(seed, 999) if matcher_allows(matcher, at))]
+        while not matcher.is_complete and len(tokens) < 300:
+            step = matcher.find_forced() or [
+                next(at for at in range(seed, 999) if matcher_allows(matcher, at))
+            ]
             matcher.consume(step)
             tokens += step
         assert takes(Matcher(grammar, VOCABULARY), tokens)
@@ -190,7 +192,7 @@ def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
 
 @pytest.mark.parametrize("family", ["hermes", "llama", "mistral"])
 def test_both_come_after_reasoning(family):
-    layout, frame = FAMILIES[family](""), Frame(("<think>",), ("</think>", "\n\n"))
+    layout, frame = FAMILIES[family](""), TextFrame(("<think>",), ("</think>", "\n\n"))
     prelude = Prelude((frame,), optional=True).dump()
     grammar = grammar_of(layout, of_schema(PERSON), prelude=prelude)
     thinking = '<think>I say {"name": "Ann", or <tool_call>.</think>\n\n'
@@ -200,7 +202,7 @@ def test_both_come_after_reasoning(family):
             marks = {name: token for name, token in IDS.items() if text.startswith(name)}
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
-            assert takes(matcher, tokens) and matcher.complete
+            assert takes(matcher, tokens) and matcher.is_complete
             reader = ThinkingReader(think(""), Begin.FREE, layout.either_reader(TOOLS), kept=True)
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
@@ -282,7 +284,7 @@ def test_where_a_call_is_required_the_format_changes_nothing():
 def test_a_group_is_read_back_with_its_format():
     form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", "guided_json")
     source = FAMILIES["hermes"]("").constraint(TOOLS, IDS, form).source
-    group = load(source)
+    group = load_group(source)
     assert (group.format, group.heads, group.is_either) == (form, ("<t",), True)
     assert group.format is not None and group.format.field == "guided_json"
-    assert load(group.dump()) == group
+    assert load_group(group.dump()) == group

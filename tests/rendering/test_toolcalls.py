@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking_process import any_allowed, checked
-from antiphon.constraints.grammar import load
-from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.checking_process import check_constraint, pick_allowed
+from antiphon.constraints.grammar import load_group
+from antiphon.constraints.matching import CompilerVocabulary, Matcher, TokenTable
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.toolcalls.families import FAMILIES, layout_of
@@ -219,7 +219,7 @@ END = 256
 IDS = {name: END + 1 + at for at, name in enumerate(CONTROLS)}
 WORDS = [b'{"', b'"}', b'": ', b'{"name": "', b"<tool_call>", b"</tool_call>", b"}}", b"weather"]
 PIECES = (*(bytes([byte]) for byte in range(256)), b"", *(b"" for _ in CONTROLS), *WORDS)
-VOCABULARY = Vocabulary(Tokens(PIECES, (END,)))
+VOCABULARY = CompilerVocabulary(TokenTable(PIECES, (END,)))
 NAMES = {token: name for name, token in IDS.items()}
 
 WEATHER = Tool(
@@ -250,7 +250,7 @@ def walk(matcher, seed, most=300):
             mask = matcher.mask()
             if mask[END // 8] >> END % 8 & 1 and chosen.random() < 0.3:
                 return said.decode(errors="replace")
-            tokens = [any_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]
+            tokens = [pick_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]
         matcher.consume(tokens)
         said += b"".join(NAMES[token].encode() if token in NAMES else PIECES[token] for token in tokens)
         if END in forced:
@@ -263,7 +263,7 @@ def walk(matcher, seed, most=300):
 def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, parallel):
     layout = FAMILIES[family](source)
     tools = Tools((WEATHER, NOW), ToolChoice.REQUIRED, parallel)
-    grammar = checked(layout.constraint(tools, IDS), VOCABULARY)
+    grammar = check_constraint(layout.constraint(tools, IDS), VOCABULARY)
     counts = set()
     for seed in range(40):
         text = walk(Matcher(grammar, VOCABULARY), seed)
@@ -284,7 +284,7 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
 
 def written(layout):
     """One call of `now`, in tokens."""
-    group = load(layout.constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
+    group = load_group(layout.constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
     (call,) = group.calls
     marks = (*group.open, *call.begin, "{}", *call.end, *group.close)
     return [token for mark in marks for token in ([mark] if isinstance(mark, int) else [*str(mark).encode()])]
@@ -313,29 +313,29 @@ def test_a_schema_that_cannot_be_followed_is_refused_under_its_own_name(schema):
     where = "tools[1].function.parameters"
     tools = Tools((NOW, Tool("odd", None, parameters, strict=True, field=where)), ToolChoice.REQUIRED)
     with pytest.raises(InvalidValue) as caught:
-        checked(FAMILIES["hermes"]("").constraint(tools, IDS), VOCABULARY)
+        check_constraint(FAMILIES["hermes"]("").constraint(tools, IDS), VOCABULARY)
     assert caught.value.param == where and caught.value.message.startswith(where)
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_where_none_may_be_called_no_call_can_be_written(family, source):
     layout = FAMILIES[family](source)
-    none = checked(layout.constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
+    none = check_constraint(layout.constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
     assert not takes(Matcher(none, VOCABULARY), written(layout))
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_text_is_free_and_a_call_that_began_in_it_can_only_become_one_of_a_tool(family, source):
     layout = FAMILIES[family](source)
-    auto = checked(layout.constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
+    auto = check_constraint(layout.constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
     tokens = written(layout)
     name = next(at for at in range(len(tokens)) if tokens[at : at + 3] == [*b"now"])
     matcher = Matcher(auto, VOCABULARY)
-    assert takes(matcher, tokens) and matcher.complete
+    assert takes(matcher, tokens) and matcher.is_complete
     assert not takes(Matcher(auto, VOCABULARY), [*tokens[:name], ord("x")])
     opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.frames else []
     matcher = Matcher(auto, VOCABULARY)
-    assert takes(matcher, [*opening, *b"I know { <that> [x]."]) and matcher.complete
+    assert takes(matcher, [*opening, *b"I know { <that> [x]."]) and matcher.is_complete
 
 
 def test_a_template_says_its_family():

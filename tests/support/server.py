@@ -19,7 +19,7 @@ import psutil
 
 from antiphon.domain.load import Load
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.client import open_host_engine
 
 START_DEADLINE = 60.0
 """Seconds; a start takes about one."""
@@ -78,7 +78,7 @@ def _command(process: psutil.Process) -> str:
 
 
 async def _load_at(path: str) -> Load:
-    async with host_engine(path, "observed") as engine:
+    async with open_host_engine(path, "observed") as engine:
         return (await engine.load(LoadSpec(""))).load
 
 

@@ -13,8 +13,8 @@ from antiphon.domain.usage import Usage
 from antiphon.domain.values import changed
 from antiphon.engines.base import RequestSize, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.testing import (
-    Answer,
     Script,
+    ScriptedAnswer,
     ScriptedEngine,
     ScriptedTokenEngine,
     check_engine,
@@ -151,7 +151,7 @@ class Leaking(Altered):
 
     def _leave(self, sequence):
         if sequence.cause is not None:
-            super()._leave(sequence)
+            super()._release(sequence)
 
 
 class Slow(Altered):
@@ -355,7 +355,7 @@ BROKEN_ENGINES = {
 @pytest.mark.parametrize("broken", BROKEN_ENGINES, ids=lambda broken: broken.__name__)
 async def test_an_engine_that_breaks_a_rule_is_told_so(broken):
     async def make():
-        return broken(Answer(("a", "b"), endless=True))
+        return broken(ScriptedAnswer(("a", "b"), endless=True))
 
     with pytest.raises(AssertionError) as told:
         await check_engine(make, patience=PATIENCE)

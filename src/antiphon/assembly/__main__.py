@@ -26,7 +26,7 @@ from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
 from antiphon.engines.host.client import HostTokenEngine
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import (
     AntiphonError,
     EngineUnavailable,
@@ -72,7 +72,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
 
         lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
         models = models_over(hosts, clock, settings)
-        path = runtime.coordinator_path(Path(config.runtime))
+        path = runtime.build_coordinator_path(Path(config.runtime))
         database = open_database(settings)
         begin = partial(coordinating, settings, path, clock, database)
         managed = accounting = None
@@ -119,7 +119,7 @@ async def _load_tenants(tenants: Tenants) -> None:
 
 
 @asynccontextmanager
-async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> AsyncIterator[None]:
+async def learning(hosts: Mapping[str, HostTokenEngine], models: ModelRegistry) -> AsyncIterator[None]:
     """Learns about every model as soon as its host is there, while the context lasts."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_learn(host, models.get(name))) for name, host in hosts.items()]
@@ -140,7 +140,7 @@ async def reporting(
     """
     accepts, over = asyncio.Event(), asyncio.Event()
     async with task_group() as group:
-        group.create_task(status.pulse(over))
+        group.create_task(status.report_alive_until(over))
         ready = group.create_task(_report_ready(status, hosts, adapters, accepts))
         try:
             yield accepts.set
@@ -164,7 +164,7 @@ async def _report_ready(
             await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
         await adapters.settle()
-    status.ready()
+    status.report_ready()
 
 
 async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
@@ -181,7 +181,7 @@ async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters
 
 def _refuse(status: StatusPipe, error: AntiphonError) -> NoReturn:
     """Ends this process with what the supervisor is to say. Nothing has been served yet."""
-    status.failed(error)
+    status.report_failure(error)
     os._exit(1)
 
 
@@ -200,7 +200,7 @@ def _heed(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
 
 def _exit_orphaned(directory: str) -> None:
     """The supervisor is gone: nobody would stop this process, or start what it needs."""
-    runtime.leave(Path(directory))
+    runtime.leave_directory(Path(directory))
     os._exit(1)
 
 
@@ -208,8 +208,8 @@ def main() -> None:
     """The HTTP process."""
     lifeline = Lifeline()
     try:
-        settings = decode_settings(lifeline.line())
-        config = from_line(lifeline.line(), HttpConfig)
+        settings = decode_settings(lifeline.read_line())
+        config = from_line(lifeline.read_line(), HttpConfig)
     except EOFError:
         sys.exit(1)
     configure(settings.log.level, settings.log.format)

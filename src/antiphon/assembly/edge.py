@@ -12,7 +12,7 @@ from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.context import Clock
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.http.admin.limits import LimitResource
 from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.prices import PriceResource
@@ -32,7 +32,7 @@ from antiphon.telemetry.metrics import Metrics
 
 def edge_of(
     settings: Settings,
-    models: Models,
+    models: ModelRegistry,
     clock: Clock,
     managed: Managed | None = None,
     accounting: Accounting | None = None,
@@ -74,7 +74,7 @@ def _watch_keys(managed: Managed) -> InFlightRegistry:
 
 
 def admin_endpoints(
-    managed: Managed, accounting: Accounting | None, models: Models, clock: Clock
+    managed: Managed, accounting: Accounting | None, models: ModelRegistry, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """The admin API: each resource has its endpoints in a file of its own."""
     from antiphon.store.rules import SqlRules

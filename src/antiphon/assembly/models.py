@@ -9,8 +9,8 @@ from pathlib import Path
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
-from antiphon.engines.host.client import HostTokenEngine, host_engine
-from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.engines.host.client import HostTokenEngine, open_host_engine
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute
 from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
@@ -33,11 +33,12 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
     """A connection to each engine host, kept while the context lasts."""
     async with AsyncExitStack() as stack:
         yield {
-            name: await stack.enter_async_context(host_engine(path, name)) for name, path in sockets.items()
+            name: await stack.enter_async_context(open_host_engine(path, name))
+            for name, path in sockets.items()
         }
 
 
-def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
+def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> ModelRegistry:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
     rules = RendererOptions(
@@ -49,7 +50,7 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
         model.name: Families(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
-    return Models(
+    return ModelRegistry(
         tuple(
             Model(
                 name,
@@ -94,9 +95,9 @@ def adapters_over(
             homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
-                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+                partial(AdaptedRenderer, base, lacks=hosts[model.name].is_pending_reload),
                 hosts[model.name].note_adapters,
-                hosts[model.name].lose,
+                hosts[model.name].note_refused,
             )
     adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:

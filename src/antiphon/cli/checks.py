@@ -17,8 +17,8 @@ from antiphon.cli.fetching import cache_of
 from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.cli.serve import room_of, size_model
 from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
-from antiphon.engines.host.confine import other_user
-from antiphon.engines.host.runtime import runtime_directory
+from antiphon.engines.host.confine import find_other_user
+from antiphon.engines.host.runtime import create_runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
 from antiphon.processes.supervisor import bind
 from antiphon.settings.loading import build_model
@@ -198,7 +198,7 @@ def check_confinement(settings: Settings) -> Finding:
     """What engine hosts give up, and whose rights they keep."""
     user = settings.engine.user
     try:
-        entry = other_user(user) if user else None
+        entry = find_other_user(user) if user else None
     except SettingsError as error:
         return to_finding("engine-user-unusable", error)
     if entry is None and os.geteuid() == 0:
@@ -212,7 +212,7 @@ def check_confinement(settings: Settings) -> Finding:
 def check_sockets() -> Iterator[Finding]:
     """The directory that a running server keeps its sockets in."""
     try:
-        with runtime_directory() as place:
+        with create_runtime_directory() as place:
             yield report_ok("sockets", str(place.parent))
     except SettingsError as error:
         yield to_finding("no-socket-place", error)

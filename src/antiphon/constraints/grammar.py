@@ -19,7 +19,7 @@ Mark = str | int
 Marks = tuple[Mark, ...]
 
 
-class Around(StrEnum):
+class TextAround(StrEnum):
     """What stands around groups."""
 
     NOTHING = "nothing"
@@ -32,7 +32,7 @@ class Around(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallFormat:
     """One function: what is written before and after its arguments."""
 
     begin: Marks
@@ -43,7 +43,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TextFrame:
     """What stands around a text of its own: a channel of the model's. One that is closed may be followed by
     others; one that is not is the end."""
 
@@ -52,12 +52,12 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CallGroup:
     """`open`, a call, as many more as `between` allows, and `close`."""
 
-    around: Around
+    around: TextAround
     open: Marks
-    calls: tuple[Call, ...]
+    calls: tuple[CallFormat, ...]
     close: Marks
     between: Marks | None = None
     """Before each further call; None is one call in a group."""
@@ -65,7 +65,7 @@ class Group:
     """Before each further group."""
     sign: str | None = None
     """A regular expression of how a group may begin, and no text does. `open` is empty then."""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[TextFrame, ...] = ()
     """In which all text stands, before groups only; closed ones also where there is to be no text."""
     format: Constraint | None = None
     """What an output without calls is held to, a caller's; None is any text."""
@@ -75,7 +75,7 @@ class Group:
     @property
     def is_either(self) -> bool:
         """Whether the output is calls or a text of `format`."""
-        return self.format is not None and self.around is Around.TEXT
+        return self.format is not None and self.around is TextAround.TEXT
 
     def dump(self) -> str:
         """As JSON."""
@@ -86,7 +86,7 @@ class Group:
 class Prelude:
     """What a choice may say before what it is held to: one of the frames, each closed."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[TextFrame, ...]
     optional: bool = False
     """Whether there may be none."""
     many: bool = False
@@ -108,9 +108,9 @@ def load_prelude(source: str) -> Prelude:
     return convert(json.loads(source), Prelude)
 
 
-def load(source: str) -> Group:
+def load_group(source: str) -> CallGroup:
     """What `Group.dump` wrote."""
-    return convert(json.loads(source), Group)
+    return convert(json.loads(source), CallGroup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class JsonPlaces:
     keys_run_out: bool = False
     """Whether keys are held to patterns, so that none may be left that is new."""
 
-    def after_prelude(self, prelude: Prelude) -> "JsonPlaces":
+    def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
         """The places in a text that a prelude stands before."""
         starts = tuple((*prelude.answer, *start) for start in self.at_start)
         closes = (frame.close or () for frame in prelude.frames)
@@ -159,7 +159,7 @@ WHOLE_TEXT = JsonPlaces(at_start=((),))
 """The text is one value of JSON."""
 
 
-def places_of_arguments(group: Group) -> JsonPlaces:
+def find_argument_places(group: CallGroup) -> JsonPlaces:
     """Where the arguments of a group's calls stand."""
     begins = tuple(call.begin for call in group.calls)
     first = tuple((*group.open, *begin) for begin in begins)
@@ -170,7 +170,7 @@ def places_of_arguments(group: Group) -> JsonPlaces:
     return JsonPlaces((), first, later) if group.sign is None else JsonPlaces(first, (), later)
 
 
-def places_of_format(group: Group, alone: JsonPlaces) -> JsonPlaces:
+def find_format_places(group: CallGroup, alone: JsonPlaces) -> JsonPlaces:
     """Where a text of the group's format stands in an output that makes no calls. `alone`: its places in a
     text that is nothing else."""
     if not group.frames:

@@ -36,7 +36,7 @@ class SegmentedLRU(Generic[Key, Value]):
         return len(self._fresh) + len(self._known)
 
     @property
-    def held(self) -> int:
+    def held_size(self) -> int:
         """The sum of sizes."""
         return self._held
 

@@ -104,7 +104,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class Tokenizing(Protocol):
+class TokenizerEngine(Protocol):
     """An engine that can show its token ids; what /tokenize and /detokenize stand on."""
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ class Tokenizing(Protocol):
 
 
 @runtime_checkable
-class TextEmbedding(Protocol):
+class TextEmbeddingEngine(Protocol):
     """An engine that makes vectors of texts; one whose model generates refuses them, and the other way."""
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> PreparedEmbedding:
@@ -132,7 +132,7 @@ class TextEmbedding(Protocol):
 
 
 @runtime_checkable
-class Observable(Protocol):
+class ObservableEngine(Protocol):
     """An engine that can say how busy it is; what /metrics shows of it."""
 
     async def observe(self) -> Load:
@@ -340,7 +340,7 @@ class Vocabulary:
     """Whether the tokenizer wants a BOS before a raw prompt."""
     space_prefix: bool = False
     """Whether tokenizing text puts a space before it that detokenizing takes away."""
-    around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    embedding_frame: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     """What stands before and after a whole text whose vector is made."""
 
 
@@ -395,7 +395,7 @@ class TokenEngine(Protocol):
 
 
 @runtime_checkable
-class Adapting(Protocol):
+class AdapterEngine(Protocol):
     """A token engine that computes with adapters, each known by the digest of its content."""
 
     async def add_adapter(self, digest: str, path: str) -> None:
@@ -406,7 +406,7 @@ class Adapting(Protocol):
 
 
 @runtime_checkable
-class Constrainable(Protocol):
+class ConstraintEngine(Protocol):
     """A token engine that takes constraints; others refuse such requests with UnsupportedParameter."""
 
     async def check(self, constraint: Constraint) -> None:
@@ -414,7 +414,7 @@ class Constrainable(Protocol):
 
 
 @runtime_checkable
-class Embedding(Protocol):
+class EmbeddingEngine(Protocol):
     """Makes vectors where `EngineInfo.embedding` says so; see `antiphon.testing.check_embedding_engine`."""
 
     def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:

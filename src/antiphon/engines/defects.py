@@ -29,13 +29,13 @@ def guard(work: Callable[Given, Result], *given: Given.args, **named: Given.kwar
         return InternalError(place)
 
 
-def failed_batch(status: int) -> EngineError:
+def build_batch_error(status: int) -> EngineError:
     """What ends those in whose batch the library failed, with the status that it returned; logged."""
     log.error("llama_decode failed with %d", status)
     message = "the engine's library failed at this batch; the server's log says how"
     return EngineError(message, cause=f"llama_decode failed with {status}")
 
 
-def end_of_thread(what: str, defect: Exception) -> None:
+def log_thread_end(what: str, defect: Exception) -> None:
     """Logs what ended a thread that works for everybody: type and place, as above."""
     log.error("%s failed: %s", what, frames(defect))

@@ -22,7 +22,7 @@ LONGEST_SHOWN = 100
 """Characters of a name that an error repeats."""
 
 
-def absent(name: str) -> str:
+def describe_missing_model(name: str) -> str:
     """The sentence about a model that is not there, in OpenAI's words: clients look for them."""
     shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
     plain = "".join(character if character.isprintable() else "?" for character in shown)
@@ -62,7 +62,7 @@ class Model:
         return self.routes[0].engine
 
 
-class Models:
+class ModelRegistry:
     """All models: the base models in the order of the settings, then adapters in the order of loading."""
 
     def __init__(self, models: tuple[Model, ...], aliases: Aliases | None = None) -> None:
@@ -76,11 +76,11 @@ class Models:
     def __contains__(self, name: str) -> bool:
         return name in self._models
 
-    def bases(self) -> tuple[Model, ...]:
+    def list_bases(self) -> tuple[Model, ...]:
         """The models that have an engine of their own."""
         return tuple(model for model in self if model.parent is None)
 
-    def adapters(self) -> tuple[Model, ...]:
+    def list_adapters(self) -> tuple[Model, ...]:
         """The models that are adapters of another."""
         return tuple(model for model in self if model.parent is not None)
 
@@ -95,7 +95,9 @@ class Models:
             deployment = (
                 " Nothing is deployed by name here: leave out # and what follows." if "#" in name else ""
             )
-            raise ModelNotFound(f"{absent(name)} This server has: {known}.{deployment}", param="model")
+            raise ModelNotFound(
+                f"{describe_missing_model(name)} This server has: {known}.{deployment}", param="model"
+            )
         return found
 
     def is_alias(self, name: str) -> bool:
@@ -113,6 +115,6 @@ class Models:
 
     async def aclose(self) -> None:
         """Closes every engine."""
-        for model in self.bases():
+        for model in self.list_bases():
             for route in model.routes:
                 await route.engine.aclose()

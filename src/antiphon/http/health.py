@@ -45,7 +45,7 @@ def health_endpoints(edge: AppState) -> tuple[Endpoint, Endpoint]:
         """200 when every engine is ready, limits are counted, the ledger has room and, where keys are on,
         the coordinator answers; otherwise 503 with the engines that are not, their states, and what is
         missing."""
-        states = {model.name: model.engine.state() for model in edge.models.bases()}
+        states = {model.name: model.engine.state() for model in edge.models.list_bases()}
         missing = {name: str(state) for name, state in states.items() if state is not EngineState.READY}
         silent = edge.coordinator is not None and not await edge.coordinator.responds()
         away = edge.limiter is not None and not edge.limiter.available

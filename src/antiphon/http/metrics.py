@@ -13,8 +13,8 @@ from antiphon import __version__
 from antiphon.dialects.base import PLAIN, Endpoint, Request, Response, Services
 from antiphon.domain.identity import Right
 from antiphon.domain.load import Load
-from antiphon.engines.base import EngineState, Observable
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.base import EngineState, ObservableEngine
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import AntiphonError
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
@@ -85,10 +85,10 @@ def own_series(edge: AppState) -> Iterator[Series]:
     yield from edge.metrics.series()
 
 
-async def observed(models: Models, patience: float = PATIENCE) -> dict[str, Seen]:
+async def observed(models: ModelRegistry, patience: float = PATIENCE) -> dict[str, Seen]:
     """Every engine, asked at once; adapters are their base model's to tell."""
     async with asyncio.TaskGroup() as group:
-        asked = {model.name: group.create_task(_seen(model, patience)) for model in models.bases()}
+        asked = {model.name: group.create_task(_seen(model, patience)) for model in models.list_bases()}
     return {name: task.result() for name, task in asked.items()}
 
 
@@ -96,7 +96,7 @@ async def _seen(model: Model, patience: float) -> Seen:
     engine = model.engine
     if engine.state() is not EngineState.READY:
         return Seen(False)
-    if not isinstance(engine, Observable):
+    if not isinstance(engine, ObservableEngine):
         return Seen(True)
     try:
         async with asyncio.timeout(patience):

@@ -19,8 +19,8 @@ from typing import Protocol, runtime_checkable
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.context import Clock
 from antiphon.domain.deployment import Deployed
-from antiphon.engines.base import Adapting, Engine
-from antiphon.engines.registry import Model, ModelRoute, Models, absent
+from antiphon.engines.base import AdapterEngine, Engine
+from antiphon.engines.registry import Model, ModelRegistry, ModelRoute, describe_missing_model
 from antiphon.errors import (
     EngineUnavailable,
     InvalidValue,
@@ -46,7 +46,7 @@ second is the one directory that it lies in; None are the operator's. Raises Inv
 class AdapterTarget:
     """A base model that takes adapters."""
 
-    engine: Adapting
+    engine: AdapterEngine
     keep: Keep
     view: Callable[[str], Engine]
     """The model's engine, computing with the adapter of a digest."""
@@ -110,7 +110,7 @@ class Adapters:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         homes: Mapping[str, AdapterTarget],
         clock: Clock,
         metrics: Metrics,
@@ -230,7 +230,7 @@ class Adapters:
         self._learn({named.name: named for named in from_line(names, tuple[Named, ...])})
 
     def _learn(self, there: Mapping[str, Named]) -> None:
-        for model in self._models.adapters():
+        for model in self._models.list_adapters():
             named = there.get(model.name)
             if named is None or not self._is_served(named):
                 self._models.remove(model)
@@ -255,7 +255,7 @@ class Adapters:
         """The names as they are now."""
         return {
             model.name: Named(model.name, model.parent, model.adapter, model.created, model.deployed)
-            for model in self._models.adapters()
+            for model in self._models.list_adapters()
             if model.parent is not None and model.adapter is not None
         }
 
@@ -292,7 +292,7 @@ class Adapters:
             await self._homes[gone.parent].engine.remove_adapter(digest)
 
     def _of(self, base: str) -> Iterable[Model]:
-        return (model for model in self._models.adapters() if model.parent == base)
+        return (model for model in self._models.list_adapters() if model.parent == base)
 
     def _home(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
         """The base model of an adapter, by name."""
@@ -304,7 +304,7 @@ class Adapters:
                 f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
             )
         if not may_use(name):
-            raise ModelNotFound(absent(name), param="base_model_name")
+            raise ModelNotFound(describe_missing_model(name), param="base_model_name")
         if name not in self._homes:
             try:
                 found = self._models.get(name, may_use)
@@ -327,7 +327,7 @@ class Adapters:
                 )
             return
         self.require_no_alias(wanted.name)
-        if len(self._models.adapters()) >= MOST_ADAPTERS:
+        if len(self._models.list_adapters()) >= MOST_ADAPTERS:
             record("adapters_full", logging.WARNING, most=MOST_ADAPTERS)
             raise InvalidValue(
                 f"{MOST_ADAPTERS:,} adapters are loaded, which is the most; unload one first",

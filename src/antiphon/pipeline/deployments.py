@@ -14,7 +14,7 @@ from typing import Protocol
 from antiphon.domain.context import Clock, SystemClock
 from antiphon.domain.deployment import Delivered, Deployed, DeployedBase, Deployment, Source
 from antiphon.domain.identity import Actor
-from antiphon.engines.registry import Model, Models
+from antiphon.engines.registry import Model, ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import AdapterRequest, Adapters
 from antiphon.pipeline.authorize import authorize_name
@@ -52,7 +52,7 @@ class Deployments:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         adapters: Adapters | None = None,
         fetching: Fetching | None = None,
         clock: Clock | None = None,
@@ -109,7 +109,7 @@ class Deployments:
         """All adapters that the actor's key is for, those too that nobody deployed."""
         return (
             self._redact_creator(model, actor)
-            for model in self._models.adapters()
+            for model in self._models.list_adapters()
             if actor.may_use(model.name)
         )
 
@@ -122,7 +122,7 @@ class Deployments:
 
     def bases(self, actor: Actor) -> Iterator[DeployedBase]:
         """All base models that the actor's key is for."""
-        bases = (model for model in self._models.bases() if actor.may_use(model.name))
+        bases = (model for model in self._models.list_bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)
 
     def _require_adapters(self) -> Adapters:

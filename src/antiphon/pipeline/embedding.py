@@ -11,8 +11,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.usage import Usage
 from antiphon.domain.values import changed
-from antiphon.engines.base import TextEmbedding
-from antiphon.engines.registry import ModelRoute, Models
+from antiphon.engines.base import TextEmbeddingEngine
+from antiphon.engines.registry import ModelRegistry, ModelRoute
 from antiphon.errors import UnsupportedParameter
 from antiphon.pipeline.account import Ending, RequestMeter
 from antiphon.pipeline.attempt import Reserve, first_that_begins, pass_unlimited
@@ -24,7 +24,7 @@ from antiphon.telemetry.metrics import Metrics
 
 
 async def embed(
-    models: Models,
+    models: ModelRegistry,
     request: EmbeddingRequest,
     context: Context,
     metrics: Metrics,
@@ -74,7 +74,7 @@ async def _start(
 ) -> Embeddings:
     """One try."""
     engine = route.engine
-    if not isinstance(engine, TextEmbedding):
+    if not isinstance(engine, TextEmbeddingEngine):
         raise UnsupportedParameter(
             f"{request.model} makes no vectors; name an embedding model", param="model"
         )

@@ -14,7 +14,7 @@ from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.pipeline.account import RequestMeter
 from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
@@ -29,7 +29,7 @@ from antiphon.telemetry.metrics import Metrics
 class Pipeline:
     """The stages with what they need, made once."""
 
-    models: Models
+    models: ModelRegistry
     metrics: Metrics
     restart_patience: float
     """Seconds that a request waits for an engine that is starting again."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antiphon.engines.base import EngineInfo, EngineState
-from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, ChildWatch
 from antiphon.errors import AntiphonError, StartupError
 from antiphon.telemetry.logs import record
 
@@ -30,7 +30,7 @@ MARGIN = 5.0
 class Worker:
     """One HTTP process, and those that come after its deaths."""
 
-    watch: Watch
+    watch: ChildWatch
     is_ready: bool = False
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it was ready once, or never will be."""
@@ -70,7 +70,7 @@ class Workers:
     def tell(self, line: bytes) -> None:
         """Sends news to each."""
         for worker in self._all():
-            worker.watch.tell(line)
+            worker.watch.send(line)
 
     def kill(self) -> None:
         for worker in self._all():
@@ -97,7 +97,7 @@ class Workers:
         """Ends all of them, each by force after so many seconds."""
         self._stopping.set()
         for worker in self._all():
-            worker.watch.forbid()
+            worker.watch.forbid_restart()
         async with asyncio.TaskGroup() as group:
             for worker in self._all():
                 group.create_task(worker.watch.stop(seconds))
@@ -111,7 +111,9 @@ class Workers:
         """The one of a number, not started yet."""
         alone = self._count == 1
         name = "the HTTP process" if alone else f"the HTTP process {number + 1}"
-        watch = Watch(name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone)
+        watch = ChildWatch(
+            name, self._start, lambda *said: self._update_state(worker, *said), paced=not alone
+        )
         worker = Worker(watch)
         return worker
 
@@ -130,7 +132,7 @@ class Workers:
     async def _guard(self, worker: Worker, failed: Callable[[AntiphonError], None]) -> None:
         """Keeps one; `failed` hears why, where it was never ready."""
         try:
-            await worker.watch.keep()
+            await worker.watch.keep_running()
         except AntiphonError as error:
             failed(error)
         finally:

@@ -227,7 +227,7 @@ def _begins(prompt: Prompt, facts: ModelInfo) -> bool:
 async def tokenize_text(tokens: Tokens, facts: ModelInfo, text: str, special: bool = True) -> tuple[int, ...]:
     """The token ids of a text whose vector is made; nothing in it is a control token. `special`: with what
     the model wants before and after it."""
-    before, after = facts.vocabulary.around if special else ((), ())
+    before, after = facts.vocabulary.embedding_frame if special else ((), ())
     return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 

@@ -20,7 +20,7 @@ from antiphon.domain.load import Load
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
-from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
+from antiphon.engines.base import ConstraintEngine, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering import prompts
 from antiphon.rendering.banning import tokenize_banned_words
@@ -204,7 +204,7 @@ class Renderer:
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
         """Raises the RequestError that says why the constraint cannot be kept."""
-        if not isinstance(self._engine, Constrainable):
+        if not isinstance(self._engine, ConstraintEngine):
             raise UnsupportedParameter(
                 f"{constraint.field}: this model's engine takes no constraints; leave it out",
                 param=constraint.field,

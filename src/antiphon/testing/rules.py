@@ -68,7 +68,7 @@ async def interrupt(work: Awaitable[object], moment: float) -> None:
 
 
 @asynccontextmanager
-async def beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
+async def run_beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio.Task[T]], None]:
     """Runs all beside the block, and ends what still runs when the block is left; a failure is raised as
     itself."""
     try:

@@ -57,7 +57,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             scripted_info(context_length, sequences, None),
             embedding=EmbeddingFacts(DIMENSIONS, Pooling.MEAN),
         )
-        super().__init__(info=facts, vocabulary=replace(table, around=ends), spec=spec)
+        super().__init__(info=facts, vocabulary=replace(table, embedding_frame=ends), spec=spec)
         self.behaviour = script
         self.asked: list[EmbedRequest] = []
 
@@ -81,7 +81,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
                     await self.behaviour.hold.wait()
                 await asyncio.sleep(0)
                 self._count(prefill_tokens=len(text), steps=1, admitted=1)
-                yield Vectors(place, vector_of(text))
+                yield Vectors(place, make_vector(text))
         finally:
             self._count(queued=-1)
             self.ended += 1
@@ -104,7 +104,7 @@ class ScriptedEmbeddingEngine(ScriptedTokenEngine):
             )
 
 
-def vector_of(text: tuple[int, ...]) -> bytes:
+def make_vector(text: tuple[int, ...]) -> bytes:
     """The vector that the scripted engine makes of these token ids."""
     digest = blake2b(repr(text).encode(), digest_size=DIMENSIONS * 2).digest()
     numbers = [int.from_bytes(digest[at : at + 2], "little") - 32767.5 for at in range(0, len(digest), 2)]

@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.engines.base import SequenceFinished, SequenceStarted, TextPiece
 from antiphon.engines.host.__main__ import LOST
-from antiphon.engines.host.client import host_engine
+from antiphon.engines.host.client import open_host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
 from antiphon.processes.ipc.frames import from_line, to_line
@@ -93,7 +93,7 @@ async def test_it_says_that_it_loads_and_then_what_it_loaded_and_serves() -> Non
         assert info is not None
         assert info.architecture == "scripted"
         assert info.chat_template is None
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             assert (await client.load(SPEC)).chat_template
             assert [event async for event in client.generate(asking())]
 
@@ -143,7 +143,7 @@ async def test_the_end_of_its_input_ends_it_while_native_code_holds_the_event_lo
     with started("Stuck") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             async with asyncio.timeout(20), asyncio.TaskGroup() as group:
                 hanging = group.create_task(hang_up_after(host, 0.1))
@@ -158,7 +158,7 @@ async def test_sigterm_lets_running_calls_end() -> None:
     with started("unhurried") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             events = client.generate(asking())
             assert isinstance(await anext(events), SequenceStarted)
@@ -171,7 +171,7 @@ async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
     with started("endless") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             events = client.generate(asking())
             assert isinstance(await anext(events), SequenceStarted)
@@ -186,7 +186,7 @@ async def test_it_ends_when_its_engine_is_lost_so_that_another_takes_its_place()
     with started("Lost") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
-        async with host_engine(str(host.socket), "cantor") as client:
+        async with open_host_engine(str(host.socket), "cantor") as client:
             await client.load(SPEC)
             await client.tokenize([TextPiece("a")], False)
             assert await asyncio.to_thread(gone, host) == LOST

@@ -20,7 +20,7 @@ from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, SequenceFinished, Steps, TokenEvent, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.engines.llama import engine as engine_module
-from antiphon.engines.llama.sequence import Sequence as TokenSequence
+from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.testing import check_adapters
 from antiphon.weights.gguf import read_header

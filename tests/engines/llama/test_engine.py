@@ -23,7 +23,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.context import ContextSizes, DecodeStatus, NativeContext
 from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
@@ -215,7 +215,7 @@ def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
     """Below the loop: the flag that a C function reads, and what is left in the cache."""
     library, _ = find_library(None)
     model = NativeModel(library, models / "small.gguf")
-    shape = ContextShape(2048, 2, 1024, 128, 2, unified=not exact, flash=not exact, kv_type="f16")
+    shape = ContextSizes(2048, 2, 1024, 128, 2, unified=not exact, flash=not exact, kv_type="f16")
     context = NativeContext(model, shape)
     halt = Halt(context)
     prompt = [1, *range(300, 900)]
@@ -224,20 +224,20 @@ def test_a_running_decode_is_aborted_and_can_be_done_again(models, exact):
         context.set_rows(0, prompt, 0, 1, True)
         return context.decode(len(prompt))
 
-    assert compute() == Decoded.DONE
-    expected = context.logits(1)[0].copy()
+    assert compute() == DecodeStatus.DONE
+    expected = context.read_logits(1)[0].copy()
     context.remove(1)
     halt.set(halt.looks // 2)  # in the third of five passes
     aborting = halt.abort_when_reached()
-    assert compute() == Decoded.ABORTED
+    assert compute() == DecodeStatus.ABORTED
     aborting.join()
     assert compute() < 0, "the rows of two passes are in the cache, and no row may come twice"
     context.remove(1)
-    assert compute() == Decoded.ABORTED, "until it is taken back"
+    assert compute() == DecodeStatus.ABORTED, "until it is taken back"
     context.remove(1)
     context.resume()
-    assert compute() == Decoded.DONE
-    assert (context.logits(1)[0] == expected).all()
+    assert compute() == DecodeStatus.DONE
+    assert (context.read_logits(1)[0] == expected).all()
     context.close()
     model.close()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from antiphon.constraints.json_schema.lowering import parsed, relax
+from antiphon.constraints.json_schema.lowering import parse_json, relax_schema
 from antiphon.constraints.regexes import require_whitespace
 from antiphon.dialects.common.relaxed_names import header_names
 from antiphon.dialects.common.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
@@ -150,7 +150,7 @@ def _schema(given: dict[str, Any] | bool | str, field: str, strict: bool) -> Rel
     source = given if isinstance(given, str) else _dumped(given, field)
     if strict or len(source) > LARGEST_SOURCE:
         return RelaxedConstraint(Constraint(ConstraintKind.JSON_SCHEMA, source, field=field))
-    kept, names = relax(parsed(given, field) if isinstance(given, str) else given, field)
+    kept, names = relax_schema(parse_json(given, field) if isinstance(given, str) else given, field)
     constraint = Constraint(ConstraintKind.JSON_SCHEMA, _dumped(kept, field), field=field)
     return RelaxedConstraint(constraint, header_names(field, names))
 

@@ -113,34 +113,36 @@ class StatusPipe:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def loading(self) -> None:
-        self._say(Status(ChildState.LOADING))
+    def report_loading(self) -> None:
+        self._write(Status(ChildState.LOADING))
 
-    def ready(self, info: EngineInfo | None = None) -> None:
+    def report_ready(self, info: EngineInfo | None = None) -> None:
         """`info` is an engine host's; the HTTP process has none."""
-        self._say(Status(ChildState.READY, info and replace(info, chat_template=None)))
+        self._write(Status(ChildState.READY, info and replace(info, chat_template=None)))
 
-    def alive(self) -> None:
+    def report_alive(self) -> None:
         """Says nothing when the pipe is full: a supervisor that does not read must not hold this process
         up."""
         if select.select([], [self._fd], [], 0)[1]:
-            self._say(Status(ChildState.ALIVE))
+            self._write(Status(ChildState.ALIVE))
 
-    async def pulse(self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None) -> None:
+    async def report_alive_until(
+        self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
         """Says so again and again until the event is set. Raises what the check raises, which is asked before
         each time."""
         while not until.is_set():
             if check is not None:
                 await check()
-            self.alive()
+            self.report_alive()
             with suppress(TimeoutError):
                 async with asyncio.timeout(PULSE):
                     await until.wait()
 
-    def failed(self, error: AntiphonError) -> None:
-        self._say(Status(ChildState.FAILED, error=ErrorReport.of(error)))
+    def report_failure(self, error: AntiphonError) -> None:
+        self._write(Status(ChildState.FAILED, error=ErrorReport.of(error)))
 
-    def _say(self, status: Status) -> None:
+    def _write(self, status: Status) -> None:
         line = to_line(status)
         with suppress(OSError):
             while line:
@@ -151,16 +153,16 @@ class Lifeline:
     """The child's end of its standard input."""
 
     def __init__(self, fd: int = STDIN) -> None:
-        self._lines = _lines_of(fd)
+        self._lines = _read_lines(fd)
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         """The next line; waits for it. Raises EOFError when the supervisor is gone."""
         line = next(self._lines, None)
         if line is None:
             raise EOFError("the supervisor is gone")
         return line
 
-    def watch(self, told: Callable[[bytes], None], gone: Callable[[], None]) -> None:
+    def watch(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         """Calls `told` with each further line and `gone` at the end, in a thread of its own that holds up no
         exit.
 
@@ -170,13 +172,13 @@ class Lifeline:
 
         def read() -> None:
             for line in self._lines:
-                told(line)
-            gone()
+                on_line(line)
+            on_end()
 
         threading.Thread(target=read, name="lifeline", daemon=True).start()
 
 
-def _lines_of(fd: int) -> Iterator[bytes]:
+def _read_lines(fd: int) -> Iterator[bytes]:
     """Complete lines of a file descriptor. Not a buffered file: a thread that waits in one breaks the
     interpreter's exit."""
     pending = b""

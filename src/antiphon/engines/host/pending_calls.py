@@ -5,11 +5,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
-from antiphon.engines.host.frames import Done, Failed, Reply
+from antiphon.engines.host.frames import DoneReply, ErrorReply, Reply
 from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 
-class Call:
+class PendingCall:
     """What has come for one call and was not yet read, and what it ends with when the connection does."""
 
     __slots__ = ("_arrived", "_replies", "started")
@@ -34,30 +34,30 @@ class Call:
         try:
             if isinstance(reply, AntiphonError):
                 raise reply
-            if isinstance(reply, Failed):
+            if isinstance(reply, ErrorReply):
                 raise reply.value.to_exception()
             return reply
         finally:
             del reply  # an error that its own traceback leads to keeps the whole request
 
 
-class Restored(Call):
+class AdapterReload(PendingCall):
     """Tells a host that came back of an adapter. Nobody waits for the answer, which is only noted."""
 
-    __slots__ = ("_refused", "_taken")
+    __slots__ = ("_on_loaded", "_on_refused")
 
-    def __init__(self, refused: Callable[[str], None], taken: Callable[[], None]) -> None:
+    def __init__(self, on_refused: Callable[[str], None], on_loaded: Callable[[], None]) -> None:
         super().__init__()
-        self._refused = refused
-        self._taken = taken
+        self._on_refused = on_refused
+        self._on_loaded = on_loaded
 
     def push(self, reply: Reply | AntiphonError) -> None:
         """Notes what the host says; a connection that ends is made again, and all is told again then."""
         match reply:
-            case Failed():
-                self._refused(reply.value.message)
-            case Done():
-                self._taken()
+            case ErrorReply():
+                self._on_refused(reply.value.message)
+            case DoneReply():
+                self._on_loaded()
             case _:
                 pass
 
@@ -69,14 +69,14 @@ RETRY_AFTER = 1.0
 """Seconds after which a refused caller may try again: the host reads as long as it lives."""
 
 
-def require_room(name: str, waiting: int, mine: int, size: int) -> None:
+def require_room(name: str, waiting: int, callers: int, size: int) -> None:
     """Raises Overloaded when a caller of whose bytes so many wait would take more than it leaves to others
     with a message of this size, EngineBusy when others leave it no room. What finds nothing waiting is taken,
     whatever its size."""
     if not waiting:
         return
     left = MAX_UNSENT - waiting - size
-    if mine and mine + size > left:
+    if callers and callers + size > left:
         raise Overloaded(
             f"what your requests send to the engine of {name} would take more room than it leaves to others; "
             "wait for some of them to begin, or send less at once",
@@ -111,7 +111,7 @@ class PendingReloads:
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
-            self._wait()
+            self._schedule()
         return is_new
 
     def discard(self, digest: str) -> bool:
@@ -134,11 +134,11 @@ class PendingReloads:
             self._timer.cancel()
             self._timer = None
 
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._again)
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._reload_all)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _again(self) -> None:
-        self._wait()
+    def _reload_all(self) -> None:
+        self._schedule()
         for digest in tuple(self._digests):
             self._give(digest)

@@ -14,24 +14,24 @@ from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 from antiphon.engines.base import TokenEvent
-from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.sequence import TokenSequence
 from antiphon.errors import AntiphonError, EngineUnavailable
 
 Result = TypeVar("Result")
 Command = Callable[[], None]
 
 
-class Abortable(Protocol):
+class AbortableContext(Protocol):
     """A context whose running decode can be ended; `NativeContext` says what each does."""
 
     def abort(self) -> None: ...
     def resume(self) -> None: ...
 
 
-class Inbox:
+class CommandInbox:
     """Commands in the order in which they came. Any thread puts; the decode thread takes."""
 
-    def __init__(self, context: Abortable) -> None:
+    def __init__(self, context: AbortableContext) -> None:
         self._context = context
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._lock = Lock()
@@ -69,20 +69,20 @@ class Inbox:
         return answer
 
     @property
-    def is_shut(self) -> bool:
+    def is_closed(self) -> bool:
         return self._shut
 
     # --- the decode thread
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return self._commands.empty()
 
     def wait(self) -> Command:
         """The next one, when it comes."""
         return self._commands.get()
 
-    def all(self) -> Iterator[Command]:
+    def take_all(self) -> Iterator[Command]:
         """Those that are there."""
         try:
             while True:
@@ -91,7 +91,7 @@ class Inbox:
             return
 
     @contextmanager
-    def abortable(self, flight: frozenset[object]) -> Iterator[None]:
+    def allow_abort(self, flight: frozenset[object]) -> Iterator[None]:
         """While a decode runs that the leaving of one of these aborts."""
         with self._lock:
             self._context.resume()
@@ -102,7 +102,7 @@ class Inbox:
             with self._lock:
                 self._flight = frozenset()
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Nothing more is put."""
         with self._lock:
             self._shut = True
@@ -112,13 +112,13 @@ E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StreamEnd:
     """The decode thread has let go; the error, when it failed."""
 
     error: AntiphonError | None = None
 
 
-class Mailbox(Generic[E]):
+class EventMailbox(Generic[E]):
     """It has one reader. Only the event loop's thread touches it; the decode thread carries it along."""
 
     __slots__ = ("_events", "_waiting", "began", "ended")
@@ -126,13 +126,13 @@ class Mailbox(Generic[E]):
     def __init__(self, began: float) -> None:
         self.began = began
         """When it was asked for, in seconds of the engine's clock."""
-        self.ended: Ended | None = None
+        self.ended: StreamEnd | None = None
         self._events: deque[E] = deque()
         self._waiting: asyncio.Future[None] | None = None
 
-    def put(self, event: E | Ended) -> None:
+    def put(self, event: E | StreamEnd) -> None:
         """Adds an event and wakes the reader."""
-        if isinstance(event, Ended):
+        if isinstance(event, StreamEnd):
             self.ended = event
         else:
             self._events.append(event)
@@ -142,10 +142,13 @@ class Mailbox(Generic[E]):
     async def take(self) -> E | None:
         """The next event; None after the last. Raises the error of a failure."""
         while not self._events and self.ended is None:
-            await self._news()
+            await self._wait_for_event()
         if self._events:
             return self._events.popleft()
-        ended, self.ended = self.ended, Ended()  # an error that its own traceback leads to keeps the request
+        ended, self.ended = (
+            self.ended,
+            StreamEnd(),
+        )  # an error that its own traceback leads to keeps the request
         try:
             if ended is not None and ended.error is not None:
                 raise ended.error
@@ -156,10 +159,10 @@ class Mailbox(Generic[E]):
     async def end(self) -> None:
         """Waits until the decode thread has let go; what else comes is dropped."""
         while self.ended is None:
-            await self._news()
+            await self._wait_for_event()
         self._events.clear()
 
-    async def _news(self) -> None:
+    async def _wait_for_event(self) -> None:
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             await self._waiting
@@ -167,19 +170,19 @@ class Mailbox(Generic[E]):
             self._waiting = None
 
 
-class Stream(Mailbox[TokenEvent]):
+class SequenceStream(EventMailbox[TokenEvent]):
     """Of one sequence."""
 
-    __slots__ = ("said", "sequence")
+    __slots__ = ("last_token_at", "sequence")
 
-    def __init__(self, sequence: Sequence, began: float) -> None:
+    def __init__(self, sequence: TokenSequence, began: float) -> None:
         super().__init__(began)
         self.sequence = sequence
-        self.said = 0.0
+        self.last_token_at = 0.0
         """When its last token was drawn; the decode thread's."""
 
 
-def deliver(deliveries: Iterable[tuple[Mailbox[E], E | Ended]]) -> None:
+def deliver(deliveries: Iterable[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
     """Puts events where they belong."""
     for mailbox, event in deliveries:
         mailbox.put(event)

@@ -13,42 +13,42 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from antiphon.domain.fair_queue import FairQueue
-from antiphon.engines.llama.sequence import Policy, Sequence
+from antiphon.engines.llama.sequence import SchedulingPolicy, TokenSequence
 from antiphon.errors import AntiphonError
 
 
-class Waiting(FairQueue[Sequence]):
+class SequenceQueue(FairQueue[TokenSequence]):
     """Sequences that wait to be admitted, and what is known of how fast that goes."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: SchedulingPolicy) -> None:
         super().__init__(policy)
-        self._preempted: deque[Sequence] = deque()
+        self._preempted: deque[TokenSequence] = deque()
         self._groups: Counter[str] = Counter()
         """Groups of those that are queued or run."""
 
-    def everybody(self) -> list[Sequence]:
+    def everybody(self) -> list[TokenSequence]:
         """All that wait, in no order that matters. From any thread."""
         return [*tuple(self._preempted), *super().everybody()]
 
-    def refusal(self, one: Sequence, now: float, free: int = 0) -> AntiphonError | None:
+    def refusal(self, one: TokenSequence, now: float, free: int = 0) -> AntiphonError | None:
         """Why it may not be queued, if so."""
         if one.group is not None and self._groups[one.group]:
             return None
         return super().refusal(one, now, free)
 
-    def add(self, one: Sequence) -> None:
+    def add(self, one: TokenSequence) -> None:
         super().add(one)
         if one.group is not None:
             self._groups[one.group] += 1
 
-    def put_back(self, sequence: Sequence) -> None:
+    def put_back(self, sequence: TokenSequence) -> None:
         """Puts one that ran before all others, the older first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
         self._count += 1
 
-    def give_back(self, sequence: Sequence) -> None:
+    def give_back(self, sequence: TokenSequence) -> None:
         """Puts one that gave its place to another caller before those of its own that are no more urgent; all
         others' turns come before its caller's next one."""
         line = self._lines.setdefault(sequence.actor, deque())
@@ -56,7 +56,7 @@ class Waiting(FairQueue[Sequence]):
         self._count += 1
         self._turn(sequence.actor)
 
-    def remove(self, one: Sequence) -> None:
+    def remove(self, one: TokenSequence) -> None:
         """It is admitted, or waits no longer."""
         if one.started and one in self._preempted:
             self._count -= 1
@@ -64,11 +64,11 @@ class Waiting(FairQueue[Sequence]):
         else:
             super().remove(one)
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: TokenSequence) -> None:
         """Takes it out; its actor's next turn comes after everybody else's."""
         self.leave(sequence)
 
-    def note_departure(self, sequence: Sequence, now: float) -> None:
+    def note_departure(self, sequence: TokenSequence, now: float) -> None:
         """It neither waits nor runs any more."""
         if sequence.started:
             self.note_end(now)
@@ -77,7 +77,7 @@ class Waiting(FairQueue[Sequence]):
             if not self._groups[sequence.group]:
                 del self._groups[sequence.group]
 
-    def in_turn(self, held: Mapping[str, int]) -> Iterator[Sequence]:
+    def list_in_turn(self, held: Mapping[str, int]) -> Iterator[TokenSequence]:
         """All in the order in which to try them: those of the caller that has the fewest places first, and of
         equal ones those whose turn it is. `held`: places of each caller that has any. The queue may change
         meanwhile."""
@@ -93,17 +93,17 @@ class Waiting(FairQueue[Sequence]):
             else:
                 heappop(order)
 
-    def actors(self) -> set[str]:
+    def list_actors(self) -> set[str]:
         """Callers of whom any waits."""
         return {*self._lines, *(one.actor for one in self._preempted)}
 
-    def since(self, moment: float) -> bool:
+    def has_waited_since(self, moment: float) -> bool:
         """Whether the first of any line has waited since then, or since before."""
-        return any(line[0].queued <= moment for line in self._lines.values()) or any(
-            one.queued <= moment for one in self._preempted
+        return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
+            one.queued_at <= moment for one in self._preempted
         )
 
-    def firsts(self, is_held: Callable[[Sequence], bool]) -> Iterator[Sequence]:
+    def list_firsts(self, is_held: Callable[[TokenSequence], bool]) -> Iterator[TokenSequence]:
         """The first of each caller's in the order of their turns, not counting those for which this holds."""
         yield from (one for one in self._preempted if not is_held(one))
         for line in self._lines.values():
@@ -120,23 +120,23 @@ LEAST_TOKENS = 16
 """Tokens that it gets further meanwhile, whatever was computed again: so each one ends."""
 
 
-def exchange(
-    running: Collection[Sequence],
-    waiting: Waiting,
-    policy: Policy,
+def choose_exchange(
+    running: Collection[TokenSequence],
+    waiting: SequenceQueue,
+    policy: SchedulingPolicy,
     now: float,
-    is_held: Callable[[Sequence], bool],
-) -> tuple[Sequence, Sequence] | None:
+    is_held: Callable[[TokenSequence], bool],
+) -> tuple[TokenSequence, TokenSequence] | None:
     """Who is to have a place, and who of those that run gives it: the newest of the caller that holds most.
     Places are counted while all are taken, else cells, for want of which somebody waits then. A caller gives
     what it holds above its share. `is_held`: whether one waits for another's prompt, and wants no place."""
-    if not waiting.since(now - PATIENCE):
+    if not waiting.has_waited_since(now - PATIENCE):
         return None
-    callers = len({one.actor for one in running} | waiting.actors())
+    callers = len({one.actor for one in running} | waiting.list_actors())
     if callers < 2:
         return None
     is_full = len(running) >= policy.sequences
-    if not is_full and policy.streams:
+    if not is_full and policy.has_streams:
         return None
     share = -(-(policy.sequences if is_full else policy.cells) // callers)
     held: Counter[str] = Counter()
@@ -145,19 +145,19 @@ def exchange(
     givers = [
         one
         for one in running
-        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _may_go(one, policy, now)
+        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _may_yield(one, policy, now)
     ]
     if not givers:
         return None
-    for taker in waiting.firsts(is_held):
-        if held[taker.actor] < share and now - taker.queued >= PATIENCE:
+    for taker in waiting.list_firsts(is_held):
+        if held[taker.actor] < share and now - taker.queued_at >= PATIENCE:
             return taker, max(givers, key=lambda one: (held[one.actor], one.arrival))
     return None
 
 
-def _may_go(one: Sequence, policy: Policy, now: float) -> bool:
+def _may_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
     """Whether it ran long enough and got on. In exact mode scored prompts are not computed again as they
     were: their chunks may have been shorter."""
     if policy.exact and one.request.prompt_logprobs is not None:
         return False
-    return now - one.since >= LEAST_RUN and one.computed - one.reached >= LEAST_TOKENS
+    return now - one.running_since >= LEAST_RUN and one.computed - one.furthest >= LEAST_TOKENS

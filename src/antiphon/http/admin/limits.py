@@ -4,7 +4,7 @@ from antiphon.auth.limiting import Limiting
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import InvalidValue, ModelNotFound
 from antiphon.http.admin import shapes
 from antiphon.http.admin.naming import Naming
@@ -25,7 +25,7 @@ FILTERS = ("subject", "target")
 class LimitResource:
     """The handlers over the limits of one server."""
 
-    def __init__(self, limiting: Limiting, models: Models, naming: Naming) -> None:
+    def __init__(self, limiting: Limiting, models: ModelRegistry, naming: Naming) -> None:
         self._limiting = limiting
         self._models = models
         self._naming = naming

@@ -8,7 +8,7 @@ from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Key
-from antiphon.engines.registry import Models
+from antiphon.engines.registry import ModelRegistry
 from antiphon.errors import ModelNotFound
 
 MOST_SHOWN = 8
@@ -18,7 +18,7 @@ MOST_SHOWN = 8
 class Naming:
     """The names of the models that one server serves, as its callers may know them."""
 
-    def __init__(self, models: Models, pricing: Pricing | None) -> None:
+    def __init__(self, models: ModelRegistry, pricing: Pricing | None) -> None:
         self._models = models
         self._pricing = pricing
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import Frame, Prelude
+from antiphon.constraints.grammar import Prelude, TextFrame
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.request import Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
@@ -69,9 +69,9 @@ def after_reasoning(
     return replace(bare, prelude=prelude.dump())
 
 
-def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> Frame:
+def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> TextFrame:
     opening = () if begin is Begin.INSIDE else notation.open
-    return Frame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
+    return TextFrame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
 
 def _in_channels(
@@ -88,10 +88,10 @@ def _in_channels(
         prelude = Prelude((thought, *others), optional=True, many=True, answer=final.open)
         return replace(constraint, prelude=prelude.dump())
     if constraint is None:
-        group = groups.Group(groups.Around.TEXT_ALONE, final.open, (), (), frames=(*others, final))
+        group = groups.CallGroup(groups.TextAround.TEXT_ALONE, final.open, (), (), frames=(*others, final))
         constraint, calls = Constraint(ConstraintKind.CALLS, group.dump(), field=field), True
     elif calls:
-        group = groups.load(constraint.source)
+        group = groups.load_group(constraint.source)
         frames = tuple(frame for frame in group.frames if frame.open != thought.open)
         constraint = replace(constraint, source=replace(group, frames=frames).dump())
     answer = () if calls else final.open

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from antiphon.constraints import grammar as groups
-from antiphon.constraints.grammar import Around, Call, Group, Mark
+from antiphon.constraints.grammar import CallFormat, CallGroup, Mark, TextAround
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import UnsupportedParameter
@@ -14,9 +14,9 @@ from antiphon.rendering.toolcalls.reading import EitherReader, Reader
 
 AROUND = MappingProxyType(
     {
-        ToolChoice.AUTO: Around.TEXT,
-        ToolChoice.REQUIRED: Around.NOTHING,
-        ToolChoice.NONE: Around.TEXT_ALONE,
+        ToolChoice.AUTO: TextAround.TEXT,
+        ToolChoice.REQUIRED: TextAround.NOTHING,
+        ToolChoice.NONE: TextAround.TEXT_ALONE,
     }
 )
 
@@ -36,10 +36,10 @@ class Frame:
     open: Marks
     close: Marks | None = None
 
-    def with_ids(self, controls: Mapping[str, int]) -> groups.Frame:
+    def with_ids(self, controls: Mapping[str, int]) -> groups.TextFrame:
         """With ids for control tokens."""
         close = None if self.close is None else to_marks(self.close, controls)
-        return groups.Frame(to_marks(self.open, controls), close)
+        return groups.TextFrame(to_marks(self.open, controls), close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Layout:
         be. Raises UnsupportedParameter for a format that could not be told from calls."""
         if form is not None and tools.choice is ToolChoice.AUTO:
             self._require_separable(form)
-        group = Group(
+        group = CallGroup(
             around=AROUND[tools.choice],
             open=to_marks(self.open, controls),
             calls=tuple(self._call(tool, controls) for tool in tools.callable),
@@ -142,9 +142,9 @@ class Layout:
         )
         return tuple(mark for each in all_of for mark in each)
 
-    def _call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
+    def _call(self, tool: Tool, controls: Mapping[str, int]) -> CallFormat:
         begin = (*self.before, tool.name, *self.after)
-        return Call(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
+        return CallFormat(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
 
 
 def to_marks(marks: Iterable[str], controls: Mapping[str, int]) -> tuple[Mark, ...]:

@@ -5,24 +5,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon.engines.llama.sequence import Sequence
+from antiphon.engines.llama.sequence import TokenSequence
 
 
-class Node:
+class PrefixNode:
     """Tokens from `start` on of every sequence that passes through."""
 
     __slots__ = ("active", "children", "ids", "owner", "parent", "start", "stop", "tokens", "used")
 
-    def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "Node | None") -> None:
+    def __init__(self, tokens: "array[int]", start: int, stop: int, parent: "PrefixNode | None") -> None:
         self.tokens = tokens
         """The whole sequence's; the node's own lie from `start` to `end`."""
         self.start = start
         self.stop = stop
         self.parent = parent
         """None for a root."""
-        self.owner: Sequence | None = None
+        self.owner: TokenSequence | None = None
         """The running sequence whose tail it is."""
-        self.children: list[Node] = []
+        self.children: list[PrefixNode] = []
         self.ids: set[int] = set()
         """Ids that hold its cells."""
         self.active = 0
@@ -38,14 +38,14 @@ class Node:
     def size(self) -> int:
         return self.end - self.start
 
-    def root(self) -> "Node":
+    def find_root(self) -> "PrefixNode":
         """The uppermost above it."""
         node = self
         while node.parent is not None:
             node = node.parent
         return node
 
-    def path(self) -> "Iterator[Node]":
+    def walk_up(self) -> "Iterator[PrefixNode]":
         """Itself and all above it, less the root."""
         node = self
         while node.parent is not None:
@@ -54,18 +54,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """Tokens of a sequence that are computed already, and where."""
 
     length: int
-    node: Node | None = None
+    node: PrefixNode | None = None
     """In a pool: the node of the tree in which it ends."""
     id: int | None = None
-    """In lanes: whose content begins so."""
+    """In streams: the stream whose content begins so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trim:
+class TrimCells:
     """Frees the cells of an id from a position on."""
 
     id: int
@@ -73,7 +73,7 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyCells:
     """The first `length` positions of one id are to be those of another, which is empty."""
 
     source: int
@@ -81,14 +81,14 @@ class Copy:
     length: int
 
 
-Change = Trim | Copy
+CacheChange = TrimCells | CopyCells
 
 
-class Cells(Protocol):
+class CacheLayout(Protocol):
     """The cells of the cache, who uses them, and what is kept in them."""
 
     total: int
-    changes: list[Change]
+    changes: list[CacheChange]
     """What is to be done to the cache, in this order; whoever does it empties the list."""
 
     @property
@@ -99,19 +99,19 @@ class Cells(Protocol):
     def cached(self) -> int:
         """Cells that are kept for later and that no running sequence uses."""
 
-    def match(self, sequence: Sequence) -> Match:
+    def match(self, sequence: TokenSequence) -> PrefixMatch:
         """The longest part of the sequence that it may take from the cache."""
 
-    def shareable(self, running: Sequence, waiting: Sequence) -> int:
+    def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
         """How much of a waiting sequence a running one will have computed, when its prompt is."""
 
-    def count_available(self, match: Match) -> int:
+    def count_available(self, match: PrefixMatch) -> int:
         """Cells that a sequence with this match could be given, kept ones that it does not share included."""
 
-    def admit(self, sequence: Sequence, match: Match) -> None:
+    def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
         """Gives it an id, and what it shares."""
 
-    def release(self, sequence: Sequence, keep: bool) -> None:
+    def release(self, sequence: TokenSequence, keep: bool) -> None:
         """Takes its id back; its computed tokens may stay."""
 
     def reserve(self, count: int) -> bool:
