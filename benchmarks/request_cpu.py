@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antiphon.assembly.keys import Managed
+    from antiphon.assembly.tenancy import Managed
     from antiphon.domain.context import Clock
     from antiphon.domain.request import GenerationRequest
     from antiphon.engines.registry import Models
@@ -113,7 +113,7 @@ def build_models() -> "Models":
 async def run_plain(listener: socket.socket) -> None:
     import msgspec
 
-    from antiphon.assembly.edge import edge_of
+    from antiphon.assembly.app_state import edge_of
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -128,7 +128,7 @@ async def run_plain(listener: socket.socket) -> None:
 async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
-    from antiphon.assembly.edge import edge_of
+    from antiphon.assembly.app_state import edge_of
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -163,7 +163,8 @@ async def enter_managed(
     stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
 ) -> tuple[Any, Any]:
     """Keys, and what counts and writes down, in either way that they have been put together."""
-    from antiphon.assembly import accounts, keys
+    from antiphon.assembly import tenancy as accounts
+    from antiphon.assembly import tenancy as keys
 
     keeping, managing = vars(accounts)["keeping_account"], vars(keys)["managing"]
     try:
@@ -185,17 +186,19 @@ async def enter_managed(
 
 async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
     """A key with limits that are never reached, and a price."""
-    from antiphon.auth.limiting import Limiting
-    from antiphon.auth.policy import WantedKey
-    from antiphon.auth.pricing import WantedPrice
     from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
     from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
+    from antiphon.services.limits import Limiting
+    from antiphon.services.policy import WantedKey
+    from antiphon.services.prices import WantedPrice
     from antiphon.store.rules import SqlRules
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limit_request = find("antiphon.auth.limit_validation:LimitRequest", "antiphon.auth.wanted:WantedLimit")
+    limit_request = find(
+        "antiphon.services.limit_validation:LimitRequest", "antiphon.auth.wanted:WantedLimit"
+    )
     limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
     for subject, target, measure, window in (
         (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),

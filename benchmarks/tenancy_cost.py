@@ -34,13 +34,8 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.assembly.__main__ import TURN
-from antiphon.assembly.accounts import keeping_account
-from antiphon.assembly.edge import edge_of
-from antiphon.assembly.keys import Managed, managing
-from antiphon.auth.limit_validation import LimitRequest
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.policy import WantedKey
-from antiphon.auth.pricing import WantedPrice
+from antiphon.assembly.app_state import edge_of
+from antiphon.assembly.tenancy import Managed, keeping_account, managing
 from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
@@ -52,6 +47,10 @@ from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
 from antiphon.processes.coordinator.assemble import coordinating, open_database
 from antiphon.processes.coordinator.client import joined
+from antiphon.services.limit_validation import LimitRequest
+from antiphon.services.limits import Limiting
+from antiphon.services.policy import WantedKey
+from antiphon.services.prices import WantedPrice
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings
 from antiphon.store.rules import SqlRules

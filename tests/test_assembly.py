@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly.edge import edge_of
+from antiphon.assembly.app_state import edge_of
 from antiphon.assembly.models import adapters_over, models_over
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt

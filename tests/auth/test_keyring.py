@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from antiphon.auth.base import REFUSAL, Chosen
-from antiphon.auth.keyring import Keyring
+from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
-from antiphon.auth.tokens import SERVICE_ACTOR
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied

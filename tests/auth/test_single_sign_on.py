@@ -11,16 +11,15 @@ from cryptography.hazmat.primitives import serialization
 
 from antiphon.auth import single_sign_on
 from antiphon.auth.base import REFUSAL, Chosen
-from antiphon.auth.changes import Changes
-from antiphon.auth.claims import ClaimReader, group_rules
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
 from antiphon.auth.signing_keys import AGAIN, FRESH, STALE, SigningKeys
-from antiphon.auth.single_sign_on import Proof, SingleSignOn, Terms
-from antiphon.auth.tenants import Tenants
+from antiphon.auth.single_sign_on import ClaimReader, Proof, SingleSignOn, Terms, group_rules
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
 from antiphon.domain.tenancy import Role
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
+from antiphon.services.changes import Changes
+from antiphon.services.tenancy import Tenants
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.oidc_issuer import ADDRESS, AUDIENCE, Issuer, SigningKey
@@ -53,7 +52,9 @@ class World:
         )
         self.keys = SigningKeys(ADDRESS, url, self.issuer.fetch, self.now)
         proof = Proof(terms, self.keys, reader, self.now)
-        self.verifier = SingleSignOn(proof, reader.ruled, self.keyring, self.tenants, self.changes, add_users)
+        self.verifier = SingleSignOn(
+            proof, reader.ruled, self.keyring, self.tenants, lambda: self.changes.directory, add_users
+        )
 
     def token(self, key=None, **changes):
         return self.issuer.token(time.time(), key, **changes)

@@ -4,7 +4,7 @@ import gc
 import os
 
 from antiphon.auth.base import Chosen
-from antiphon.auth.tokens import SERVICE_ACTOR, ServiceKey
+from antiphon.auth.keyring import SERVICE_ACTOR, ServiceKey
 
 KEY = "canary-key-4f1d0c8e55"
 NOBODY = Chosen()

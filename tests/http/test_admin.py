@@ -10,16 +10,8 @@ import jsonschema
 import pytest
 
 from antiphon.auth.base import Chosen
-from antiphon.auth.changes import Changes
-from antiphon.auth.keyring import Keyring
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.policy import WantedKey
-from antiphon.auth.pricing import Pricing
-from antiphon.auth.reading import UsageService
-from antiphon.auth.recording import Recordings
+from antiphon.auth.keyring import Keyring, ServiceKey
 from antiphon.auth.secrets import Pepper, new_key
-from antiphon.auth.tenants import Tenants
-from antiphon.auth.tokens import ServiceKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
 from antiphon.http.admin.limits import LimitResource
@@ -30,6 +22,13 @@ from antiphon.http.admin.tenancy import TenancyResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
+from antiphon.services.changes import Changes
+from antiphon.services.limits import Limiting
+from antiphon.services.policy import WantedKey
+from antiphon.services.prices import Pricing
+from antiphon.services.request_log import Recordings
+from antiphon.services.tenancy import Tenants
+from antiphon.services.usage import UsageService
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.store.records import SqlRecords

@@ -2,9 +2,9 @@
 
 import pytest
 
-from antiphon.auth.limit_validation import MOST
-from antiphon.auth.policy import WantedKey
 from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.services.limit_validation import MOST
+from antiphon.services.policy import WantedKey
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 KEYS, LIMITS = f"{ROOT}/keys", f"{ROOT}/limits"

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from antiphon.auth.base import Chosen
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant
 from antiphon.testing import Hold, Script, ScriptedTokenEngine

@@ -16,11 +16,9 @@ from typing import NoReturn
 
 import uvloop
 
-from antiphon.assembly.accounts import keeping_account
-from antiphon.assembly.edge import edge_of
-from antiphon.assembly.keys import managing
+from antiphon.assembly.app_state import edge_of
 from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
-from antiphon.auth.tenants import Tenants
+from antiphon.assembly.tenancy import keeping_account, managing
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -42,6 +40,7 @@ from antiphon.pipeline.adapters import Adapters
 from antiphon.processes.coordinator.assemble import coordinating, open_database
 from antiphon.processes.coordinator.client import joined
 from antiphon.processes.ipc.frames import from_line
+from antiphon.services.tenancy import Tenants
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure

@@ -5,52 +5,18 @@ revoked, expired, of an archived project or of a disabled user gets the same sen
 """
 
 import hmac
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from antiphon.auth.base import REFUSAL, Chosen
+from antiphon.auth.base import REFUSAL, Chosen, Known
 from antiphon.auth.secrets import KEY, MARK, Pepper
 from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
-from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Project, Role, User
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Role
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
 NOBODYS = KeptKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
 """What an unknown key is held against, so that it takes as long as a known one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A directory as it is asked."""
-
-    keys: dict[bytes, KeptKey]
-    projects: dict[str, Project]
-    users: dict[str, User]
-    roles: dict[tuple[str, str], Role]
-    """By project and user."""
-
-    @staticmethod
-    def of(directory: Directory) -> "Known":
-        return Known(
-            {kept.digest: kept for kept in directory.keys},
-            {project.id: project for project in directory.projects},
-            {user.id: user for user in directory.users},
-            {(each.project, each.user): each.role for each in directory.memberships},
-        )
-
-    def projects_of(self, user: str) -> list[str]:
-        """Those that a user is a member of and that are not archived."""
-        return [project for project, member in self.roles if member == user and self.is_open(project)]
-
-    def is_open(self, project: str | None) -> bool:
-        """Whether a project is there and not archived."""
-        found = self.projects.get(project or "")
-        return found is not None and found.archived is None
-
-    def is_active(self, user: str | None) -> bool:
-        """Whether a user is there and not disabled."""
-        found = self.users.get(user or "")
-        return found is not None and found.disabled is None
 
 
 class Keyring:
@@ -175,3 +141,32 @@ class Keyring:
                 param="x-project-id",
             )
         return mine[0]
+
+
+SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")
+"""Who bears the service key; no administrative rights."""
+
+
+class ServiceKey:
+    """Knows one key by its keyed digest, whose own key lives as long as the process."""
+
+    def __init__(self, key: str, alone: bool = True) -> None:
+        """`alone`: whether there is no other key, and so no project or user to choose: what a request says of
+        them is then not read."""
+        self._alone = alone
+        self._pepper = Pepper(secrets.token_bytes(32))
+        self._digest = self._pepper.digest(key)
+
+    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+        """The service actor when the token is the key. Takes the same time for every token of one length.
+        Raises PermissionDenied where another project, or a user, was chosen."""
+        if not hmac.compare_digest(self._digest, self._pepper.digest(token)):
+            return None
+        if not self._alone and (
+            chosen.project not in (None, SERVICE_ACTOR.project) or chosen.user is not None
+        ):
+            raise PermissionDenied(
+                "the key of the settings speaks for the project default alone, and for no user",
+                param="x-user-id" if chosen.user is not None else "x-project-id",
+            )
+        return SERVICE_ACTOR

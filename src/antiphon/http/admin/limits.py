@@ -1,6 +1,5 @@
 """The handlers of /admin/v1/limits, and where they lie."""
 
-from antiphon.auth.limiting import Limiting
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
@@ -18,6 +17,7 @@ from antiphon.http.admin.shapes_limits import (
     limit_card,
     standing_card,
 )
+from antiphon.services.limits import Limiting
 
 FILTERS = ("subject", "target")
 

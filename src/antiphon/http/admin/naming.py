@@ -3,13 +3,13 @@ is served now, and yet be right, as models come and go. Refuses nothing."""
 
 from collections.abc import Iterable, Iterator
 
-from antiphon.auth.pricing import Pricing
 from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Key
 from antiphon.engines.registry import Models
 from antiphon.errors import ModelNotFound
+from antiphon.services.prices import Pricing
 
 MOST_SHOWN = 8
 """Names that a sentence repeats."""

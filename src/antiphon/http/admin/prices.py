@@ -1,6 +1,5 @@
 """The handlers of /admin/v1/prices."""
 
-from antiphon.auth.pricing import Pricing
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.prices import Price
@@ -8,6 +7,7 @@ from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pages import MADE, answer, endpoint, page, paging
 from antiphon.http.admin.shapes import decoded
 from antiphon.http.admin.shapes_prices import NewPrice, PriceCard, PriceChange, PricePage, price_card
+from antiphon.services.prices import Pricing
 
 
 class PriceResource:

@@ -1,6 +1,5 @@
 """The handlers of requests that projects keep word by word, and where they lie."""
 
-from antiphon.auth.recording import Recordings
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.pages import answer, endpoint, limit_of, listed, page_size, parameter, query_of
@@ -12,6 +11,7 @@ from antiphon.http.admin.shapes_recording import (
     RequestPage,
     request_card,
 )
+from antiphon.services.request_log import Recordings
 
 MOST = 100
 USUAL = 20

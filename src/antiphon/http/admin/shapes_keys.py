@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.auth.limit_validation import MOST, LimitRequest
-from antiphon.auth.policy import WantedKey
-from antiphon.auth.tenants import MadeKey
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind
 from antiphon.http.admin.shapes import Id, Moment, Note, Page, Pattern
 from antiphon.http.admin.shapes_limits import Amount, LimitCard, limit_card
+from antiphon.services.limit_validation import MOST, LimitRequest
+from antiphon.services.policy import WantedKey
+from antiphon.services.tenancy import MadeKey
 
 YEAR = 366 * 24 * 3600
 MAX_PATTERNS = 100

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.auth.tenants import Tenants
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.tenancy import Key, Membership
 from antiphon.errors import InvalidValue
@@ -32,6 +31,7 @@ from antiphon.http.admin.shapes_keys import (
     key_card,
     made_card,
 )
+from antiphon.services.tenancy import Tenants
 
 
 class TenancyResource:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.auth.reading import UsageService
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
 from antiphon.dialects.common.strict_json import shown_key
 from antiphon.domain.context import Clock
@@ -46,6 +45,7 @@ from antiphon.http.admin.shapes_usage import (
     group_card,
     totals_card,
 )
+from antiphon.services.usage import UsageService
 
 USUAL_SECONDS = 30 * 24 * 3600
 """The time that is looked at where none is said."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from antiphon.auth.keyring import Known
-from antiphon.auth.limit_validation import LimitRequest, require_sound_all
+from antiphon.auth.base import Known
 from antiphon.domain.identity import Actor, ActorKind, within
 from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
+from antiphon.services.limit_validation import LimitRequest, require_sound_all
 from antiphon.store.base import Directory
 
 MOST_KEYS = 1_000

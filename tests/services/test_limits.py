@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from antiphon.auth.base import Chosen
-from antiphon.auth.limit_validation import MOST, LimitRequest
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.policy import WantedKey
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
+from antiphon.services.limit_validation import MOST, LimitRequest
+from antiphon.services.limits import Limiting
+from antiphon.services.policy import WantedKey
 from antiphon.store.database import Database
 from antiphon.store.rules import SqlRules
 from antiphon.testing.clock import FakeClock
-from tests.auth.test_tenants import ADMIN, World
+from tests.services.test_tenancy import ADMIN, World
 
 
 class Limited(World):

@@ -9,13 +9,13 @@ What an actor may not see is not there.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import WantedKey, find, require_admin
 from antiphon.auth.secrets import Pepper, new_key, prefix_of
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
 from antiphon.errors import InvalidValue
+from antiphon.services.changes import Changes, put
+from antiphon.services.policy import WantedKey, find, require_admin
 from antiphon.store.base import KeptKey, Tenancy
 
 

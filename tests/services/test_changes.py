@@ -11,18 +11,18 @@ from itertools import count
 import pytest
 
 from antiphon.auth.base import Chosen
-from antiphon.auth.changes import TRIES, Changes
 from antiphon.auth.keyring import Keyring
-from antiphon.auth.limit_validation import LimitRequest
-from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper
-from antiphon.auth.tenants import Tenants
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.rules import LimitIndex
+from antiphon.services.changes import TRIES, Changes
+from antiphon.services.limit_validation import LimitRequest
+from antiphon.services.policy import WantedKey
+from antiphon.services.tenancy import Tenants
 from antiphon.store.base import By
 from antiphon.store.database import Database
 from antiphon.store.feed import SqlFeed
@@ -223,10 +223,10 @@ ROUNDS = 5
 
 
 class Racer:
-    """Another process that ends keys; see tests/auth/racer.py."""
+    """Another process that ends keys; see tests/services/racer.py."""
 
     def __init__(self, url: str) -> None:
-        command = [sys.executable, "-m", "tests.auth.racer", url]
+        command = [sys.executable, "-m", "tests.services.racer", url]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tell(self, id_: str) -> None:

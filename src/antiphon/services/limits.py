@@ -9,14 +9,14 @@ see is not there.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.limit_validation import LimitRequest, require_bounded, require_new, require_sound
-from antiphon.auth.policy import LIMITING, find, require_admin
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, LimitStatus, Subject
 from antiphon.domain.tenancy import Key
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
+from antiphon.services.changes import Changes, put
+from antiphon.services.limit_validation import LimitRequest, require_bounded, require_new, require_sound
+from antiphon.services.policy import LIMITING, find, require_admin
 from antiphon.store.base import Rules
 
 

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from antiphon.auth.changes import Changes
-from antiphon.auth.policy import find
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import Entry
 from antiphon.domain.prices import currency_of
 from antiphon.domain.reports import Condition, Dimension, Field, Place, Report, Selection, Tag
 from antiphon.domain.tenancy import Role
 from antiphon.errors import PermissionDenied
+from antiphon.services.changes import Changes
+from antiphon.services.policy import find
 from antiphon.store.base import Usage
 
 THREADS = 2

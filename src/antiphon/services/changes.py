@@ -3,7 +3,7 @@ and the directory as it is known, of which everybody is told who answers request
 
 A change is checked against the directory of one revision, and written only while the store is at that
 revision still: where another process wrote something, the directory is read again and the change checked
-again. Holds no rule of who may do what; `auth.policy` does.
+again. Holds no rule of who may do what; `services.policy` does.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from antiphon.auth.keyring import Known
-from antiphon.auth.policy import Identified, Policy
+from antiphon.auth.base import Known
 from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
 from antiphon.errors import Conflict
+from antiphon.services.policy import Identified, Policy
 from antiphon.store.base import By, Directory, DirectoryMoved, Feed, Tenancy
 
 MOMENT_LENGTH = 9

@@ -2,11 +2,9 @@
 
 import asyncio
 
-from antiphon.assembly.keys import Managed
-from antiphon.assembly.sso import signing_on
+from antiphon.assembly.tenancy import Managed, signing_on
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -26,6 +24,7 @@ from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.services.limits import Limiting
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 

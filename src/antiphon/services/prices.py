@@ -5,13 +5,13 @@ entry of the ledger can be reckoned again by the price that it names: a price en
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import find, require_admin
 from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
 from antiphon.domain.prices import Price, unpriced
 from antiphon.errors import InvalidValue
+from antiphon.services.changes import Changes, put
+from antiphon.services.policy import find, require_admin
 from antiphon.store.base import Rules
 
 SETTLED = 10

@@ -8,11 +8,8 @@ import anyio
 import pytest
 
 from antiphon.auth.base import Chosen
-from antiphon.auth.changes import Changes
 from antiphon.auth.keyring import Keyring
-from antiphon.auth.policy import WantedKey
 from antiphon.auth.secrets import Pepper
-from antiphon.auth.tenants import Tenants
 from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
 from antiphon.errors import (
@@ -24,6 +21,9 @@ from antiphon.errors import (
     PermissionDenied,
     StoreUnavailable,
 )
+from antiphon.services.changes import Changes
+from antiphon.services.policy import WantedKey
+from antiphon.services.tenancy import Tenants
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -259,7 +259,7 @@ async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
 
 
 async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeypatch):
-    monkeypatch.setattr("antiphon.auth.policy.MOST_KEYS", 2)
+    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 2)
     ann = await world.actor(world.ann)
     service = WantedKey(KeyKind.SERVICE, project=world.one)
     key = (await world.tenants.add_key(ann, service)).key.id
@@ -272,7 +272,7 @@ async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeyp
 
 
 async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch):
-    monkeypatch.setattr("antiphon.auth.policy.MOST_KEYS", 3)
+    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 3)
     ann = await world.actor(world.ann)
     token = WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann)
     service = WantedKey(KeyKind.SERVICE, project=world.one)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import find
 from antiphon.domain.identity import Actor
 from antiphon.domain.recording import Record, Recording
 from antiphon.domain.tenancy import Project
 from antiphon.errors import NotFound, PermissionDenied
+from antiphon.services.changes import Changes, put
+from antiphon.services.policy import find
 from antiphon.store.base import Records, Tenancy
 
 
