@@ -163,10 +163,9 @@ async def enter_managed(
     stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
 ) -> tuple[Any, Any]:
     """Keys, and what counts and writes down, in either way that they have been put together."""
-    from antiphon.assembly import tenancy as accounts
-    from antiphon.assembly import tenancy as keys
 
-    keeping, managing = vars(accounts)["keeping_account"], vars(keys)["managing"]
+    keeping = find("antiphon.assembly.tenancy:open_accounting", "antiphon.assembly.accounts:keeping_account")
+    managing = find("antiphon.assembly.tenancy:build_tenancy", "antiphon.assembly.keys:managing")
     try:
         from antiphon.processes.coordinator.assemble import coordinating, open_database
         from antiphon.processes.coordinator.client import joined

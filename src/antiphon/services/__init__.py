@@ -1,1 +1,1 @@
-"""What operators, owners and users do with a server: projects, keys, limits, prices, usage and kept requests."""
+"""What operators, owners and users change and see: projects, keys, limits, prices, usage, kept requests."""
