@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from antiphon.auth.base import Chosen
+from antiphon.auth.base import RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
@@ -19,10 +19,10 @@ from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Project
 from antiphon.errors import AuthenticationFailed, Conflict, InvalidValue, NotFound
 from antiphon.pipeline.rules import LimitIndex
-from antiphon.services.changes import TRIES, Changes
+from antiphon.services.changes import TRIES, DirectoryChanges
 from antiphon.services.limit_validation import LimitRequest
-from antiphon.services.policy import WantedKey
-from antiphon.services.tenancy import Tenants
+from antiphon.services.policy import KeyRequest
+from antiphon.services.tenancy import TenancyService
 from antiphon.store.base import By
 from antiphon.store.database import Database
 from antiphon.store.feed import SqlFeed
@@ -47,22 +47,22 @@ class Node:
         self.ring, self.book = Keyring(PEPPER, lambda: 1_000.0), LimitIndex()
         listeners = [self.ring.learn, self._told]
         told = SqlFeed(self.database) if feed else None
-        self.changes = Changes(self.tenancy, listeners, partial(next, count(1_000.0)), told)
-        self.tenants = Tenants(self.changes, self.tenancy, PEPPER)
+        self.changes = DirectoryChanges(self.tenancy, listeners, partial(next, count(1_000.0)), told)
+        self.tenants = TenancyService(self.changes, self.tenancy, PEPPER)
 
     def _told(self, known):
         self.book.learn(known.limits, known.prices, known.families())
 
     async def accepts(self, secret):
         try:
-            await self.ring.verify(secret, Chosen())
+            await self.ring.verify(secret, RequestedScope())
         except AuthenticationFailed:
             return False
         return True
 
     async def add_limit(self, limit):
         def changed():
-            revision = self.rules.add_limit(limit, self.changes.by(ADMIN))
+            revision = self.rules.add_limit(limit, self.changes.attribute_to(ADMIN))
             self.changes.learn(revision, limits=(*self.changes.directory.limits, limit))
 
         await self.changes.apply(changed)
@@ -97,7 +97,7 @@ async def deaf(url):
 
 async def test_a_key_made_changed_and_revoked_on_one_server_is_so_on_the_other(pair):
     one, two = pair
-    made = await one.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project="default"))
+    made = await one.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project="default"))
     await heard("made", lambda: two.accepts(made.secret))
     await one.tenants.change_key(ADMIN, made.key.id, lambda key: replace(key, note="new note"))
 
@@ -132,7 +132,7 @@ async def test_a_limit_and_a_price_of_one_server_hold_on_the_other(pair):
 async def test_what_another_server_did_is_known_before_a_change_is_checked(deaf):
     one, two = deaf
     user = await one.tenants.add_user(ADMIN, "Ann", None, "")
-    made = await two.tenants.add_key(ADMIN, WantedKey(KeyKind.ACCESS_TOKEN, user=user.id))
+    made = await two.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=user.id))
     assert two.changes.directory.users == (user,)
     assert (await one.tenants.revoke_key(ADMIN, made.key.id)).revoked is not None
     with pytest.raises(InvalidValue, match="has ended"):
@@ -176,7 +176,7 @@ async def test_what_is_learnt_is_what_the_store_holds(deaf):
     await one.tenants.change_project(ADMIN, project.id, "Two", None, None)
     user = await one.tenants.add_user(ADMIN, "Ann", "ann@example.com", "")
     await one.tenants.put_member(ADMIN, project.id, user.id, "owner")
-    key = (await one.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=project.id))).key
+    key = (await one.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=project.id))).key
     await one.add_limit(replace(LIMIT, subject=Subject.KEY, target=key.id))
     await one.tenants.rotate_key(ADMIN, key.id, 60)
     await one.tenants.revoke_key(ADMIN, key.id)
@@ -187,7 +187,7 @@ async def test_what_is_learnt_is_what_the_store_holds(deaf):
 async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
     one, two = pair
     limit = LimitRequest(Subject.KEY, "", Measure.REQUESTS, 5, Window.MINUTE)
-    wanted = WantedKey(KeyKind.SERVICE, project="default", limits=(limit,))
+    wanted = KeyRequest(KeyKind.SERVICE, project="default", limits=(limit,))
     made = await one.tenants.add_key(ADMIN, wanted)
     await heard("made", lambda: two.accepts(made.secret))
     of = Actor(ActorKind.SERVICE_KEY, made.key.id, "default")
@@ -198,7 +198,7 @@ async def test_limits_that_come_with_a_key_are_learnt_with_it(pair):
 
 async def test_a_key_and_its_successor_have_the_same_limits_wherever_they_come(pair):
     one, two = pair
-    key = (await one.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project="default"))).key
+    key = (await one.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project="default"))).key
     await one.add_limit(replace(LIMIT, subject=Subject.KEY, target=key.id))
     await one.add_limit(replace(LIMIT, id="limit-2", note="of the project"))
     made = await one.tenants.rotate_key(ADMIN, key.id, 60)
@@ -255,7 +255,7 @@ async def test_of_two_processes_that_end_the_last_operators_keys_one_is_refused(
     one, _ = deaf
     assert [racer.said() for racer in racers] == ["ready", "ready"]
     for _ in range(ROUNDS):
-        ids = [(await one.tenants.add_key(ADMIN, WantedKey(KeyKind.ADMIN))).key.id for _ in racers]
+        ids = [(await one.tenants.add_key(ADMIN, KeyRequest(KeyKind.ADMIN))).key.id for _ in racers]
         for key in standing(one):
             if key not in ids:
                 await one.tenants.revoke_key(ADMIN, key)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.keyring import Keyring
-from antiphon.auth.secrets import given_pepper
-from antiphon.auth.single_sign_on import ClaimReader, group_rules
+from antiphon.auth.secrets import parse_pepper
+from antiphon.auth.single_sign_on import ClaimReader, parse_group_rules
 from antiphon.domain.context import Clock
 from antiphon.errors import SettingsError, StartupError
 from antiphon.ledger.recorder import StoreRecorder
@@ -21,10 +21,10 @@ from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.rules import LimitIndex
 from antiphon.processes.coordinator.assemble import ENDING_S, seeding
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.services.changes import Changes
-from antiphon.services.prices import Pricing
-from antiphon.services.request_log import Recordings
-from antiphon.services.tenancy import Tenants
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.prices import PriceService
+from antiphon.services.request_log import RequestLog
+from antiphon.services.tenancy import TenancyService
 from antiphon.services.usage import UsageService
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import OidcSettings
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Managed:
+class TenancyParts:
     """Everything of keys, limits and prices that answers from memory, and what changes it."""
 
     database: "Database"
     """Whose rules and entries are `store.rules.SqlRules` and `store.entries.SqlEntries`."""
-    changes: Changes
+    changes: DirectoryChanges
     """Tells the keyring and the rulebook whatever changes."""
     keyring: Keyring
     rulebook: LimitIndex
-    tenants: Tenants
-    pricing: Pricing
+    tenants: TenancyService
+    pricing: PriceService
     reading: UsageService
     recorder: StoreRecorder
-    recordings: Recordings
+    recordings: RequestLog
     watchers: list[Callable[[], object]]
     """What is called, in a thread, when something has changed and the keyring knows it."""
 
@@ -59,9 +59,9 @@ class Managed:
         self.tenants.close()
 
 
-def managing(
+def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
-) -> Managed:
+) -> TenancyParts:
     """Nothing is read yet: `tenants.load` does."""
     from antiphon.store.feed import SqlFeed
     from antiphon.store.records import SqlRecords
@@ -70,7 +70,7 @@ def managing(
     from antiphon.store.usage import SqlUsage
 
     tenancy = SqlTenancy(database)
-    pepper = given_pepper(settings.keys.pepper or "")
+    pepper = parse_pepper(settings.keys.pepper or "")
     keyring, rulebook = Keyring(pepper, clock.wall), LimitIndex()
     records = SqlRecords(database)
     recorder = StoreRecorder(records, clock.wall)
@@ -86,11 +86,11 @@ def managing(
         coordinator.know(directory.revision)
 
     feed = SqlFeed(database, coordinator.wait)
-    changes = Changes(tenancy, [learn], clock.wall, feed, coordinator.announce)
-    tenants, recordings = Tenants(changes, tenancy, pepper), Recordings(changes, tenancy, records)
-    pricing, reading = Pricing(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
+    changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
+    tenants, recordings = TenancyService(changes, tenancy, pepper), RequestLog(changes, tenancy, records)
+    pricing, reading = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
     told = (recorder, recordings, watchers)
-    return Managed(database, changes, keyring, rulebook, tenants, pricing, reading, *told)
+    return TenancyParts(database, changes, keyring, rulebook, tenants, pricing, reading, *told)
 
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def keeping_account(
-    settings: Settings, managed: Managed, clock: Clock, coordinator: CoordinatorClient
+async def open_accounting(
+    settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
     """Writes down and counts while the context lasts. Raises StartupError where the spool cannot be used."""
     from antiphon.store.entries import SqlEntries
@@ -145,23 +145,23 @@ async def _connect_redis(
             await limiter.aclose()
 
 
-def signing_on(oidc: OidcSettings, managed: Managed, clock: Clock) -> TokenVerifier | None:
+def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock) -> TokenVerifier | None:
     """None where no issuer is named. Raises StartupError without the library."""
     if oidc.issuer is None:
         return None
     try:
-        from antiphon.auth.signing_keys import SigningKeys, fetched
-        from antiphon.auth.single_sign_on import Proof, SingleSignOn, Terms
+        from antiphon.auth.signing_keys import SigningKeys, fetch
+        from antiphon.auth.single_sign_on import SingleSignOn, TokenProver, TokenRequirements
     except ModuleNotFoundError:
         raise StartupError("single sign-on needs a library: pip install 'antiphon[oidc]'") from None
 
-    terms = Terms(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
-    keys = SigningKeys(oidc.issuer, oidc.keys_url, fetched, clock.monotonic)
-    reader = ClaimReader(oidc.user_claim, oidc.groups_claim, group_rules(oidc.groups))
-    proof = Proof(terms, keys, reader, clock.wall)
+    terms = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
+    keys = SigningKeys(oidc.issuer, oidc.keys_url, fetch, clock.monotonic)
+    reader = ClaimReader(oidc.user_claim, oidc.groups_claim, parse_group_rules(oidc.groups))
+    proof = TokenProver(terms, keys, reader, clock.wall)
     return SingleSignOn(
         proof,
-        reader.ruled,
+        reader.ruled_projects,
         managed.keyring,
         managed.tenants,
         lambda: managed.changes.directory,

@@ -12,7 +12,7 @@ REFUSAL = "Incorrect API key provided, or none: send a valid key in the header A
 """What is said of every credential that is not accepted, whoever finds it so."""
 
 
-class Chosen(Value, frozen=True):
+class RequestedScope(Value, frozen=True):
     """For whom a request says that it speaks, beside its credential: a choice among what the credential may
     speak for, never more."""
 
@@ -20,13 +20,13 @@ class Chosen(Value, frozen=True):
     user: str | None = None
 
 
-UNCHOSEN = Chosen()
+NO_SCOPE = RequestedScope()
 
 
 class TokenVerifier(Protocol):
     """One kind of credential. Verifiers are asked in order; the first that knows the token decides."""
 
-    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+    async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         """The bearer of the token; None when the token is not of this kind.
 
         Raises AuthenticationFailed when it is of this kind and bad (revoked, expired, forged),
@@ -35,7 +35,7 @@ class TokenVerifier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class DirectoryIndex:
     """A directory as it is asked."""
 
     keys: dict[bytes, KeptKey]
@@ -45,15 +45,15 @@ class Known:
     """By project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "Known":
-        return Known(
+    def of(directory: Directory) -> "DirectoryIndex":
+        return DirectoryIndex(
             {kept.digest: kept for kept in directory.keys},
             {project.id: project for project in directory.projects},
             {user.id: user for user in directory.users},
             {(each.project, each.user): each.role for each in directory.memberships},
         )
 
-    def projects_of(self, user: str) -> list[str]:
+    def list_projects(self, user: str) -> list[str]:
         """Those that a user is a member of and that are not archived."""
         return [project for project, member in self.roles if member == user and self.is_open(project)]
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import jwt
 
-from antiphon.auth.base import REFUSAL, Chosen
+from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.signing_keys import SigningKeys
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
@@ -53,7 +53,7 @@ class GroupRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TokenIdentity:
     """Who a token is of."""
 
     address: str
@@ -76,13 +76,13 @@ class ClaimReader:
     rules: tuple[GroupRule, ...] = ()
 
     @property
-    def ruled(self) -> frozenset[str]:
+    def ruled_projects(self) -> frozenset[str]:
         """Projects whose members the groups decide."""
         return frozenset(rule.project for rule in self.rules)
 
-    def identity(self, claims: Mapping[str, object], leeway: int) -> Identity | None:
+    def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
         """None where the claims name no user, or an address that the issuer has not verified."""
-        address, until = claim(claims, self.user_claim), claims.get("exp")
+        address, until = read_claim(claims, self.user_claim), claims.get("exp")
         if not isinstance(address, str) or len(address) > LONGEST_ADDRESS or not _is_name(address):
             return None
         if claims.get("email_verified") in (False, "false"):
@@ -91,13 +91,15 @@ class ClaimReader:
             return None
         name, issued = claims.get("name"), claims.get("iat")
         said = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
-        groups = claim(claims, self.groups_claim)
+        groups = read_claim(claims, self.groups_claim)
         made = float(issued) if isinstance(issued, int | float) else 0.0
-        return Identity(address.lower(), said[:LONGEST_NAME], self._roles(groups), until + leeway, made)
+        return TokenIdentity(
+            address.lower(), said[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
+        )
 
-    def _roles(self, groups: object) -> Mapping[str, Role]:
+    def _assign_roles(self, groups: object) -> Mapping[str, Role]:
         """The highest role of each project."""
-        named = {groups} if isinstance(groups, str) else set(_texts(groups))
+        named = {groups} if isinstance(groups, str) else set(_list_texts(groups))
         found = sorted(
             (rule for rule in self.rules if rule.group in named), key=lambda rule: RANKS[rule.role]
         )
@@ -109,7 +111,7 @@ def _is_name(text: str) -> bool:
     return NAMED.search(text) is not None and SURROGATE.search(text) is None
 
 
-def claim(claims: Mapping[str, object], name: str) -> object:
+def read_claim(claims: Mapping[str, object], name: str) -> object:
     """What a claim says; a name that no claim has leads at its dots into objects."""
     if name in claims:
         return claims[name]
@@ -119,25 +121,25 @@ def claim(claims: Mapping[str, object], name: str) -> object:
     return at
 
 
-def _texts(groups: object) -> list[str]:
+def _list_texts(groups: object) -> list[str]:
     if not isinstance(groups, Sequence):
         return []
     return [group for group in groups if isinstance(group, str)]
 
 
-def group_rules(said: Sequence[str]) -> tuple[GroupRule, ...]:
+def parse_group_rules(said: Sequence[str]) -> tuple[GroupRule, ...]:
     """The rules of the settings, each `GROUP=PROJECT:ROLE`."""
-    return tuple(_rule(each) for each in said)
+    return tuple(_parse_group_rule(each) for each in said)
 
 
-def _rule(said: str) -> GroupRule:
+def _parse_group_rule(said: str) -> GroupRule:
     group, _, rest = said.rpartition("=")
     project, _, role = rest.partition(":")
     return GroupRule(group, project, Role(role))
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TokenRequirements:
     """What a token must be."""
 
     issuer: str
@@ -147,21 +149,21 @@ class Terms:
     """Seconds."""
 
 
-class Proof:
+class TokenProver:
     """Proves tokens, and remembers what it proved until the token ends or the issuer's keys change."""
 
     def __init__(
-        self, terms: Terms, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
+        self, terms: TokenRequirements, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
     ) -> None:
         """`wall`: Unix seconds."""
         self._terms = terms
         self._keys = keys
         self._reader = reader
         self._wall = wall
-        self._proved: OrderedDict[bytes, Identity] = OrderedDict()
+        self._proved: OrderedDict[bytes, TokenIdentity] = OrderedDict()
         self._generation = keys.generation
 
-    async def identity(self, token: str) -> Identity:
+    async def identify(self, token: str) -> TokenIdentity:
         """Who a token is of. Raises AuthenticationFailed, and IssuerUnavailable where the issuer's keys
         cannot be had."""
         digest = hashlib.sha256(token.encode()).digest()
@@ -171,12 +173,12 @@ class Proof:
             self._generation = self._keys.generation
         known = self._proved.get(digest)
         if known is None or known.until <= self._wall():
-            known = self._proved[digest] = await self._proven(token)
+            known = self._proved[digest] = await self._verify(token)
             if len(self._proved) > MOST_PROVED:
                 self._proved.popitem(last=False)
         return known
 
-    async def _proven(self, token: str) -> Identity:
+    async def _verify(self, token: str) -> TokenIdentity:
         terms = self._terms
         try:
             key = await self._keys.find(jwt.get_unverified_header(token).get("kid"))
@@ -189,7 +191,7 @@ class Proof:
                 leeway=terms.leeway,
                 options={"require": ["exp", "iss", "aud"]},
             )
-            identity = self._reader.identity(claims, terms.leeway) if claims else None
+            identity = self._reader.read_identity(claims, terms.leeway) if claims else None
         except BAD:
             identity = None
         if identity is None:
@@ -198,7 +200,7 @@ class Proof:
 
 
 class Accounts(Protocol):
-    """Changes of users and members, as `services.tenancy.Tenants` makes them."""
+    """Changes of users and members, as `services.tenancy.TenancyService` makes them."""
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User: ...
     async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership: ...
@@ -210,7 +212,7 @@ class SingleSignOn:
 
     def __init__(
         self,
-        proof: Proof,
+        proof: TokenProver,
         ruled: frozenset[str],
         keyring: Keyring,
         accounts: Accounts,
@@ -225,41 +227,41 @@ class SingleSignOn:
         self._accounts = accounts
         self._directory = directory
         self._add_users = add_users
-        self._people = People.of(directory())
+        self._people = UserIndex.of(directory())
         self._latest: dict[str, float] = {}
         """When the latest token of each user was made: the groups of an older one say what was."""
 
-    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+    async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         if not token.startswith(JSON_OBJECT) or token.count(".") != PARTS - 1:
             return None
-        identity = await self._proof.identity(token)
-        user = await self._user(identity)
-        return self._keyring.speaking(user.id, chosen, int(identity.until))
+        identity = await self._proof.identify(token)
+        user = await self._find_user(identity)
+        return self._keyring.build_user_actor(user.id, scope, int(identity.until))
 
-    async def _user(self, identity: Identity) -> User:
-        user = self._get_people().users.get(identity.address)
+    async def _find_user(self, identity: TokenIdentity) -> User:
+        user = self._get_index().users.get(identity.address)
         if user is None:
             user = await self._create_user(identity)
         if user.disabled is None:
             await self._follow_groups(user, identity)
         return user
 
-    async def _create_user(self, identity: Identity) -> User:
+    async def _create_user(self, identity: TokenIdentity) -> User:
         if not self._add_users:
             raise AuthenticationFailed(REFUSAL)
         try:
             return await self._accounts.add_user(ISSUER, identity.name, identity.address, "")
         except Conflict:  # another request of the same user was faster
-            return self._get_people().users[identity.address]
+            return self._get_index().users[identity.address]
 
-    async def _follow_groups(self, user: User, identity: Identity) -> None:
+    async def _follow_groups(self, user: User, identity: TokenIdentity) -> None:
         """Makes the store say what the token's groups do, of the projects that groups rule. Writes only where
         it does not say so yet."""
         if identity.issued < self._latest.get(user.id, 0.0):
             return
         self._latest[user.id] = identity.issued
         for project in self._ruled:
-            wanted, has = identity.roles.get(project), self._get_people().roles.get((project, user.id))
+            wanted, has = identity.roles.get(project), self._get_index().roles.get((project, user.id))
             if wanted == has:
                 continue
             try:
@@ -270,16 +272,16 @@ class SingleSignOn:
             except NotFound:
                 record("group_without_project", project=project)
 
-    def _get_people(self) -> "People":
+    def _get_index(self) -> "UserIndex":
         """Who there is, as the directory says now."""
         directory = self._directory()
         if self._people.directory is not directory:
-            self._people = People.of(directory)
+            self._people = UserIndex.of(directory)
         return self._people
 
 
 @dataclass(frozen=True, slots=True)
-class People:
+class UserIndex:
     """A directory as it is asked here."""
 
     directory: Directory
@@ -289,8 +291,8 @@ class People:
     """By project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "People":
-        return People(
+    def of(directory: Directory) -> "UserIndex":
+        return UserIndex(
             directory,
             {user.email: user for user in directory.users if user.email},
             {(each.project, each.user): each.role for each in directory.memberships},
