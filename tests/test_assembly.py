@@ -24,7 +24,7 @@ from antiphon.processes.ipc.frames import from_line, to_line
 from antiphon.settings.models import LoraSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings, encode_settings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
 from tests.support.lora_server import write_peft
 from tests.support.model_files import write_encoder

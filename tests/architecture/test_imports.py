@@ -17,6 +17,8 @@ LAYERS = {
     "antiphon.processes.sandbox": 1,
     "antiphon.engines.base": 2,
     "antiphon.engines.registry": 2,
+    "antiphon.engines.defects": 2,
+    "antiphon.engines.sampling": 2,
     "antiphon.engines.profiles": 2,
     "antiphon.dialects.base": 2,
     "antiphon.retrieval.base": 2,
@@ -51,16 +53,10 @@ IMPLEMENTATIONS = 3
 
 # Who may import what: third-party packages, and the parts of the standard library that have one home.
 BORDERS = {
-    # The binding is a few files named for the library; what lies beside them gets numpy views and integers.
+    # The binding to llama.cpp is one folder; modules outside it get numpy views and integers.
     "ctypes": (
         "antiphon.engines.host.confine",  # prctl, which the standard library lacks
         "antiphon.engines.llama.libllama",
-        "antiphon.engines.llama.libllama_adapter",
-        "antiphon.engines.llama.libllama_context",
-        "antiphon.engines.llama.libllama_embedder",
-        "antiphon.engines.llama.libllama_find",
-        "antiphon.engines.llama.libllama_layouts",
-        "antiphon.engines.llama.libllama_model",
     ),
     "http.client": (
         "antiphon.engines.upstream",
@@ -97,8 +93,8 @@ BORDERS = {
         "antiphon.domain.values",
         "antiphon.cli.client",
         "antiphon.constraints.checker",
-        "antiphon.constraints.checking",
-        "antiphon.constraints.groups",
+        "antiphon.constraints.checking_process",
+        "antiphon.constraints.grammar",
         "antiphon.rendering.sandboxed_template",
         "antiphon.dialects",
         "antiphon.http",
@@ -108,9 +104,14 @@ BORDERS = {
         "antiphon.engines.host.frames",
         "antiphon.ledger.records",
     ),
-    "llguidance": ("antiphon.constraints", "antiphon.engines.llama.masks"),
+    "llguidance": ("antiphon.constraints",),
     "gguf": ("antiphon.weights.convert",),
-    "numpy": ("antiphon.engines", "antiphon.retrieval", "antiphon.weights.convert"),
+    "numpy": (
+        "antiphon.constraints.guide",
+        "antiphon.engines",
+        "antiphon.retrieval",
+        "antiphon.weights.convert",
+    ),
     "safetensors": ("antiphon.weights.convert",),
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),

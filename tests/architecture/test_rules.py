@@ -8,8 +8,11 @@ from tests.architecture.source import Function, Module, expect_none, modules
 # The borders where anything may arrive and must become one of our errors, a log line or a restart.
 BROAD_EXCEPT = {
     "antiphon.http.application": "the edge: whatever a handler raises becomes an error envelope",
+    "antiphon.constraints.guide": "the matcher is native code: its failure ends one sequence",
+    "antiphon.engines.defects": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.host": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
+    "antiphon.engines.sampling.sampler": "the engine adapter: one row's failure must not end the others",
     "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
     "antiphon.processes.supervisor": "it outlives everything it starts",

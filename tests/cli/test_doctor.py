@@ -26,7 +26,7 @@ from antiphon.cli.engine_checks import check_engine, read_probe
 from antiphon.cli.findings import REMEDIES, Finding, Standing, report_ok
 from antiphon.cli.probe import check_processor, check_threads, processor_features
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.engines.llama.libllama_find import discovered
+from antiphon.engines.llama.libllama.library import discovered
 from antiphon.settings.loading import build_model
 from antiphon.settings.models import HubSettings, ModelSettings
 from antiphon.settings.schema import EngineSettings, Settings

@@ -19,7 +19,7 @@ PATIENCE = 40.0
 
 SHORT = Limits(seconds=0.5, patience=1.0)
 DEFAULT = Limits()
-JOBS = "antiphon.testing.misbehaviour"
+JOBS = "antiphon.testing.sandbox_jobs"
 
 
 async def stopped(target: str, limits: Limits = SHORT, **payload: object) -> Stop:

@@ -39,7 +39,7 @@ from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
 from antiphon.rendering.toolcalls.families import layout_of
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
-from antiphon.testing.token_engine import scripted_info
+from antiphon.testing.scripted_token_engine import scripted_info
 from tests.rendering.asking import answer, asking, renderer
 from tests.support.chat_templates import FAMILIES, SPECIAL, prove_here, talk
 from tests.support.processes import descendants

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.groups import Frame, Prelude, load
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.grammar import Frame, Prelude, load
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import ToolChoice, Tools

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking import any_allowed, checked
-from antiphon.constraints.groups import load
+from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.grammar import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue

@@ -34,7 +34,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from antiphon.testing.engine import ScriptedRequest
+from antiphon.testing.scripted_engine import ScriptedRequest
 from tests.support.chat_templates import prove_here
 
 CHAT = "/v1/chat/completions"

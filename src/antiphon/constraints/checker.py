@@ -207,7 +207,7 @@ class Checker:
         await self._end()
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "antiphon.constraints.checking"),
+                *(sys.executable, "-P", "-m", "antiphon.constraints.checking_process"),
                 *(str(limits.seconds), str(limits.memory)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

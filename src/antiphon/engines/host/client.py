@@ -27,7 +27,6 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.host.calls import Call, Restored
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
     AddAdapter,
@@ -52,8 +51,7 @@ from antiphon.engines.host.frames import (
     Tokenize,
     Tokenized,
 )
-from antiphon.engines.host.pending_reloads import PendingReloads
-from antiphon.engines.host.room import require_room
+from antiphon.engines.host.pending_calls import Call, PendingReloads, Restored, require_room
 from antiphon.errors import (
     DeadlineExceeded,
     EngineBusy,
