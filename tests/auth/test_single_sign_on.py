@@ -304,7 +304,7 @@ async def test_users_are_added_only_where_that_is_set(world):
     added = next(user for user in world.changes.directory.users if user.id == actor.user)
     assert (added.name, added.email) == ("Ann", "ann@example.org")
     assert Right.GENERATE not in actor.rights
-    entries = await world.tenants.audit(OPERATOR, 10, None, None)
+    entries = await world.tenants.list_audit(OPERATOR, 10, None, None)
     assert {entry.actor for entry in entries} == {"single-sign-on"}
     await world.verify(world.token(email="ANN@example.org", groups=["staff"]))
     assert len(world.changes.directory.users) == 1
@@ -334,10 +334,10 @@ async def test_groups_make_and_end_memberships_of_the_projects_they_rule(world):
     both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
     await world.verify(both, RequestedScope(project=other.id))
     assert world.roles(user) == {"default": Role.OWNER, other.id: Role.OWNER}
-    entries = len(await world.tenants.audit(OPERATOR, 100, None, None))
+    entries = len(await world.tenants.list_audit(OPERATOR, 100, None, None))
     for _ in range(3):
         await world.verify(both, RequestedScope(project=other.id))
-    assert len(await world.tenants.audit(OPERATOR, 100, None, None)) == entries
+    assert len(await world.tenants.list_audit(OPERATOR, 100, None, None)) == entries
     await world.verify(world.token(groups=[], iat=now), RequestedScope(project="default"))
     assert world.roles(user) == {"default": Role.OWNER}
     with pytest.raises(PermissionDenied):  # an older token says what was

@@ -102,7 +102,7 @@ async def test_a_key_made_changed_and_revoked_on_one_server_is_so_on_the_other(p
     await one.tenants.change_key(ADMIN, made.key.id, lambda key: replace(key, note="new note"))
 
     async def changed():
-        return two.tenants.key(ADMIN, made.key.id).note == "new note"
+        return two.tenants.get_key(ADMIN, made.key.id).note == "new note"
 
     await heard("changed", changed)
     await one.tenants.revoke_key(ADMIN, made.key.id)
@@ -148,7 +148,7 @@ async def test_a_change_is_checked_again_where_another_server_was_faster(deaf):
         if len(seen) == 1:  # after the check, before the write
             two.tenancy.add_project(Project("project-1", "One", 5), BY)
         project = Project("project-2", "Two", 5)
-        revision = one.tenancy.add_project(project, one.changes.by(ADMIN))
+        revision = one.tenancy.add_project(project, one.changes.attribute_to(ADMIN))
         one.changes.learn(revision, projects=(*one.changes.directory.projects, project))
 
     await one.changes.apply(changed)
@@ -162,7 +162,7 @@ async def test_where_others_are_always_faster_a_change_ends_as_a_conflict(deaf):
 
     def changed():
         tries.append(two.tenancy.add_project(Project(f"p-{len(tries)}", f"{len(tries)}", 5), BY))
-        one.tenancy.add_project(Project("mine", "mine", 5), one.changes.by(ADMIN))
+        one.tenancy.add_project(Project("mine", "mine", 5), one.changes.attribute_to(ADMIN))
 
     with pytest.raises(Conflict, match="try again"):
         await one.changes.apply(changed)

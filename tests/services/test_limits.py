@@ -58,9 +58,9 @@ async def test_the_operator_limits_everybody_and_each_change_is_in_the_audit(wor
     assert (changed.amount, changed.note, changed.created) == (20, "", made[0].created)
     await world.limiting.remove(ADMIN, made[3].id)
     assert world.seen(ADMIN) == [each.id for each in made[:3]]
-    audit = await world.tenants.audit(ADMIN, 10, None, made[0].id)
+    audit = await world.tenants.list_audit(ADMIN, 10, None, made[0].id)
     assert [entry.action for entry in audit] == ["limit.change", "limit.create"]
-    assert (await world.tenants.audit(ADMIN, 1, None, None))[0].action == "limit.remove"
+    assert (await world.tenants.list_audit(ADMIN, 1, None, None))[0].action == "limit.remove"
     with pytest.raises(NotFound):
         await world.limiting.remove(ADMIN, made[3].id)
 
@@ -124,7 +124,7 @@ async def test_others_see_the_limits_of_what_is_theirs_and_change_none(world):
         with pytest.raises(NotFound):
             await world.limiting.remove(actor, limits[name])
         with pytest.raises(NotFound):
-            await world.limiting.standing(actor, limits[name])
+            await world.limiting.get_status(actor, limits[name])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_the_same_is_not_limited_twice_nor_by_too_many(world):
 async def test_a_limit_says_how_it_stands(world):
     made = await world.set(ADMIN, Subject.PROJECT, "default")
     await world.limiter.reserve("a", [made], Amounts(requests=3))
-    assert (await world.limiting.standing(ADMIN, made.id)).remaining == 7
+    assert (await world.limiting.get_status(ADMIN, made.id)).remaining == 7
 
 
 async def test_the_limits_of_a_key_become_those_of_its_successor_and_go_on_counting(world):
@@ -169,14 +169,16 @@ async def test_the_limits_of_a_key_become_those_of_its_successor_and_go_on_count
     other = await world.set(ADMIN, Subject.KEY, await world.service(world.one))
     await world.limiter.reserve("a", [made], Amounts(requests=2))
     new = await world.tenants.rotate_key(ADMIN, key, 60)
-    limits = world.limiting.limits(ADMIN, target=new.key.id)
+    limits = world.limiting.list_limits(ADMIN, target=new.key.id)
     assert [(each.measure, each.amount, each.note) for each in limits] == [
         (Measure.REQUESTS, 3, "bot"),
         (Measure.CONCURRENT, 10, ""),
     ]
     assert {each.target for each in limits} == {new.key.id} and limits[0].id == made.id
-    assert (await world.limiting.standing(ADMIN, made.id)).remaining == 1
-    assert world.limiting.limits(ADMIN, target=key) == limits  # the old one is not free of them meanwhile
+    assert (await world.limiting.get_status(ADMIN, made.id)).remaining == 1
+    assert (
+        world.limiting.list_limits(ADMIN, target=key) == limits
+    )  # the old one is not free of them meanwhile
     assert other not in limits
 
 
@@ -192,7 +194,7 @@ async def test_a_family_has_the_limits_of_one_key(world):
         await world.set(ADMIN, Subject.KEY, key, models=f"m{number}")
     with pytest.raises(Conflict, match="which is the most"):
         await world.set(ADMIN, Subject.KEY, second.key.id, models="n")
-    shown = world.tenants.limits_of([new.key, second.key])
+    shown = world.tenants.list_limits([new.key, second.key])
     assert len(shown[new.key.id]) == MOST_LIMITS and shown[new.key.id] == shown[second.key.id]
 
 

@@ -112,17 +112,17 @@ async def test_a_rotation_makes_neither_key_last_longer_than_its_date(world):
     wanted = KeyRequest(KeyKind.SERVICE, project=world.one, expires=1_010)
     old = await world.tenants.add_key(ADMIN, wanted)
     new = await world.tenants.rotate_key(ADMIN, old.key.id, overlap=9_999)
-    assert world.tenants.key(ADMIN, old.key.id).expires == new.key.expires == 1_010
+    assert world.tenants.get_key(ADMIN, old.key.id).expires == new.key.expires == 1_010
 
 
 @pytest.mark.parametrize("overlap", [0, 60])
 async def test_a_rotation_that_is_repeated_names_the_successor_and_makes_none(world, overlap):
     old = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))).key
     second = (await world.tenants.rotate_key(ADMIN, old.id, overlap)).key
-    before = world.tenants.keys(ADMIN)
+    before = world.tenants.list_keys(ADMIN)
     with pytest.raises(Conflict, match=f"its successor is {second.id}"):
         await world.tenants.rotate_key(ADMIN, old.id, overlap)
-    assert world.tenants.keys(ADMIN) == before
+    assert world.tenants.list_keys(ADMIN) == before
     world.now += 1
     third = (await world.tenants.rotate_key(ADMIN, second.id, 60)).key
     with pytest.raises(Conflict, match=f"its successor is {third.id}"):
@@ -137,7 +137,7 @@ async def test_the_end_of_an_overlap_is_inherited_by_no_successor(world, own):
     await world.tenants.revoke_key(ADMIN, lost.id)
     world.now += 1
     again = await world.tenants.rotate_key(ADMIN, old.key.id, 3_600)
-    assert (again.key.expires, world.tenants.key(ADMIN, old.key.id).expires) == (own, 1_060)
+    assert (again.key.expires, world.tenants.get_key(ADMIN, old.key.id).expires) == (own, 1_060)
     world.now = 1_100
     assert (await world.ring.verify(again.secret, RequestedScope())).id == again.key.id
     with pytest.raises(AuthenticationFailed):
@@ -169,7 +169,7 @@ async def test_what_others_may_not_see_is_not_there(world):
     key = (await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one))).key.id
     for actor in (ben, dan):
         with pytest.raises(NotFound):
-            world.tenants.key(actor, key)
+            world.tenants.get_key(actor, key)
         for change in (
             world.tenants.revoke_key(actor, key),
             world.tenants.rotate_key(actor, key, 0),
@@ -178,18 +178,18 @@ async def test_what_others_may_not_see_is_not_there(world):
             with pytest.raises(NotFound):
                 await change
     with pytest.raises(NotFound):
-        world.tenants.members(dan, world.one)
+        world.tenants.list_members(dan, world.one)
     with pytest.raises(NotFound):
         await world.tenants.put_member(dan, world.one, world.dan, Role.OWNER)
-    assert [project.id for project in world.tenants.projects(dan)] == [world.two]
-    assert [user.id for user in world.tenants.users(dan)] == [world.dan]
+    assert [project.id for project in world.tenants.list_projects(dan)] == [world.two]
+    assert [user.id for user in world.tenants.list_users(dan)] == [world.dan]
 
 
 async def test_members_and_viewers_make_tokens_of_their_own_and_nothing_else(world):
     for user in (world.ben, world.cleo):
         actor = await world.actor(user)
         made = await world.tenants.add_key(actor, KeyRequest(KeyKind.ACCESS_TOKEN, user=user))
-        assert made.key in world.tenants.keys(actor)
+        assert made.key in world.tenants.list_keys(actor)
         for wanted in (
             KeyRequest(KeyKind.SERVICE, project=world.one),
             KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann),
@@ -209,7 +209,7 @@ async def test_only_the_operator_changes_projects_and_users_and_reads_the_audit(
         tenants.change_project(ann, world.one, "Mine", None, None),
         tenants.add_user(ann, "Eve", None, ""),
         tenants.change_user(ann, world.ben, lambda user: user, True),
-        tenants.audit(ann, 10, None, None),
+        tenants.list_audit(ann, 10, None, None),
     ):
         with pytest.raises(PermissionDenied):
             await change
@@ -290,7 +290,7 @@ async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch
 async def test_a_token_for_one_project_makes_none_for_others(world):
     await world.tenants.put_member(ADMIN, world.two, world.ann, Role.OWNER)
     wide = await world.token(world.ann)
-    unbound = next(key for key in world.tenants.keys(ADMIN) if wide.startswith(key.prefix))
+    unbound = next(key for key in world.tenants.list_keys(ADMIN) if wide.startswith(key.prefix))
     ann = await world.actor(world.ann, project=world.one)
     for wanted in (
         KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann),
@@ -302,14 +302,14 @@ async def test_a_token_for_one_project_makes_none_for_others(world):
     for change in (world.tenants.rotate_key(ann, unbound.id, 60), world.tenants.revoke_key(ann, unbound.id)):
         with pytest.raises(NotFound):
             await change
-    assert [project.id for project in world.tenants.projects(ann)] == [world.one]
+    assert [project.id for project in world.tenants.list_projects(ann)] == [world.one]
     own = KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann, project=world.one)
     assert (await world.tenants.add_key(ann, own)).key.project == world.one
 
 
 async def test_a_key_that_ends_makes_none_that_lasts_longer(world):
     ann = await world.actor(world.ann, expires=2_000)
-    (mine,) = world.tenants.keys(ann)
+    (mine,) = world.tenants.list_keys(ann)
     for expires in (None, 2_001):
         with pytest.raises(PermissionDenied, match="ends at 2000"):
             await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one, expires=expires))
@@ -356,12 +356,18 @@ async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
     await world.tenants.change_user(ADMIN, world.dan, lambda user: replace(user, name="Daniel"), True)
     await world.tenants.put_member(ADMIN, world.one, world.ben, Role.VIEWER)
     await world.tenants.remove_member(ADMIN, world.one, world.cleo)
-    learnt = [set(each(ADMIN)) for each in (world.tenants.projects, world.tenants.users, world.tenants.keys)]
-    members = set(world.tenants.members(ADMIN, world.one))
+    learnt = [
+        set(each(ADMIN))
+        for each in (world.tenants.list_projects, world.tenants.list_users, world.tenants.list_keys)
+    ]
+    members = set(world.tenants.list_members(ADMIN, world.one))
     await world.tenants.load()
-    kept = [set(each(ADMIN)) for each in (world.tenants.projects, world.tenants.users, world.tenants.keys)]
+    kept = [
+        set(each(ADMIN))
+        for each in (world.tenants.list_projects, world.tenants.list_users, world.tenants.list_keys)
+    ]
     assert learnt == kept
-    assert members == set(world.tenants.members(ADMIN, world.one))
+    assert members == set(world.tenants.list_members(ADMIN, world.one))
 
 
 async def test_the_last_key_that_may_everything_cannot_be_ended(world):
@@ -385,7 +391,7 @@ async def test_the_last_key_that_may_everything_cannot_be_ended(world):
 
 async def test_a_service_key_manages_nothing(world):
     actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE)
-    assert world.tenants.keys(actor) == []
+    assert world.tenants.list_keys(actor) == []
     with pytest.raises(PermissionDenied):
         await world.tenants.add_key(actor, KeyRequest(KeyKind.SERVICE, project=world.one))
 
@@ -431,7 +437,7 @@ async def test_a_key_that_makes_no_sense_is_refused(world, wanted, error):
 
 async def test_a_change_whose_caller_left_holds_all_the_same(world, monkeypatch):
     secret = await world.token(world.ann)
-    key = next(key for key in world.tenants.keys(ADMIN) if secret.startswith(key.prefix))
+    key = next(key for key in world.tenants.list_keys(ADMIN) if secret.startswith(key.prefix))
     began, may_go_on, change = threading.Event(), threading.Event(), SqlTenancy.change_key
 
     def slowly(*arguments):
@@ -445,7 +451,7 @@ async def test_a_change_whose_caller_left_holds_all_the_same(world, monkeypatch)
         await anyio.to_thread.run_sync(began.wait)
         group.cancel_scope.cancel()
     may_go_on.set()
-    await world.tenants.audit(ADMIN, 1, None, None)  # its turn comes after the change
+    await world.tenants.list_audit(ADMIN, 1, None, None)  # its turn comes after the change
     with pytest.raises(AuthenticationFailed):
         await world.ring.verify(secret, RequestedScope())
 
