@@ -13,9 +13,7 @@ from antiphon.errors import SettingsError
 from antiphon.settings import Settings, change_model, model, with_models
 from antiphon.supervisor import Serving
 from antiphon.testing import scripted_info
-from tests.support.model_files import write_encoder
-
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+from tests.support.model_files import CANTOR, write_encoder
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
 from antiphon.cli.main import app
 from antiphon.settings import SECTIONS, Settings, list_settings, load
 from antiphon.settings_model import ModelSettings
-from tests.cli.conftest import bare_environment
 from tests.support.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.support.processes import bare_environment
 from tests.support.server import Server
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")

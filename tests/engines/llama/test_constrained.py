@@ -5,12 +5,10 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import antiphon
 from antiphon.constraints.checking import checked
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
@@ -31,8 +29,8 @@ from antiphon.engines.llama.masks import Guide, Masks, tokens_of
 from antiphon.engines.llama.tokenizing import read_vocabulary
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from tests.engines.llama.conftest import loaded
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 SCHEMA = {
     "type": "object",
     "properties": {
