@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from antiphon.domain.request import GenerationRequest
     from antiphon.engines.registry import Models
     from antiphon.limits.base import Limiter
-    from antiphon.settings import Settings
+    from antiphon.settings.schema import Settings
 
 ROOT = Path(__file__).parents[1]
 PATH = "/v1/chat/completions"
@@ -117,7 +117,7 @@ async def run_plain(listener: socket.socket) -> None:
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
-    from antiphon.settings import Settings
+    from antiphon.settings.schema import Settings
 
     settings = Settings()
     settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, api_key=KEY))
@@ -132,8 +132,8 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
-    from antiphon.settings import Settings
-    from antiphon.settings_keys import KeysSettings
+    from antiphon.settings.schema import Settings
+    from antiphon.settings.tenancy import KeysSettings
 
     keys = KeysSettings(enabled=True, store=f"sqlite:///{home / 'antiphon.db'}")
     said = msgspec.structs.replace(Settings(), keys=keys)
@@ -167,8 +167,8 @@ async def enter_managed(
 
     keeping, managing = vars(accounts)["keeping_account"], vars(keys)["managing"]
     try:
-        from antiphon.coordinator.client import joined
-        from antiphon.coordinator.duties import coordinating, open_database
+        from antiphon.processes.coordinator.assemble import coordinating, open_database
+        from antiphon.processes.coordinator.client import joined
     except ImportError:  # before there was a coordinator
         managed = managing(settings, clock, home)
         await managed.tenants.load()

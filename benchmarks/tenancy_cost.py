@@ -42,8 +42,6 @@ from antiphon.auth.limiting import Limiting
 from antiphon.auth.policy import WantedKey
 from antiphon.auth.pricing import WantedPrice
 from antiphon.cli.bootstrap import bootstrap_store
-from antiphon.coordinator.client import joined
-from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.limits import Measure, Subject, Window
@@ -52,8 +50,10 @@ from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
-from antiphon.settings import Settings
-from antiphon.settings_keys import KeysSettings
+from antiphon.processes.coordinator.assemble import coordinating, open_database
+from antiphon.processes.coordinator.client import joined
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import KeysSettings
 from antiphon.store.rules import SqlRules
 from antiphon.testing import Answer, ScriptedEngine
 from benchmarks.http_path import (

@@ -19,13 +19,12 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.errors import UnsupportedParameter
-from antiphon.ipc.frames import from_line, to_line
 from antiphon.pipeline.adapters import AdapterRequest
-from antiphon.settings import EngineSettings, Settings, encode
-from antiphon.settings_lora import LoraSettings
-from antiphon.settings_model import ModelSettings
+from antiphon.processes.ipc.frames import from_line, to_line
+from antiphon.settings.models import LoraSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings, encode_settings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
 from tests.support.lora_server import write_peft
 from tests.support.model_files import write_encoder
@@ -47,7 +46,7 @@ def started(runtime: Path, sockets: dict[str, str]) -> Iterator[int]:
         os.close(writing)
         assert process.stdin is not None
         config = HttpConfig(listener.fileno(), writing, str(runtime), sockets)
-        process.stdin.write(encode(Settings()) + b"\n" + to_line(config))
+        process.stdin.write(encode_settings(Settings()) + b"\n" + to_line(config))
         process.stdin.flush()
         late = threading.Timer(PATIENCE, process.kill)
         late.start()

@@ -26,11 +26,11 @@ from antiphon.cli.engine_checks import check_engine, read_probe
 from antiphon.cli.findings import REMEDIES, Finding, Standing, report_ok
 from antiphon.cli.probe import check_processor, check_threads, processor_features
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.engines.llama.libllama_find import discovered
-from antiphon.settings import EngineSettings, Settings, model
-from antiphon.settings_hub import HubSettings
-from antiphon.settings_model import ModelSettings
-from antiphon.settings_server import ServerSettings
+from antiphon.engines.llama.libllama.library import discovered
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import HubSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings
+from antiphon.settings.server import ServerSettings
 from benchmarks.make_adapter import write_adapter
 from tests.cli import setups
 from tests.cli.conftest import Run
@@ -74,7 +74,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 def models_checked(path: Path, **values: object) -> list[Finding]:
     """What is said of one model."""
-    one = model({"name": "a", "path": str(path), **values})
+    one = build_model({"name": "a", "path": str(path), **values})
     return check_models(Settings(models=(one,)))[1]
 
 

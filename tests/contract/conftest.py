@@ -29,7 +29,7 @@ from antiphon.http.serve import make_server
 from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
 from tests.support.server import serving

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from antiphon.cli.checks import check_port
 from antiphon.cli.findings import Standing
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment
 from tests.support.pty_screen import CTRL_C, screen

@@ -20,7 +20,7 @@ def home(tmp_path: Path) -> Asked:
 
 def kill_coordinator(server: Server) -> None:
     """The process that drains what several write; it is started again."""
-    (killed,) = server.children("antiphon.coordinator")
+    (killed,) = server.children("antiphon.processes.coordinator")
     killed.kill()
     killed.wait(10)
 

@@ -44,7 +44,7 @@ def test_a_template_is_refused_by_name_wherever_it_is_sent_unless_the_operator_t
                 assert error["param"] == "chat_template_kwargs.chat_template"
         foreign = careful.post("/empower/api/v1/chat/completions", json=asked | {"model": "cantor"})
         assert foreign.status_code == 400 and "chat_template" in foreign.text
-    assert not descendants(server.process.pid, "antiphon.sandbox")
+    assert not descendants(server.process.pid, "antiphon.processes.sandbox")
 
 
 def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
             assert answer.json() == {"prompt": "Who are you?"}
             through = answers[before:].count((400, None))
             assert through <= BOUNDS.at_once + 1, "one turn of each place, and one that ends beside"
-            assert descendants(server.process.pid, "antiphon.sandbox"), "the others go on"
+            assert descendants(server.process.pid, "antiphon.processes.sandbox"), "the others go on"
             refused = [float(wait or 0) for status, wait in answers[:before] if status == 429]
             assert refused and min(refused) >= BOUNDS.queue_per_actor * BOUNDS.usual / BOUNDS.at_once
 

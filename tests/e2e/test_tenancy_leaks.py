@@ -46,7 +46,7 @@ KNOWN = {("the address", "the database"), ("the address", "lists")}
 PRESENT = {
     "the metrics": "antiphon_http_requests_total",
     "errors": "invalid_api_key",
-    "commands": "antiphon.coordinator",
+    "commands": "antiphon.processes.coordinator",
     "environments": "XDG_RUNTIME_DIR",
     "lists": "key_",
     "the database": KEPT,

@@ -164,7 +164,7 @@ def test_a_killed_coordinator_comes_back_and_knows_what_was_used_and_what_runs(f
         running.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
         stream = running.connection.getresponse()
         assert stream.read(1)
-        (coordinator,) = four.server.children("antiphon.coordinator")
+        (coordinator,) = four.server.children("antiphon.processes.coordinator")
         coordinator.kill()
         begun = time.monotonic()
         seen = Counter[int]()
@@ -183,7 +183,7 @@ def test_a_killed_coordinator_comes_back_and_knows_what_was_used_and_what_runs(f
 
 
 def test_a_coordinator_that_stands_still_is_told_by_readiness(four: Operator) -> None:
-    (coordinator,) = four.server.children("antiphon.coordinator")
+    (coordinator,) = four.server.children("antiphon.processes.coordinator")
     assert four.client.get("/health/ready").status_code == 200
     coordinator.suspend()
     try:

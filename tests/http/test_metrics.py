@@ -16,7 +16,7 @@ from antiphon.errors import EngineUnavailable
 from antiphon.http.metrics import observed
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.totals import Totals
 from antiphon.testing import Answer, ScriptedEngine

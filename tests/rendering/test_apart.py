@@ -24,6 +24,7 @@ from antiphon.errors import (
     TemplateRefused,
     UnsupportedParameter,
 )
+from antiphon.processes.sandbox import JobStopped, Stop
 from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.sandboxed_template import (
@@ -37,9 +38,8 @@ from antiphon.rendering.sandboxed_template import (
 from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
 from antiphon.rendering.toolcalls.families import layout_of
-from antiphon.sandbox import JobStopped, Stop
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
-from antiphon.testing.token_engine import scripted_info
+from antiphon.testing.scripted_token_engine import scripted_info
 from tests.rendering.asking import answer, asking, renderer
 from tests.support.chat_templates import FAMILIES, SPECIAL, prove_here, talk
 from tests.support.processes import descendants
@@ -131,7 +131,7 @@ async def test_a_hostile_template_is_refused_within_seconds_while_others_go_on(s
     assert refused.message.startswith("the request's chat template ")
     assert "0x" not in refused.message and os.sep + "usr" not in refused.message
     assert time.monotonic() - begun < 40
-    assert descendants(os.getpid(), "antiphon.sandbox") == []
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
 
 
 async def refusal(engine, conversation):
@@ -312,14 +312,14 @@ async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
         await asyncio.sleep(0)
-        while len(descendants(os.getpid(), "antiphon.sandbox")) < BOUNDS.at_once:
+        while len(descendants(os.getpid(), "antiphon.processes.sandbox")) < BOUNDS.at_once:
             await asyncio.sleep(0.01)
         assert (await ask("ada", honest)).choices[0].text == "ok"
         assert sum(job.done() for job in flood) <= BOUNDS.at_once + 1
         assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
         for job in flood:
             job.cancel()
-    assert descendants(os.getpid(), "antiphon.sandbox") == []
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
 
 
 async def flooding(work):

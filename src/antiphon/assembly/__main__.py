@@ -21,8 +21,6 @@ from antiphon.assembly.edge import edge_of
 from antiphon.assembly.keys import managing
 from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
 from antiphon.auth.tenants import Tenants
-from antiphon.coordinator.client import joined
-from antiphon.coordinator.duties import coordinating, open_database
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -40,10 +38,12 @@ from antiphon.errors import (
 from antiphon.http.app import create_app
 from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
-from antiphon.ipc.frames import from_line
-from antiphon.ipc.tasks import task_group
 from antiphon.pipeline.adapters import Adapters
-from antiphon.settings import Settings, decode
+from antiphon.processes.coordinator.assemble import coordinating, open_database
+from antiphon.processes.coordinator.client import joined
+from antiphon.processes.ipc.frames import from_line
+from antiphon.settings.schema import Settings, decode_settings
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
 THREADS = 1
@@ -208,7 +208,7 @@ def main() -> None:
     """The HTTP process."""
     lifeline = Lifeline()
     try:
-        settings = decode(lifeline.line())
+        settings = decode_settings(lifeline.line())
         config = from_line(lifeline.line(), HttpConfig)
     except EOFError:
         sys.exit(1)

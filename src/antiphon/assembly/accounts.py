@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.assembly.keys import Managed
-from antiphon.coordinator.client import CoordinatorClient
-from antiphon.coordinator.duties import ENDING_S, seeding
 from antiphon.domain.context import Clock
 from antiphon.errors import SettingsError
-from antiphon.ipc.tasks import task_group
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
 from antiphon.limits.seeding import LedgerSeeds
 from antiphon.pipeline.reserve import Accounting
-from antiphon.settings import Settings
+from antiphon.processes.coordinator.assemble import ENDING_S, seeding
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.settings.schema import Settings
+from antiphon.task_group import task_group
 
 if TYPE_CHECKING:
     from antiphon.limits.redis import RedisLimiter

@@ -7,7 +7,6 @@ from antiphon.assembly.sso import signing_on
 from antiphon.auth.base import TokenVerifier
 from antiphon.auth.limiting import Limiting
 from antiphon.auth.tokens import ServiceKey
-from antiphon.coordinator.client import CoordinatorClient
 from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -26,7 +25,8 @@ from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings import Settings
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 
 

@@ -11,11 +11,11 @@ from antiphon.auth.reading import UsageService
 from antiphon.auth.recording import Recordings
 from antiphon.auth.secrets import given_pepper
 from antiphon.auth.tenants import Tenants
-from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.context import Clock
 from antiphon.ledger.recorder import StoreRecorder
 from antiphon.pipeline.rules import LimitIndex
-from antiphon.settings import Settings
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.settings.schema import Settings
 from antiphon.store.base import Directory
 
 if TYPE_CHECKING:

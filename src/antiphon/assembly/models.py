@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from antiphon.coordinator.client import CoordinatorClient
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
@@ -16,12 +15,13 @@ from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
+from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.sandboxed_template import Helper
 from antiphon.rendering.templates import BY_TEMPLATE, Families
-from antiphon.settings import Settings
-from antiphon.settings_lora import LoraSettings
+from antiphon.settings.models import LoraSettings
+from antiphon.settings.schema import Settings
 from antiphon.weights.adapter_store import AdapterStore
 from antiphon.weights.adapters import read_kept
 from antiphon.weights.deploying import HubAdapters

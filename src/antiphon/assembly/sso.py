@@ -5,7 +5,7 @@ from antiphon.auth.base import TokenVerifier
 from antiphon.auth.claims import ClaimReader, group_rules
 from antiphon.domain.context import Clock
 from antiphon.errors import StartupError
-from antiphon.settings_oidc import OidcSettings
+from antiphon.settings.tenancy import OidcSettings
 
 
 def signing_on(oidc: OidcSettings, managed: Managed, clock: Clock) -> TokenVerifier | None:

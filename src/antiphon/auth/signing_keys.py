@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import jwt
 
 from antiphon.errors import IssuerUnavailable
-from antiphon.settings import is_loopback
+from antiphon.settings.server import is_loopback
 from antiphon.telemetry.logs import record
 
 FRESH = 300.0

@@ -20,7 +20,7 @@ from antiphon.cli.admin import ADMIN_FILE
 from antiphon.cli.serve_options import home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
-from antiphon.settings import Settings, with_keys
+from antiphon.settings.schema import Settings, with_keys
 from antiphon.store.base import By, KeptKey, Tenancy
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy

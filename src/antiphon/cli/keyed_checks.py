@@ -15,8 +15,8 @@ from antiphon.cli.bootstrap import MARK, spool_of, store_url
 from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import home_of
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
-from antiphon.settings import Settings
-from antiphon.settings_limits import LimitsSettings
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 

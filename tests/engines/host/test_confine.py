@@ -112,7 +112,7 @@ def test_what_its_user_cannot_read_is_named() -> None:
         model.chmod(0o600)
         with started("brief", user=NOBODY, load=LoadSpec(str(model))) as host:
             error = host.says(ChildState.FAILED).error
-            assert error is not None and isinstance(error.exception(), SettingsError)
+            assert error is not None and isinstance(error.to_exception(), SettingsError)
             assert "ANTIPHON_ENGINE_USER" in error.message
             if AS_ROOT and REACHABLE:
                 assert error.message.startswith(f"the user nobody cannot read {model};")

@@ -22,9 +22,9 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
 from antiphon.testing import check_token_engine
 from tests.engines.llama.conftest import loaded
