@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import EngineDied
 from antiphon.task_group import task_group
-from tests.support.references import freed
+from tests.support.references import is_freed
 
 
 async def failing():
@@ -40,4 +40,4 @@ async def from_outside():
     [(from_its_body, EngineDied), (from_a_task, EngineDied), (from_outside, asyncio.CancelledError)],
 )
 async def test_an_error_comes_as_itself_and_nothing_stays_of_the_work(work, error):
-    assert await freed(work, error)
+    assert await is_freed(work, error)

@@ -14,9 +14,7 @@ from antiphon.processes.supervisor import Serving
 from antiphon.settings.loading import build_model
 from antiphon.settings.schema import Settings, change_model, with_models
 from antiphon.testing import scripted_info
-from tests.support.model_files import write_encoder
-
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+from tests.support.model_files import CANTOR, write_encoder
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from antiphon.cli.main import app
 from antiphon.settings.loading import load_settings
 from antiphon.settings.models import ModelSettings
 from antiphon.settings.schema import SECTIONS, Settings, list_settings
-from tests.cli.conftest import bare_environment
 from tests.support.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.support.processes import bare_environment
 from tests.support.server import Server
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")

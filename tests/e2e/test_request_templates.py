@@ -11,7 +11,8 @@ import httpx2
 
 from antiphon.rendering.sandboxed_template import BOUNDS
 from tests.support.processes import descendants
-from tests.support.server import Server, serving, wait_for
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 SHORT = "{{ messages[0].content }}"
@@ -54,7 +55,7 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
         admin = (home / "admin.key").read_text().strip()
         mallory, ada = (key_of(server, admin) for _ in range(2))
         with flooding(server, mallory) as answers, client_of(server, ada) as client:
-            wait_for(lambda: answers, 60, "the caller has as many there as it may")
+            wait_until(lambda: answers, 60, "the caller has as many there as it may")
             before = len(answers)
             answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": SHORT})
             assert answer.json() == {"prompt": "Who are you?"}

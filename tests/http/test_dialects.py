@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Description, Endpoint, Request, RequestBody, Response, Services
 from antiphon.dialects.common.endpoints import generation
 from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI

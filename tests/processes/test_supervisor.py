@@ -37,10 +37,11 @@ from antiphon.settings.schema import EngineSettings, Settings
 from benchmarks.make_adapter import write_adapter
 from tests.support.host_engines import SPEC, asking
 from tests.support.host_link import short_directory
-from tests.support.processes import PATIENCE, alive, descendants, environment, until
+from tests.support.model_files import CANTOR
+from tests.support.processes import alive, descendants, environment
+from tests.support.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
-CANTOR = ROOT / "src" / "antiphon" / "bundled" / "cantor.gguf"
 HOST = "antiphon.engines.host"
 HTTP = "tests.engines.host.http_standin"
 CANARY = "canary-key-0123456789"
@@ -72,21 +73,21 @@ class Server:
 
     def host(self) -> int:
         """The engine host's process, once there is one."""
-        until(lambda: descendants(self.process.pid, HOST) != [], "an engine host")
+        wait_until(lambda: descendants(self.process.pid, HOST) != [], what="an engine host")
         return descendants(self.process.pid, HOST)[0]
 
     def kill_host(self) -> int:
         """Kills the engine host; its process."""
         pid = self.host()
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not alive(pid), "the death of the host")
+        wait_until(lambda: not alive(pid), what="the death of the host")
         return pid
 
     def kill_http(self) -> int:
         """Kills the HTTP process; which one that was."""
         pid: int = self.knows()["pid"]
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not alive(pid), "the death of the HTTP process")
+        wait_until(lambda: not alive(pid), what="the death of the HTTP process")
         return pid
 
     def family(self) -> list[int]:
@@ -152,7 +153,9 @@ def test_it_says_where_it_listens_when_everything_is_up() -> None:
         assert server.url.startswith("http://127.0.0.1:")
         assert len(descendants(server.process.pid, HOST)) == 2
         assert len(descendants(server.process.pid, HTTP)) == 1
-        until(lambda: server.states("a model with spaces/and a slash") == ["ready"], "news of the engine")
+        wait_until(
+            lambda: server.states("a model with spaces/and a slash") == ["ready"], what="news of the engine"
+        )
 
 
 def test_a_taken_port_is_one_line_and_a_failure() -> None:
@@ -251,9 +254,9 @@ def test_three_deaths_in_a_minute_stop_the_restarts_and_the_http_process_is_told
     with serving() as server:
         for _ in range(2):
             dead = server.kill_host()
-            until(lambda: server.host() != dead, "another host")  # noqa: B023 - called at once
+            wait_until(lambda: server.host() != dead, what="another host")  # noqa: B023
         server.kill_host()
-        until(lambda: server.states()[-1:] == ["failed"], "the news that the engine was given up")
+        wait_until(lambda: server.states()[-1:] == ["failed"], what="the news that the engine was given up")
         time.sleep(0.3)
         assert descendants(server.process.pid, HOST) == []
         last = server.knows()["news"][-1]
@@ -263,7 +266,7 @@ def test_three_deaths_in_a_minute_stop_the_restarts_and_the_http_process_is_told
 
 def test_a_killed_http_process_is_started_again_and_knows_how_the_engines_stand() -> None:
     with serving() as server:
-        until(lambda: server.states() == ["ready"], "news of the engine")
+        wait_until(lambda: server.states() == ["ready"], what="news")
         dead = server.kill_http()
         assert server.knows()["pid"] != dead
         assert server.states() == ["ready"]
@@ -284,11 +287,15 @@ def test_one_of_several_http_processes_that_keeps_dying_rests_while_the_others_s
         other, victim = descendants(server.process.pid, HTTP)
         for _ in range(2):
             os.kill(victim, signal.SIGKILL)
-            until(lambda: len(set(descendants(server.process.pid, HTTP)) - {victim}) == 2, "another one")  # noqa: B023
+            wait_until(
+                lambda: len(set(descendants(server.process.pid, HTTP)) - {victim}) == 2,  # noqa: B023
+                what="another one",
+            )
             (victim,) = set(descendants(server.process.pid, HTTP)) - {other}
         os.kill(victim, signal.SIGKILL)
-        assert server.process.stderr is not None
-        until(lambda: b"process_rests" in server.process.stderr.readline(), "the rest after the third")  # type: ignore[union-attr]
+        said = server.process.stderr
+        assert said is not None
+        wait_until(lambda: b"process_rests" in said.readline(), what="the rest after the third")
         assert descendants(server.process.pid, HTTP) == [other]
         assert server.knows()["pid"] == other
 
@@ -304,8 +311,8 @@ def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) 
         assert len([name for name in server.left_behind() if name.endswith(".sock")]) == 2
         server.process.send_signal(number)
         assert server.process.wait(PATIENCE) == (-9 if number is signal.SIGKILL else 0)
-        until(lambda: not any(map(alive, family)), "the end of every process")
-        until(lambda: server.left_behind() == [], "the end of every file")
+        wait_until(lambda: not any(map(alive, family)), what="the end of every process")
+        wait_until(lambda: server.left_behind() == [], what="the end of every file")
 
 
 def test_at_the_end_no_connection_is_taken_while_the_hosts_wait_for_what_drains(
@@ -334,7 +341,7 @@ def test_a_second_interrupt_does_not_wait() -> None:
         pid = server.host()
         os.kill(pid, signal.SIGSTOP)
         server.process.send_signal(signal.SIGINT)
-        until(lambda: descendants(server.process.pid, HTTP) == [], "the end of the HTTP process")
+        wait_until(lambda: descendants(server.process.pid, HTTP) == [], what="the end of the HTTP process")
         begun = time.monotonic()
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(PATIENCE) == 0
@@ -345,11 +352,11 @@ def test_a_second_interrupt_does_not_wait() -> None:
 def test_a_signal_while_engines_load_ends_it_too() -> None:
     with short_directory() as temporary:
         process = launched(temporary, engine="Loading")
-        until(lambda: descendants(process.pid, HOST) != [], "an engine host")
+        wait_until(lambda: descendants(process.pid, HOST) != [], what="an engine host")
         family = descendants(process.pid)
         process.terminate()
         process.communicate(timeout=PATIENCE)
-        until(lambda: not any(map(alive, family)), "the end of every process")
+        wait_until(lambda: not any(map(alive, family)), what="the end of every process")
         assert list(temporary.rglob("*")) == []
 
 

@@ -29,7 +29,7 @@ from antiphon.weights.gguf import read_header
 
 
 @asynccontextmanager
-async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
+async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
     """A connection to each engine host, kept while the context lasts."""
     async with AsyncExitStack() as stack:
         yield {
@@ -38,7 +38,7 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
         }
 
 
-def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> ModelRegistry:
+def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> ModelRegistry:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
     rules = RendererOptions(
@@ -77,7 +77,7 @@ def _resolve_family(family: str) -> str | None:
     return None if family == "auto" else family
 
 
-def adapters_over(
+def build_adapters(
     hosts: Mapping[str, HostTokenEngine],
     edge: AppState,
     settings: Settings,
@@ -89,7 +89,7 @@ def adapters_over(
     places = [Path(place) for place in lora.directories]
     keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     homes = {}
-    for model in settings.models if lends(lora) or settings.adapters else ():
+    for model in settings.models if allows_loading(lora) or settings.adapters else ():
         base = edge.models.get(model.name).engine
         if isinstance(base, Renderer) and _takes_adapters(model.path):
             homes[model.name] = AdapterTarget(
@@ -107,12 +107,12 @@ def adapters_over(
     return adapters
 
 
-def lends(lora: LoraSettings) -> bool:
+def allows_loading(lora: LoraSettings) -> bool:
     """Whether callers may change which adapters there are."""
     return bool(lora.directories or lora.repositories)
 
 
-def deployments_over(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
+def build_deployments(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
     """What deploys adapters from the hub and from the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(

@@ -18,7 +18,7 @@ from tests.engines.host.test_child import speaking
 from tests.engines.host.test_host_process import ROOT, Started, gone, started
 from tests.support.host_engines import asking
 from tests.support.host_link import short_directory
-from tests.support.processes import until
+from tests.support.waiting import wait_until
 
 AS_ROOT = os.geteuid() == 0
 NOBODY = "nobody"
@@ -117,4 +117,4 @@ def test_what_its_user_cannot_read_is_named() -> None:
             if AS_ROOT and REACHABLE:
                 assert error.message.startswith(f"the user nobody cannot read {model};")
             assert gone(host) == 1
-            until(lambda: not psutil.pid_exists(host.process.pid), "the host is gone")
+            wait_until(lambda: not psutil.pid_exists(host.process.pid), what="the host is gone")

@@ -21,7 +21,7 @@ from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadErr
 from antiphon.processes.ipc.frames import from_line, to_line
 from tests.support.host_engines import SPEC, asking
 from tests.support.host_link import short_directory
-from tests.support.processes import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -201,7 +201,7 @@ def test_the_last_to_leave_removes_the_runtime_directory() -> None:
         (place / "lock").write_bytes(b"")
         host.hang_up()
         gone(host)
-        until(lambda: not place.exists(), "the directory is removed")
+        wait_until(lambda: not place.exists(), what="the directory is removed")
         place.mkdir()
 
 

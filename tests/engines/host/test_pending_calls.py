@@ -2,7 +2,7 @@
 
 from antiphon.engines.host.pending_calls import PendingCall
 from antiphon.errors import EngineDied
-from tests.support.references import freed
+from tests.support.references import is_freed
 
 
 async def test_nothing_stays_of_a_call_that_was_ended():
@@ -11,4 +11,4 @@ async def test_nothing_stays_of_a_call_that_was_ended():
         call.push(EngineDied("gone"))
         await call.next()
 
-    assert await freed(waited, EngineDied)
+    assert await is_freed(waited, EngineDied)

@@ -28,8 +28,8 @@ from benchmarks.make_adapter import write, write_adapter
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import load_stepped, wait_until_submitted
 from tests.engines.random_models import SIZES
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 LAYOUTS: dict[str, dict[str, Any]] = {
     "pool": {"layout": KVLayout.POOL},
     "streams": {"layout": KVLayout.STREAMS},

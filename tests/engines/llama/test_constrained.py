@@ -5,12 +5,10 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import antiphon
 from antiphon.constraints.checking_process import check_constraint
 from antiphon.constraints.guide import Guide
 from antiphon.constraints.mask_workers import MaskWorkers, build_token_table, split_after_line_break
@@ -23,8 +21,8 @@ from antiphon.engines.llama.libllama.library import find_library
 from antiphon.engines.llama.libllama.model import NativeModel, read_vocabulary
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from tests.engines.llama.conftest import loaded
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 SCHEMA = {
     "type": "object",
     "properties": {

@@ -2,7 +2,7 @@
 
 from antiphon.engines.llama.mailboxes import EventMailbox, StreamEnd
 from antiphon.errors import EngineError
-from tests.support.references import freed
+from tests.support.references import is_freed
 
 
 async def test_nothing_stays_of_a_stream_that_failed():
@@ -11,4 +11,4 @@ async def test_nothing_stays_of_a_stream_that_failed():
         mailbox.put(StreamEnd(EngineError("gone")))
         await mailbox.take()
 
-    assert await freed(read, EngineError)
+    assert await is_freed(read, EngineError)

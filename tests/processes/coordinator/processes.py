@@ -17,13 +17,6 @@ PATIENCE = 30.0
 KEPT = "limits.json"
 
 
-async def soon(true: Callable[[], bool]) -> None:
-    """Waits for a condition."""
-    async with asyncio.timeout(PATIENCE):
-        while not true():
-            await asyncio.sleep(0.002)
-
-
 @asynccontextmanager
 async def coordinating(
     path: str, seeds: Seeds | None = None, began: int | None = None, limiter: LocalLimiter | None = None

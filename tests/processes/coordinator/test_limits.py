@@ -23,9 +23,10 @@ from antiphon.processes.ipc.frames import FrameReader
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.testing.clock import FakeClock
-from tests.processes.coordinator.processes import PATIENCE, connected, coordinating, soon
+from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.limits import NOON, ONE, limit, tokens
+from tests.support.waiting import await_until
 
 NOTHING = Amounts()
 LATER = 2**52
@@ -124,7 +125,7 @@ async def test_a_coordinator_that_comes_back_hears_what_stands_and_what_ended_si
         for claim in ("1", "2", "3"):
             await client.limits.reserve(claim, [requests, at_once], ONE)
         await first.aclose()
-        await soon(lambda: not client.limits.available)
+        await await_until(lambda: not client.limits.available)
         client.limits.settle("1", ONE, LATER)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(client.limits.reserve("4", [requests, at_once], ONE))
@@ -144,7 +145,7 @@ async def test_what_a_coordinator_did_not_hear_before_it_died_is_told_to_the_nex
         client.limits.settle("1", ONE, LATER)
         await first.aclose()
         await stack.enter_async_context(coordinating(path))
-        await soon(lambda: client.limits.available)
+        await await_until(lambda: client.limits.available)
         (standing,) = await client.limits.standing([limit(10)])
         assert standing.remaining == 9
 
@@ -157,7 +158,7 @@ async def test_a_welcome_that_comes_with_the_greeting_is_answered(path: str, mon
         client = await stack.enter_async_context(connected(path))
         await client.limits.reserve("1", [limit(10)], ONE)
         await first.aclose()
-        await soon(lambda: not client.limits.available)
+        await await_until(lambda: not client.limits.available)
         received = Channel.data_received
         held: list[bytes] = []
 
@@ -172,7 +173,7 @@ async def test_a_welcome_that_comes_with_the_greeting_is_answered(path: str, mon
 
         monkeypatch.setattr(Channel, "data_received", receive_together)
         await stack.enter_async_context(coordinating(path))
-        await soon(lambda: client.limits.available)
+        await await_until(lambda: client.limits.available)
         (standing,) = await client.limits.standing([limit(10)])
         assert standing.remaining == 9
 
@@ -213,7 +214,7 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
         one, other = [await stack.enter_async_context(connected(path)) for _ in range(2)]
         await one.limits.reserve("ends", [budget], ONE)
         await first.aclose()
-        await soon(lambda: not one.limits.available and not other.limits.available)
+        await await_until(lambda: not one.limits.available and not other.limits.available)
         entries.add([row("ends", began - 40, 40 + ended)])
         if not reads_first:
             one.limits.settle("ends", ONE, began + ended)
@@ -221,7 +222,7 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             group.create_task(other.limits.standing([budget]))
             await ledger.read.wait()
-            await soon(lambda: one.limits.available)
+            await await_until(lambda: one.limits.available)
             if reads_first and ended >= 0:
                 one.limits.settle("ends", ONE, began + ended)
             elif reads_first:

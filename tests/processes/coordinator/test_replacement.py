@@ -20,9 +20,10 @@ from antiphon.limits.windows import SECOND, Moment
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.testing.clock import FakeClock
-from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes, soon
+from tests.processes.coordinator.processes import KEPT, PATIENCE, Processes
 from tests.support.host_link import short_directory
 from tests.support.limits import ONE, limit, tokens
+from tests.support.waiting import await_until
 
 MINUTE = limit(100, Measure.OUTPUT_TOKENS, id_="minute")
 DAY = limit(100, Measure.OUTPUT_TOKENS, Window.DAY, id_="day")
@@ -53,7 +54,7 @@ async def left(client: CoordinatorClient) -> list[int]:
 
 async def test_the_new_one_asks_the_old_one_until_that_leaves_and_then_is_asked(processes):
     old = await processes.begin()
-    await soon(lambda: counts(old))
+    await await_until(lambda: counts(old))
     await old.limits.reserve("ended", ALL, tokens(10))
     old.limits.settle("ended", tokens(5))
     await old.limits.reserve("runs", ALL, tokens(20))
@@ -62,7 +63,7 @@ async def test_the_new_one_asks_the_old_one_until_that_leaves_and_then_is_asked(
     assert await left(new) == [75, 75, 2]
     await new.limits.reserve("mine", ALL, tokens(30))
     old.leave()
-    await soon(lambda: counts(new) and old.limits.available)
+    await await_until(lambda: counts(new) and old.limits.available)
     await old.limits.extend("runs", ALL, tokens(10))
     assert await left(old) == await left(new) == [35, 35, 1]
     with pytest.raises((RateLimited, BudgetExceeded)):
@@ -100,7 +101,7 @@ async def test_what_is_asked_and_settled_at_the_handover_itself_counts_once(proc
             group.create_task(ask(client, name))
         await under_way.wait()
         old.leave()
-    await soon(lambda: counts(new))
+    await await_until(lambda: counts(new))
     async with asyncio.timeout(PATIENCE):
         while [each.remaining for each in await new.limits.standing([many, AT_ONCE])] != [10**6 - 900, 3]:
             await asyncio.sleep(0.002)
@@ -111,12 +112,12 @@ async def test_a_third_that_comes_meanwhile_counts_with_the_same(processes):
     await first.limits.reserve("1", ALL, tokens(10))
     second = await processes.begin()
     first.leave()
-    await soon(lambda: counts(second) and first.limits.available)
+    await await_until(lambda: counts(second) and first.limits.available)
     await second.limits.reserve("2", ALL, tokens(20))
     third = await processes.begin()
     await third.limits.reserve("3", ALL, tokens(30))
     second.leave()
-    await soon(lambda: counts(third) and first.limits.available and second.limits.available)
+    await await_until(lambda: counts(third) and first.limits.available and second.limits.available)
     first.limits.settle("1", tokens(5))
     second.limits.settle("2", tokens(15))
     async with asyncio.timeout(PATIENCE):
@@ -144,7 +145,7 @@ async def test_after_the_death_of_the_old_one_what_runs_in_the_new_one_counts(pr
     new._send = lambda _: None  # nobody reads what it says any more
     new.limits.settle("ends", tokens(30), 0)  # the ledger has it, which there is none of here
     await processes.kill(old)
-    await soon(lambda: counts(new))
+    await await_until(lambda: counts(new))
     assert await left(new) == [70, 70, 2]
     new.limits.settle("mine", tokens(1))
     assert await left(new) == [99, 99, 3]

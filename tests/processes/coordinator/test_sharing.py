@@ -15,8 +15,9 @@ from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import Ping
 from antiphon.telemetry.exposition import Family, Kind
 from antiphon.telemetry.totals import Totals, summed
-from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating, soon
+from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating
 from tests.support.host_link import short_directory
+from tests.support.waiting import await_until
 
 COUNT = Family("count", Kind.COUNTER, "", ("model",))
 GAUGE = Family("gauge", Kind.GAUGE, "")
@@ -68,12 +69,12 @@ async def test_a_process_that_starts_later_has_the_names_also_after_the_coordina
         await first.enter_async_context(coordinating(path))
         client = await stack.enter_async_context(connected(path))
         assert await client.publish(0, b"names\nof two lines")
-    await soon(lambda: not client.is_reachable)
+    await await_until(lambda: not client.is_reachable)
     await stack.enter_async_context(coordinating(path))
     later = await stack.enter_async_context(connected(path))
     got: list[bytes] = []
     later.follow(got.append)
-    await soon(lambda: got == [b"names\nof two lines"])
+    await await_until(lambda: got == [b"names\nof two lines"])
     await client.joined()
     assert await client.publish(1, b"more")
 
@@ -96,10 +97,10 @@ async def test_names_that_a_coordinator_lost_are_kept_by_the_processes(path, sta
         got: list[bytes] = []
         client.follow(got.append)
         assert await client.publish(0, b"one")
-    await soon(lambda: not client.is_reachable)
+    await await_until(lambda: not client.is_reachable)
     (Path(path).parent / "adapters").unlink()
     await stack.enter_async_context(coordinating(path))
-    await soon(lambda: client.revision == 0)
+    await await_until(lambda: client.revision == 0)
     assert got == [b"one"]
     assert await client.publish(0, b"one and two")
     assert got == [b"one", b"one and two"]
@@ -119,7 +120,7 @@ async def test_a_revision_is_announced_until_every_process_knows_it(path, stack)
     one, other, starting = await three(path, stack)
     for client in (one, other):
         client.know(4)
-    await soon(lambda: len(one._known) == len(other._known) == 2)
+    await await_until(lambda: len(one._known) == len(other._known) == 2)
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         woken = group.create_task(asyncio.to_thread(other.wait, PATIENCE))
         one.know(5)
@@ -212,7 +213,7 @@ async def test_a_new_coordinator_counts_those_that_live(path, stack):
             gone = Numbers(await third.enter_async_context(connected(path)), 10, 1, 1.0)
             await gone.reach(17, 3, 3.0, 3)
         await one.reach(17, 2, 3.0, 2)
-    await soon(lambda: not one.client.is_reachable and not other.client.is_reachable)
+    await await_until(lambda: not one.client.is_reachable and not other.client.is_reachable)
     await stack.enter_async_context(coordinating(path))
     await one.reach(7, 2, 2.0, 2)
 

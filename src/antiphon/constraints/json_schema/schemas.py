@@ -54,8 +54,8 @@ def refuse_relaxed(relaxations: Iterable[Relaxation], field: str) -> None:
     """Raises UnsupportedParameter for the first, if there is one."""
     for each in relaxations:
         raise UnsupportedParameter(
-            f"the keyword {each.keyword[:MAX_STEP]} at {format_place(each.place)} of {field} is not supported: "
-            f"{each.reason}",
+            f"the keyword {each.keyword[:MAX_STEP]} at {format_place(each.place)} of {field} is not "
+            f"supported: {each.reason}",
             param=field,
         )
 

@@ -9,18 +9,18 @@ What an actor may not see is not there.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import WantedKey, find, require_admin
-from antiphon.auth.secrets import Pepper, new_key, prefix_of
+from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
 from antiphon.errors import InvalidValue
+from antiphon.services.changes import DirectoryChanges, replace_by_id
+from antiphon.services.policy import KeyRequest, find_by_id, require_admin
 from antiphon.store.base import KeptKey, Tenancy
 
 
 @dataclass(frozen=True, slots=True)
-class MadeKey:
+class IssuedKey:
     """A new key, and the only time that it is shown."""
 
     key: Key
@@ -28,10 +28,10 @@ class MadeKey:
     limits: tuple[Limit, ...] = ()
 
 
-class Tenants:
+class TenancyService:
     """Projects, users, memberships and keys of one server."""
 
-    def __init__(self, changes: Changes, tenancy: Tenancy, pepper: Pepper) -> None:
+    def __init__(self, changes: DirectoryChanges, tenancy: Tenancy, pepper: Pepper) -> None:
         self._changes = changes
         self._tenancy = tenancy
         self._pepper = pepper
@@ -46,28 +46,28 @@ class Tenants:
 
     # --- projects and users ---
 
-    def projects(self, actor: Actor) -> list[Project]:
+    def list_projects(self, actor: Actor) -> list[Project]:
         """Those that the actor may see."""
-        return self._changes.policy.projects(actor)
+        return self._changes.policy.list_projects(actor)
 
-    def users(self, actor: Actor) -> list[User]:
+    def list_users(self, actor: Actor) -> list[User]:
         """Those that the actor may see."""
-        return self._changes.policy.users(actor)
+        return self._changes.policy.list_users(actor)
 
-    def project(self, actor: Actor, id_: str) -> Project:
+    def get_project(self, actor: Actor, id_: str) -> Project:
         """Raises NotFound, also for one that the actor may not see."""
-        return find(self.projects(actor), id_, "project")
+        return find_by_id(self.list_projects(actor), id_, "project")
 
-    def user(self, actor: Actor, id_: str) -> User:
+    def get_user(self, actor: Actor, id_: str) -> User:
         """Raises NotFound, also for one that the actor may not see."""
-        return find(self.users(actor), id_, "user")
+        return find_by_id(self.list_users(actor), id_, "user")
 
     async def add_project(self, actor: Actor, name: str, note: str) -> Project:
         require_admin(actor)
-        project = Project(self._changes.id("proj"), name, self._changes.now(), note=note)
+        project = Project(self._changes.make_id("proj"), name, self._changes.now(), note=note)
 
         def add() -> Project:
-            revision = self._tenancy.add_project(project, self._changes.by(actor))
+            revision = self._tenancy.add_project(project, self._changes.attribute_to(actor))
             self._changes.learn(revision, projects=(*self._changes.directory.projects, project))
             return project
 
@@ -79,27 +79,29 @@ class Tenants:
         require_admin(actor)
 
         def update() -> Project:
-            project = find(self._changes.directory.projects, id_, "project")
+            project = find_by_id(self._changes.directory.projects, id_, "project")
             if archived and id_ == "default":
                 raise InvalidValue("the project default cannot be archived", param="archived")
             new = replace(
                 project,
                 name=project.name if name is None else name,
                 note=project.note if note is None else note,
-                archived=self._changes.since(project.archived, archived),
+                archived=self._changes.resolve_since(project.archived, archived),
             )
-            revision = self._tenancy.change_project(new, self._changes.by(actor))
-            self._changes.learn(revision, projects=put(self._changes.directory.projects, new))
+            revision = self._tenancy.change_project(new, self._changes.attribute_to(actor))
+            self._changes.learn(revision, projects=replace_by_id(self._changes.directory.projects, new))
             return new
 
         return await self._changes.apply(update)
 
     async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
         require_admin(actor)
-        user = _normalize_email(User(self._changes.id("user"), name, self._changes.now(), email, note=note))
+        user = _normalize_email(
+            User(self._changes.make_id("user"), name, self._changes.now(), email, note=note)
+        )
 
         def add() -> User:
-            revision = self._tenancy.add_user(user, self._changes.by(actor))
+            revision = self._tenancy.add_user(user, self._changes.attribute_to(actor))
             self._changes.learn(revision, users=(*self._changes.directory.users, user))
             return user
 
@@ -112,30 +114,32 @@ class Tenants:
         require_admin(actor)
 
         def update() -> User:
-            user = find(self._changes.directory.users, id_, "user")
-            since = self._changes.since(user.disabled, disabled)
+            user = find_by_id(self._changes.directory.users, id_, "user")
+            since = self._changes.resolve_since(user.disabled, disabled)
             new = _normalize_email(replace(change(user), disabled=since))
-            revision = self._tenancy.change_user(new, self._changes.by(actor))
-            self._changes.learn(revision, users=put(self._changes.directory.users, new))
+            revision = self._tenancy.change_user(new, self._changes.attribute_to(actor))
+            self._changes.learn(revision, users=replace_by_id(self._changes.directory.users, new))
             return new
 
         return await self._changes.apply(update)
 
     # --- members ---
 
-    def members(self, actor: Actor, project: str) -> list[Membership]:
+    def list_members(self, actor: Actor, project: str) -> list[Membership]:
         """Of a project that the actor may see, by the ids of the users. Raises NotFound."""
-        find(self.projects(actor), project, "project")
+        find_by_id(self.list_projects(actor), project, "project")
         members = (each for each in self._changes.directory.memberships if each.project == project)
         return sorted(members, key=lambda each: each.user)
 
     async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
         def add() -> Membership:
             self._changes.policy.require_owner(actor, project)
-            self._changes.policy.require_near(actor, user)
+            self._changes.policy.require_known_user(actor, user)
             membership = Membership(project, user, role, self._changes.now())
-            revision = self._tenancy.put_membership(membership, self._changes.by(actor))
-            self._changes.learn(revision, memberships=(*self._without(project, user), membership))
+            revision = self._tenancy.put_membership(membership, self._changes.attribute_to(actor))
+            self._changes.learn(
+                revision, memberships=(*self._list_memberships_without(project, user), membership)
+            )
             return membership
 
         return await self._changes.apply(add)
@@ -146,23 +150,23 @@ class Tenants:
                 self._changes.policy.require_unconfined(actor)
             else:
                 self._changes.policy.require_owner(actor, project)
-            find(self.projects(actor), project, "project")
-            revision = self._tenancy.remove_membership(project, user, self._changes.by(actor))
-            self._changes.learn(revision, memberships=self._without(project, user))
+            find_by_id(self.list_projects(actor), project, "project")
+            revision = self._tenancy.remove_membership(project, user, self._changes.attribute_to(actor))
+            self._changes.learn(revision, memberships=self._list_memberships_without(project, user))
 
         await self._changes.apply(remove)
 
     # --- keys ---
 
-    def keys(self, actor: Actor) -> list[Key]:
+    def list_keys(self, actor: Actor) -> list[Key]:
         """Those that the actor may see."""
-        return self._changes.policy.keys(actor)
+        return self._changes.policy.list_keys(actor)
 
-    def key(self, actor: Actor, id_: str) -> Key:
+    def get_key(self, actor: Actor, id_: str) -> Key:
         """Raises NotFound, also for one that the actor may not see."""
-        return self._changes.policy.key(actor, id_)
+        return self._changes.policy.get_key(actor, id_)
 
-    def limits_of(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
+    def list_limits(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
         """The limits of keys, which are those of their families, by their ids; the oldest first."""
         directory = self._changes.directory
         families = directory.families()
@@ -172,10 +176,10 @@ class Tenants:
                 limits.setdefault(families.get(limit.target, limit.target), []).append(limit)
         return {key.id: limits.get(key.first, []) for key in keys}
 
-    async def add_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
-        def add() -> MadeKey:
-            self._changes.policy.require_mintable(actor, wanted)
-            return self._create_key(actor, wanted)
+    async def add_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
+        def add() -> IssuedKey:
+            self._changes.policy.require_creatable(actor, request)
+            return self._create_key(actor, request)
 
         return await self._changes.apply(add)
 
@@ -188,11 +192,11 @@ class Tenants:
         """`change`: from what the key is to what it is from then on. A key that has ended stays so."""
 
         def update() -> Key:
-            key = self._changes.policy.living(actor, id_)
+            key = self._changes.policy.get_living_key(actor, id_)
             new = change(key)
-            self._changes.policy.require_reached(actor, new)
-            self._changes.policy.require_operator_without(key, new)
-            self._learn_key(self._tenancy.change_key(new, self._changes.by(actor)), new)
+            self._changes.policy.require_within_rights(actor, new)
+            self._changes.policy.require_other_operator(key, new)
+            self._learn_key(self._tenancy.change_key(new, self._changes.attribute_to(actor)), new)
             return new
 
         return await self._changes.apply(update)
@@ -201,46 +205,46 @@ class Tenants:
         """From now on it is accepted nowhere; once more changes nothing."""
 
         def revoke() -> Key:
-            key = self.key(actor, id_)
+            key = self.get_key(actor, id_)
             if key.revoked is None:
-                self._changes.policy.require_operator_without(key)
+                self._changes.policy.require_other_operator(key)
                 key = replace(key, revoked=self._changes.now())
-                self._learn_key(self._tenancy.change_key(key, self._changes.by(actor)), key)
+                self._learn_key(self._tenancy.change_key(key, self._changes.attribute_to(actor)), key)
             return key
 
         return await self._changes.apply(revoke)
 
-    async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> MadeKey:
+    async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> IssuedKey:
         """A new key that may what the old one may, for as long as that would have lasted; the old one ends
         `overlap` seconds from now, if not before. The limits of the old key become those of the new one, and
         go on counting what both use. Raises Conflict for a key that has a living successor."""
 
-        def rotate() -> MadeKey:
-            ends = self._changes.policy.own_end(self._changes.policy.key(actor, id_))
-            old = self._changes.policy.living(actor, id_)
+        def rotate() -> IssuedKey:
+            ends = self._changes.policy.find_end(self._changes.policy.get_key(actor, id_))
+            old = self._changes.policy.get_living_key(actor, id_)
             if overlap:
-                self._changes.policy.require_few(actor, old)
+                self._changes.policy.require_room(actor, old)
             secret = new_key()
             key = replace(
                 old,
-                id=self._changes.id("key"),
-                prefix=prefix_of(secret),
+                id=self._changes.make_id("key"),
+                prefix=extract_prefix(secret),
                 created=self._changes.now(),
                 creator=actor.id,
                 expires=ends,
                 family=old.first,
             )
-            self._changes.policy.require_reached(actor, key)
+            self._changes.policy.require_within_rights(actor, key)
             last = self._changes.now() + overlap
             ending = replace(old, expires=last if old.expires is None else min(last, old.expires))
             kept, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
-            revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.by(actor))
+            revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.attribute_to(actor))
             self._learn_key(revision, ending, made=(kept,), limits=limits)
-            return MadeKey(key, secret, limits)
+            return IssuedKey(key, secret, limits)
 
         return await self._changes.apply(rotate)
 
-    async def audit(
+    async def list_audit(
         self, actor: Actor, limit: int, before: int | None, target: str | None
     ) -> Sequence[AuditEntry]:
         """For the operator."""
@@ -249,27 +253,28 @@ class Tenants:
 
     # --- how it is done ---
 
-    def _create_key(self, actor: Actor, wanted: WantedKey) -> MadeKey:
+    def _create_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
         secret = new_key()
         key = Key(
-            id=self._changes.id("key"),
-            kind=wanted.kind,
-            prefix=prefix_of(secret),
+            id=self._changes.make_id("key"),
+            kind=request.kind,
+            prefix=extract_prefix(secret),
             created=self._changes.now(),
             creator=actor.id,
-            project=wanted.project,
-            user=wanted.user,
-            grant=wanted.grant,
-            expires=wanted.expires,
-            note=wanted.note,
+            project=request.project,
+            user=request.user,
+            grant=request.grant,
+            expires=request.expires,
+            note=request.note,
         )
         limits = tuple(
-            limit.to_limit(self._changes.id("limit"), key.id, self._changes.now()) for limit in wanted.limits
+            limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
+            for limit in request.limits
         )
         kept = KeptKey(key, self._pepper.digest(secret))
-        revision = self._tenancy.add_key(kept, self._changes.by(actor), limits)
+        revision = self._tenancy.add_key(kept, self._changes.attribute_to(actor), limits)
         self._learn_key(revision, made=(kept,), limits=limits)
-        return MadeKey(key, secret, limits)
+        return IssuedKey(key, secret, limits)
 
     def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
         """The limits of a family, as its latest key has them. Their ids stay: counters go by them."""
@@ -292,10 +297,10 @@ class Tenants:
         )
         known = self._changes.directory.limits
         for limit in limits:
-            known = put(known, limit)
+            known = replace_by_id(known, limit)
         self._changes.learn(revision, keys=(*kept, *made), limits=known)
 
-    def _without(self, project: str, user: str) -> tuple[Membership, ...]:
+    def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
         """The memberships but for one."""
         return tuple(
             each

@@ -5,21 +5,21 @@ entry of the ledger can be reckoned again by the price that it names: a price en
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.policy import find, require_admin
 from antiphon.domain.currencies import CODES
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
 from antiphon.domain.prices import Price, unpriced
 from antiphon.errors import InvalidValue
+from antiphon.services.changes import DirectoryChanges, replace_by_id
+from antiphon.services.policy import find_by_id, require_admin
 from antiphon.store.base import Rules
 
-SETTLED = 10
+SETTLE_S = 10
 """Seconds after which what a price held for is in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedPrice:
+class PriceRequest:
     """A price that somebody asks for: as `domain.prices.Price`, of which it has the units."""
 
     models: str
@@ -34,21 +34,21 @@ class WantedPrice:
     note: str = ""
 
 
-class Pricing:
+class PriceService:
     """The prices of one server, all in one currency. For the operator alone."""
 
-    def __init__(self, changes: Changes, rules: Rules) -> None:
+    def __init__(self, changes: DirectoryChanges, rules: Rules) -> None:
         self._changes = changes
         self._rules = rules
 
-    def prices(self, actor: Actor) -> list[Price]:
+    def list_prices(self, actor: Actor) -> list[Price]:
         """All of them, also those that ended."""
         require_admin(actor)
         return list(self._changes.directory.prices)
 
-    def price(self, actor: Actor, id_: str) -> Price:
+    def get_price(self, actor: Actor, id_: str) -> Price:
         """Raises NotFound."""
-        return find(self.prices(actor), id_, "price")
+        return find_by_id(self.list_prices(actor), id_, "price")
 
     def find_unpriced(self, models: Sequence[str]) -> list[str]:
         """Those of the models that no price holds for now: under a limit of cost they are refused."""
@@ -62,7 +62,7 @@ class Pricing:
             model for model in self.find_unpriced(models) if any(limit.is_for(model) for limit in counted)
         ]
 
-    async def add(self, actor: Actor, wanted: WantedPrice) -> Price:
+    async def add(self, actor: Actor, request: PriceRequest) -> Price:
         """From then on requests are reckoned by it. Raises InvalidValue for a time that was: what began in it
         has its price already; for what is no currency; and for another than costs are in. Where nothing was
         priced yet, the first price after all have ended decides anew."""
@@ -70,12 +70,12 @@ class Pricing:
 
         def add() -> Price:
             now = self._changes.now()
-            since = now if wanted.since is None else wanted.since
-            own = {"id": self._changes.id("price"), "since": since, "created": now}
-            price = Price(**{**asdict(wanted), **own})
+            since = now if request.since is None else request.since
+            own = {"id": self._changes.make_id("price"), "since": since, "created": now}
+            price = Price(**{**asdict(request), **own})
             self._require_currency(price.currency, now)
-            _require_sound(price, now)
-            revision = self._rules.add_price(price, self._changes.by(actor))
+            _require_valid_times(price, now)
+            revision = self._rules.add_price(price, self._changes.attribute_to(actor))
             self._changes.learn(revision, prices=(*self._changes.directory.prices, price))
             return price
 
@@ -89,11 +89,11 @@ class Pricing:
         require_admin(actor)
 
         def update() -> Price:
-            price, now = self.price(actor, id_), self._changes.now()
+            price, now = self.get_price(actor, id_), self._changes.now()
             new = replace(price, note=price.note if note is None else note, until=until(price.until))
             if new.until != price.until:
-                _require_later(price, new.until, now)
-            return self._learnt(new, self._rules.change_price(new, self._changes.by(actor)))
+                _require_changeable_end(price, new.until, now)
+            return self._learn_price(new, self._rules.change_price(new, self._changes.attribute_to(actor)))
 
         return await self._changes.apply(update)
 
@@ -102,17 +102,17 @@ class Pricing:
         require_admin(actor)
 
         def end_price() -> Price:
-            price, now = self.price(actor, id_), self._changes.now()
+            price, now = self.get_price(actor, id_), self._changes.now()
             end = max(now, price.since)
             if price.until is not None and price.until <= end:
                 return price
             new = replace(price, until=end)
-            return self._learnt(new, self._rules.change_price(new, self._changes.by(actor)))
+            return self._learn_price(new, self._rules.change_price(new, self._changes.attribute_to(actor)))
 
         return await self._changes.apply(end_price)
 
-    def _learnt(self, price: Price, revision: int) -> Price:
-        self._changes.learn(revision, prices=put(self._changes.directory.prices, price))
+    def _learn_price(self, price: Price, revision: int) -> Price:
+        self._changes.learn(revision, prices=replace_by_id(self._changes.directory.prices, price))
         return price
 
     def _require_currency(self, currency: str, now: int) -> None:
@@ -128,25 +128,25 @@ class Pricing:
             return
         for price in others:
             if not price.is_over(now):
-                raise _one_currency(
+                raise _make_currency_error(
                     f"this server's prices are in {price.currency}",
                     "as long as nothing was priced, another can be taken when all of them have ended",
                 )
         if (spent := self._rules.spent(currency)) is not None:
-            raise _one_currency(f"this server has costs in {spent}", "it stays so")
+            raise _make_currency_error(f"this server has costs in {spent}", "it stays so")
         for price in others:
-            if not price.never_held and now < (settled := (price.until or now) + SETTLED):
-                raise _one_currency(
+            if not price.never_held and now < (settled := (price.until or now) + SETTLE_S):
+                raise _make_currency_error(
                     f"a price in {price.currency} held until just now, and may have priced something",
                     f"try again in {settled - now} s",
                 )
 
 
-def _one_currency(why: str, then: str) -> InvalidValue:
+def _make_currency_error(why: str, then: str) -> InvalidValue:
     return InvalidValue(f"{why}; costs are summed, so they have one currency: {then}", param="currency")
 
 
-def _require_sound(price: Price, now: int) -> None:
+def _require_valid_times(price: Price, now: int) -> None:
     if price.since < now:
         raise InvalidValue(
             f"since lies before now ({now}): what began before has its price; leave it out for now",
@@ -156,7 +156,7 @@ def _require_sound(price: Price, now: int) -> None:
         raise InvalidValue("the price would end before it begins", param="until")
 
 
-def _require_later(price: Price, until: int | None, now: int) -> None:
+def _require_changeable_end(price: Price, until: int | None, now: int) -> None:
     if price.is_over(now):
         raise InvalidValue("the price has ended: add another", param="until")
     if until is not None and until < max(now, price.since):

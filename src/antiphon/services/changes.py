@@ -3,7 +3,7 @@ and the directory as it is known, of which everybody is told who answers request
 
 A change is checked against the directory of one revision, and written only while the store is at that
 revision still: where another process wrote something, the directory is read again and the change checked
-again. Holds no rule of who may do what; `auth.policy` does.
+again. Holds no rule of who may do what; `services.policy` does.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from antiphon.auth.keyring import Known
-from antiphon.auth.policy import Identified, Policy
+from antiphon.auth.base import DirectoryIndex
 from antiphon.auth.secrets import ALPHABET
 from antiphon.domain.identity import Actor
 from antiphon.errors import Conflict
+from antiphon.services.policy import Named, Policy
 from antiphon.store.base import By, Directory, DirectoryMoved, Feed, Tenancy
 
 MOMENT_LENGTH = 9
@@ -33,10 +33,10 @@ class _View:
     """A directory, and the same as it is asked."""
 
     directory: Directory
-    known: Known
+    known: DirectoryIndex
 
 
-class Changes:
+class DirectoryChanges:
     """The changes of one process, one after the other."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Changes:
         self._clock = clock
         self._feed = feed
         self._reached = reached
-        self._view = _View(Directory(), Known.of(Directory()))
+        self._view = _View(Directory(), DirectoryIndex.of(Directory()))
         self._thread = ThreadPoolExecutor(1, "antiphon-store")
         """One change at a time; and each to its end, whether or not the caller still waits."""
 
@@ -71,7 +71,7 @@ class Changes:
 
     async def load(self) -> None:
         """Learns what the store holds, and from then on what others change of it. Raises StoreUnavailable."""
-        await self.run_in_thread(lambda: self._tell(self._store.directory()))
+        await self.run_in_thread(lambda: self._set_directory(self._store.directory()))
         if self._feed is not None:
             self._feed.start(self._catch_up)
 
@@ -103,33 +103,33 @@ class Changes:
         """What was written is known from now on, without asking the database again: it may be gone.
         `revision`: what the store answered to the write; `changes`: the parts of the directory that are
         others now. In the thread, within `apply`."""
-        self._tell(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
+        self._set_directory(replace(self.directory, revision=revision, **changes))  # type: ignore[arg-type]
 
-    def by(self, actor: Actor) -> By:
+    def attribute_to(self, actor: Actor) -> By:
         """Who changes something now, and what was known then."""
         return By(actor.id, self.now(), self.directory.revision)
 
-    def id(self, noun: str) -> str:
+    def make_id(self, noun: str) -> str:
         """An id that nobody has."""
-        moment = _digits(self.moment())
+        moment = _encode_base36(self.now_ms())
         return f"{noun}_{moment}" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_LENGTH))
 
     def now(self) -> int:
         """Unix seconds."""
         return int(self._clock())
 
-    def moment(self) -> int:
+    def now_ms(self) -> int:
         """Unix milliseconds."""
         return int(1_000 * self._clock())
 
-    def since(self, before: int | None, said: bool | None) -> int | None:
+    def resolve_since(self, before: int | None, is_on: bool | None) -> int | None:
         """Since when something holds that may be switched on and off."""
-        if said is None:
+        if is_on is None:
             return before
-        return (before or self.now()) if said else None
+        return (before or self.now()) if is_on else None
 
     def _apply(self, work: Callable[[], T]) -> T:
-        self._require(self._store.revision())
+        self._require_revision(self._store.revision())
         for _ in range(TRIES):
             try:
                 return work()
@@ -139,31 +139,28 @@ class Changes:
 
     def _catch_up(self, revision: int) -> None:
         """In the feed's thread; returns when the revision is known. Raises StoreUnavailable."""
-        self._thread.submit(self._require, revision).result()
+        self._thread.submit(self._require_revision, revision).result()
 
-    def _require(self, revision: int) -> None:
+    def _require_revision(self, revision: int) -> None:
         if revision != self.directory.revision:
             self._read()
 
     def _read(self) -> None:
-        self._tell(self._store.directory(self.directory))
+        self._set_directory(self._store.directory(self.directory))
 
-    def _tell(self, directory: Directory) -> None:
-        self._view = _View(directory, Known.of(directory))
+    def _set_directory(self, directory: Directory) -> None:
+        self._view = _View(directory, DirectoryIndex.of(directory))
         for listener in self._listeners:
             listener(directory)
 
 
-Listed = TypeVar("Listed", bound=Identified)
-
-
-def put(things: Iterable[Listed], thing: Listed) -> tuple[Listed, ...]:
+def replace_by_id(things: Iterable[Named], thing: Named) -> tuple[Named, ...]:
     """The same with one in the place of the one of its id, or at the end."""
     by_id = {each.id: each for each in things} | {thing.id: thing}
     return tuple(by_id.values())
 
 
-def _digits(number: int) -> str:
+def _encode_base36(number: int) -> str:
     """In base 36."""
     digits = ""
     while number:

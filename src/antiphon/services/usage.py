@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from antiphon.auth.changes import Changes
-from antiphon.auth.policy import find
 from antiphon.domain.identity import Actor, ActorKind, Right
 from antiphon.domain.ledger import Entry
 from antiphon.domain.prices import currency_of
 from antiphon.domain.reports import Condition, Dimension, Field, Place, Report, Selection, Tag
 from antiphon.domain.tenancy import Role
 from antiphon.errors import PermissionDenied
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.policy import find_by_id
 from antiphon.store.base import Usage
 
 THREADS = 2
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class UsageService:
     """The ledger of one server, as its callers may read it."""
 
-    def __init__(self, changes: Changes, usage: Usage) -> None:
+    def __init__(self, changes: DirectoryChanges, usage: Usage) -> None:
         self._changes = changes
         self._usage = usage
         self._threads = ThreadPoolExecutor(THREADS, "antiphon-usage")
@@ -47,36 +47,40 @@ class UsageService:
         """Waits for the reads that run. Before the store is let go of."""
         self._threads.shutdown(cancel_futures=True)
 
-    async def report(self, actor: Actor, chosen: Selection, by: Sequence[Dimension], most: int) -> Report:
+    async def build_report(
+        self, actor: Actor, selection: Selection, by: Sequence[Dimension], most: int
+    ) -> Report:
         """As the store's, of what the actor may see. Raises NotFound and PermissionDenied."""
-        seen = self._restrict(actor, chosen, by)
+        seen = self._restrict(actor, selection, by)
         return await self.run_in_thread(lambda: self._usage.report(seen, by, most))
 
-    def entries(self, actor: Actor, chosen: Selection) -> Callable[[int, Place | None], Sequence[Entry]]:
+    def open_entries(
+        self, actor: Actor, selection: Selection
+    ) -> Callable[[int, Place | None], Sequence[Entry]]:
         """What reads the entries of a selection that the actor may see, so many from a place on; it blocks,
         and belongs into `run_in_thread`. Raises NotFound and PermissionDenied."""
-        if self._role_of(actor) is Role.VIEWER:
+        if self._get_role(actor) is Role.VIEWER:
             raise PermissionDenied("a viewer sees the project's sums, and no single request")
-        seen = self._restrict(actor, chosen)
+        seen = self._restrict(actor, selection)
         return lambda most, after: self._usage.entries(seen, most, after)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Runs what reads the store."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _restrict(self, actor: Actor, chosen: Selection, by: Iterable[Dimension] = ()) -> Selection:
+    def _restrict(self, actor: Actor, selection: Selection, by: Iterable[Dimension] = ()) -> Selection:
         """The part of a selection that the actor may see."""
-        role = self._role_of(actor)
-        self._require_project(actor, chosen.conditions)
+        role = self._get_role(actor)
+        self._require_project(actor, selection.conditions)
         if role is Role.VIEWER:
-            _require_impersonal((*by, *(each.of for each in chosen.conditions)))
-        return replace(chosen, conditions=(*chosen.conditions, *_build_conditions(actor, role)))
+            _require_impersonal((*by, *(each.of for each in selection.conditions)))
+        return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
 
-    def _role_of(self, actor: Actor) -> Role | None:
+    def _get_role(self, actor: Actor) -> Role | None:
         """What a user is in the project; of a user whom the directory does not know what its rights say."""
         if actor.kind is not ActorKind.USER:
             return None
-        known = self._changes.policy.role_of(actor)
+        known = self._changes.policy.get_role(actor)
         return known or (Role.MEMBER if Right.GENERATE in actor.rights else Role.VIEWER)
 
     def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
@@ -84,7 +88,7 @@ class UsageService:
             if each.of is not Field.PROJECT or (actor.admin and each.value is None):
                 continue  # entries without a project are there for the operator to look for
             if actor.admin or each.value != actor.project:
-                find(self._changes.policy.projects(actor), each.value or "", "project")
+                find_by_id(self._changes.policy.list_projects(actor), each.value or "", "project")
             if not actor.admin and each.value != actor.project:
                 raise PermissionDenied(
                     f"this key speaks in {actor.project} here: choose another of its projects by the header "

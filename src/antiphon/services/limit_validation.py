@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from antiphon.domain.limits import Limit, Measure, Subject, Window, beyond
 from antiphon.errors import Conflict, InvalidValue, MissingParameter
 
-MOST = 50
+MOST_LIMITS = 50
 """Limits of one subject: each is looked at for every request."""
 
 
@@ -29,44 +29,44 @@ class LimitRequest:
         return Limit(**{**asdict(self), "id": id_, "target": target, "created": created})
 
 
-def require_sound(wanted: LimitRequest, place: str = "") -> None:
+def require_valid(request: LimitRequest, place: str = "") -> None:
     """Raises a RequestError for a limit that means nothing. `place`: where it stands in what was sent, as
     `limits[0].`."""
     window, models = f"{place}window", f"{place}models"
-    if wanted.measure is Measure.CONCURRENT and wanted.window is not None:
+    if request.measure is Measure.CONCURRENT and request.window is not None:
         raise InvalidValue(f"concurrent requests are counted at once: leave {window} out", param=window)
-    if wanted.measure is not Measure.CONCURRENT and wanted.window is None:
+    if request.measure is not Measure.CONCURRENT and request.window is None:
         raise MissingParameter(f"{window} is missing", param=window)
-    require_bounded(wanted.measure, wanted.amount, place)
-    if wanted.subject is Subject.MODEL and wanted.models is not None:
+    require_countable(request.measure, request.amount, place)
+    if request.subject is Subject.MODEL and request.models is not None:
         raise InvalidValue(f"a limit of a model is of that one: leave {models} out", param=models)
 
 
-def require_bounded(measure: Measure, amount: int, place: str = "") -> None:
+def require_countable(measure: Measure, amount: int, place: str = "") -> None:
     """Raises InvalidValue for more than can be counted exactly."""
     if (problem := beyond(measure, amount)) is not None:
         raise InvalidValue(problem, param=f"{place}amount")
 
 
-def require_sound_all(limits: Sequence[LimitRequest]) -> None:
+def require_all_valid(limits: Sequence[LimitRequest]) -> None:
     """The same for those that come with a new key, of which no two are one."""
     places: dict[tuple[object, ...], str] = {}
     for number, wanted in enumerate(limits):
         place = f"limits[{number}]"
-        require_sound(wanted, f"{place}.")
-        if (same := places.setdefault(_what(wanted), place)) != place:
+        require_valid(wanted, f"{place}.")
+        if (same := places.setdefault(_limited_quantity(wanted), place)) != place:
             raise InvalidValue(f"{place} limits the same as {same}: say one amount", param=place)
 
 
-def require_new(limit: Limit, there: Sequence[Limit]) -> None:
+def require_unique(limit: Limit, existing: Sequence[Limit]) -> None:
     """Raises Conflict where a subject cannot get this limit beside those that it has."""
-    for each in there:
-        if _what(each) == _what(limit):
+    for each in existing:
+        if _limited_quantity(each) == _limited_quantity(limit):
             raise Conflict(f"there is such a limit already: change the amount of {each.id}")
-    if len(there) >= MOST:
-        raise Conflict(f"the {limit.subject} has {MOST} limits, which is the most: remove one first")
+    if len(existing) >= MOST_LIMITS:
+        raise Conflict(f"the {limit.subject} has {MOST_LIMITS} limits, which is the most: remove one first")
 
 
-def _what(limit: Limit | LimitRequest) -> tuple[object, ...]:
+def _limited_quantity(limit: Limit | LimitRequest) -> tuple[object, ...]:
     """What is limited of a subject, without how much."""
     return limit.measure, limit.window, limit.models

@@ -2,11 +2,9 @@
 
 import asyncio
 
-from antiphon.assembly.keys import Managed
-from antiphon.assembly.sso import signing_on
+from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Endpoint
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
@@ -26,23 +24,24 @@ from antiphon.limits.base import Watched
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.services.limits import LimitService
 from antiphon.settings.schema import Settings
 from antiphon.telemetry.metrics import Metrics
 
 
-def edge_of(
+def build_app_state(
     settings: Settings,
     models: ModelRegistry,
     clock: Clock,
-    managed: Managed | None = None,
+    managed: TenancyParts | None = None,
     accounting: Accounting | None = None,
     coordinator: CoordinatorClient | None = None,
 ) -> AppState:
     """Everything between the socket and the engines; `managed` and `accounting` where keys are on."""
     key = settings.server.api_key
-    verifiers: list[TokenVerifier] = [ServiceKey(key, alone=managed is None)] if key else []
+    verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=managed is None)] if key else []
     verifiers += [managed.keyring] if managed else []
-    issuer = signing_on(settings.oidc, managed, clock) if managed else None
+    issuer = build_single_sign_on(settings.oidc, managed, clock) if managed else None
     verifiers += [issuer] if issuer else []
     metrics = Metrics()
     report = settings.server.unknown_fields == "report"
@@ -55,7 +54,7 @@ def edge_of(
         settings=settings.server,
         verifiers=tuple(verifiers),
         keys_on=managed is not None,
-        admin=() if managed is None else admin_endpoints(managed, accounting, models, clock),
+        admin=() if managed is None else list_admin_endpoints(managed, accounting, models, clock),
         limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
         limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
@@ -66,15 +65,15 @@ def edge_of(
     )
 
 
-def _watch_keys(managed: Managed) -> InFlightRegistry:
+def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
     """Work that ends with the keys it came with. To be called in the event loop."""
     ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
     managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.look))
     return ongoing
 
 
-def admin_endpoints(
-    managed: Managed, accounting: Accounting | None, models: ModelRegistry, clock: Clock
+def list_admin_endpoints(
+    managed: TenancyParts, accounting: Accounting | None, models: ModelRegistry, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """The admin API: each resource has its endpoints in a file of its own."""
     from antiphon.store.rules import SqlRules
@@ -87,6 +86,6 @@ def admin_endpoints(
         *UsageResource(managed.reading, clock).endpoints(),
     ]
     if accounting is not None:
-        limiting = Limiting(managed.changes, SqlRules(managed.database), accounting.limiter)
+        limiting = LimitService(managed.changes, SqlRules(managed.database), accounting.limiter)
         endpoints += LimitResource(limiting, models, naming).endpoints()
     return tuple(endpoints)

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.auth.base import Chosen
-from antiphon.auth.limit_validation import MOST, LimitRequest
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.policy import WantedKey
+from antiphon.auth.base import RequestedScope
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Amounts, Measure, Subject, Window
 from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
+from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
+from antiphon.services.limits import LimitService
+from antiphon.services.policy import KeyRequest
 from antiphon.store.database import Database
 from antiphon.store.rules import SqlRules
 from antiphon.testing.clock import FakeClock
-from tests.auth.test_tenants import ADMIN, World
+from tests.services.test_tenancy import ADMIN, World
 
 
 class Limited(World):
@@ -26,10 +26,10 @@ class Limited(World):
         super().__init__(folder)
         changes, database = self.tenants._changes, Database(f"sqlite:///{folder}/antiphon.db")
         self.limiter = LocalLimiter(FakeClock())
-        self.limiting = Limiting(changes, SqlRules(database), self.limiter)
+        self.limiting = LimitService(changes, SqlRules(database), self.limiter)
 
     async def service(self, project) -> str:
-        made = await self.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=project))
+        made = await self.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=project))
         return made.key.id
 
     async def set(self, actor: Actor, subject: Subject, target: str, **said):
@@ -37,7 +37,7 @@ class Limited(World):
         return await self.limiting.add(actor, replace(usual, **said))
 
     def seen(self, actor, **how):
-        return [each.id for each in self.limiting.limits(actor, **how)]
+        return [each.id for each in self.limiting.list_limits(actor, **how)]
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ async def test_the_operator_limits_everybody_and_each_change_is_in_the_audit(wor
     assert (changed.amount, changed.note, changed.created) == (20, "", made[0].created)
     await world.limiting.remove(ADMIN, made[3].id)
     assert world.seen(ADMIN) == [each.id for each in made[:3]]
-    audit = await world.tenants.audit(ADMIN, 10, None, made[0].id)
+    audit = await world.tenants.list_audit(ADMIN, 10, None, made[0].id)
     assert [entry.action for entry in audit] == ["limit.change", "limit.create"]
-    assert (await world.tenants.audit(ADMIN, 1, None, None))[0].action == "limit.remove"
+    assert (await world.tenants.list_audit(ADMIN, 1, None, None))[0].action == "limit.remove"
     with pytest.raises(NotFound):
         await world.limiting.remove(ADMIN, made[3].id)
 
@@ -69,9 +69,9 @@ async def test_an_owner_limits_the_keys_that_are_for_the_project_alone(world):
     ann = await world.actor(world.ann, project=world.one)
     service, other = await world.service(world.one), await world.service(world.two)
     bens = await world.tenants.add_key(
-        ADMIN, WantedKey(KeyKind.ACCESS_TOKEN, user=world.ben, project=world.one)
+        ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ben, project=world.one)
     )
-    free = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.ACCESS_TOKEN, user=world.ann))
+    free = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann))
     for key in (service, bens.key.id):
         made = await world.set(ann, Subject.KEY, key)
         assert (await world.limiting.change(ann, made.id, 3, "less")).amount == 3
@@ -95,7 +95,7 @@ async def test_an_owner_limits_the_keys_that_are_for_the_project_alone(world):
 async def test_others_see_the_limits_of_what_is_theirs_and_change_none(world):
     service = await world.service(world.one)
     mine = await world.tenants.add_key(
-        ADMIN, WantedKey(KeyKind.ACCESS_TOKEN, user=world.ben, project=world.one)
+        ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ben, project=world.one)
     )
     limits = {
         name: (await world.set(ADMIN, subject, target)).id
@@ -124,7 +124,7 @@ async def test_others_see_the_limits_of_what_is_theirs_and_change_none(world):
         with pytest.raises(NotFound):
             await world.limiting.remove(actor, limits[name])
         with pytest.raises(NotFound):
-            await world.limiting.standing(actor, limits[name])
+            await world.limiting.get_status(actor, limits[name])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_the_same_is_not_limited_twice_nor_by_too_many(world):
     await world.set(ADMIN, Subject.MODEL, "m")
     with pytest.raises(Conflict, match="change the amount of limit_"):
         await world.set(ADMIN, Subject.MODEL, "m", amount=3)
-    for number in range(MOST):
+    for number in range(MOST_LIMITS):
         await world.set(ADMIN, Subject.PROJECT, "default", models=f"m{number}")
     with pytest.raises(Conflict, match="which is the most"):
         await world.set(ADMIN, Subject.PROJECT, "default", models="n")
@@ -159,7 +159,7 @@ async def test_the_same_is_not_limited_twice_nor_by_too_many(world):
 async def test_a_limit_says_how_it_stands(world):
     made = await world.set(ADMIN, Subject.PROJECT, "default")
     await world.limiter.reserve("a", [made], Amounts(requests=3))
-    assert (await world.limiting.standing(ADMIN, made.id)).remaining == 7
+    assert (await world.limiting.get_status(ADMIN, made.id)).remaining == 7
 
 
 async def test_the_limits_of_a_key_become_those_of_its_successor_and_go_on_counting(world):
@@ -169,14 +169,16 @@ async def test_the_limits_of_a_key_become_those_of_its_successor_and_go_on_count
     other = await world.set(ADMIN, Subject.KEY, await world.service(world.one))
     await world.limiter.reserve("a", [made], Amounts(requests=2))
     new = await world.tenants.rotate_key(ADMIN, key, 60)
-    limits = world.limiting.limits(ADMIN, target=new.key.id)
+    limits = world.limiting.list_limits(ADMIN, target=new.key.id)
     assert [(each.measure, each.amount, each.note) for each in limits] == [
         (Measure.REQUESTS, 3, "bot"),
         (Measure.CONCURRENT, 10, ""),
     ]
     assert {each.target for each in limits} == {new.key.id} and limits[0].id == made.id
-    assert (await world.limiting.standing(ADMIN, made.id)).remaining == 1
-    assert world.limiting.limits(ADMIN, target=key) == limits  # the old one is not free of them meanwhile
+    assert (await world.limiting.get_status(ADMIN, made.id)).remaining == 1
+    assert (
+        world.limiting.list_limits(ADMIN, target=key) == limits
+    )  # the old one is not free of them meanwhile
     assert other not in limits
 
 
@@ -188,16 +190,16 @@ async def test_a_family_has_the_limits_of_one_key(world):
     second = await world.tenants.rotate_key(ADMIN, new.key.id, 60)
     with pytest.raises(Conflict, match="such a limit"):
         await world.set(ADMIN, Subject.KEY, new.key.id, amount=99)
-    for number in range(MOST - 1):
+    for number in range(MOST_LIMITS - 1):
         await world.set(ADMIN, Subject.KEY, key, models=f"m{number}")
     with pytest.raises(Conflict, match="which is the most"):
         await world.set(ADMIN, Subject.KEY, second.key.id, models="n")
-    shown = world.tenants.limits_of([new.key, second.key])
-    assert len(shown[new.key.id]) == MOST and shown[new.key.id] == shown[second.key.id]
+    shown = world.tenants.list_limits([new.key, second.key])
+    assert len(shown[new.key.id]) == MOST_LIMITS and shown[new.key.id] == shown[second.key.id]
 
 
 async def test_who_holds_the_old_key_sees_its_limits_while_it_lasts(world):
-    made = await world.tenants.add_key(ADMIN, WantedKey(KeyKind.SERVICE, project=world.one))
+    made = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))
     await world.set(ADMIN, Subject.KEY, made.key.id)
     await world.tenants.rotate_key(ADMIN, made.key.id, 60)
-    assert len(world.seen(await world.ring.verify(made.secret, Chosen()))) == 1
+    assert len(world.seen(await world.ring.verify(made.secret, RequestedScope()))) == 1

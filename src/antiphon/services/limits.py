@@ -9,26 +9,28 @@ see is not there.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.auth.changes import Changes, put
-from antiphon.auth.limit_validation import LimitRequest, require_bounded, require_new, require_sound
-from antiphon.auth.policy import LIMITING, find, require_admin
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.limits import Limit, LimitStatus, Subject
 from antiphon.domain.tenancy import Key
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
+from antiphon.services.changes import DirectoryChanges, replace_by_id
+from antiphon.services.limit_validation import LimitRequest, require_countable, require_unique, require_valid
+from antiphon.services.policy import ONLY_OWNERS_LIMIT, find_by_id, require_admin
 from antiphon.store.base import Rules
 
 
-class Limiting:
+class LimitService:
     """The limits of one server."""
 
-    def __init__(self, changes: Changes, rules: Rules, limiter: Limiter) -> None:
+    def __init__(self, changes: DirectoryChanges, rules: Rules, limiter: Limiter) -> None:
         self._changes = changes
         self._rules = rules
         self._limiter = limiter
 
-    def limits(self, actor: Actor, subject: Subject | None = None, target: str | None = None) -> list[Limit]:
+    def list_limits(
+        self, actor: Actor, subject: Subject | None = None, target: str | None = None
+    ) -> list[Limit]:
         """Those that the actor may see, the oldest first; of one subject or target where that is said. The
         limits of a key are those of its family."""
         families = self._changes.directory.families()
@@ -36,27 +38,27 @@ class Limiting:
             limit
             for limit in self._changes.directory.limits
             if subject in (None, limit.subject)
-            and (target is None or _same(families, limit, target))
-            and self._sees(actor, limit, families)
+            and (target is None or _has_target(families, limit, target))
+            and self._can_see(actor, limit, families)
         ]
 
-    def limit(self, actor: Actor, id_: str) -> Limit:
+    def get_limit(self, actor: Actor, id_: str) -> Limit:
         """Raises NotFound, also for one that the actor may not see."""
-        return find(self.limits(actor), id_, "limit")
+        return find_by_id(self.list_limits(actor), id_, "limit")
 
-    async def standing(self, actor: Actor, id_: str) -> LimitStatus:
+    async def get_status(self, actor: Actor, id_: str) -> LimitStatus:
         """How one stands now. Raises NotFound and LimitsUnavailable."""
-        (standing,) = await self._limiter.standing([self.limit(actor, id_)])
+        (standing,) = await self._limiter.standing([self.get_limit(actor, id_)])
         return standing
 
-    async def add(self, actor: Actor, wanted: LimitRequest) -> Limit:
+    async def add(self, actor: Actor, request: LimitRequest) -> Limit:
         """From then on requests that begin must fit it, too."""
-        require_sound(wanted)
+        require_valid(request)
 
         def add() -> Limit:
-            self._require_target(actor, wanted)
-            limit = wanted.to_limit(self._changes.id("limit"), wanted.target, self._changes.now())
-            require_new(limit, self._alike(limit))
+            self._require_target(actor, request)
+            limit = request.to_limit(self._changes.make_id("limit"), request.target, self._changes.now())
+            require_unique(limit, self._list_siblings(limit))
             return self._add_limit(actor, limit)
 
         return await self._changes.apply(add)
@@ -65,15 +67,15 @@ class Limiting:
         """What it has counted stays counted."""
 
         def update() -> Limit:
-            limit = self._changeable(actor, id_)
-            require_bounded(limit.measure, limit.amount if amount is None else amount)
+            limit = self._get_changeable(actor, id_)
+            require_countable(limit.measure, limit.amount if amount is None else amount)
             new = replace(
                 limit,
                 amount=limit.amount if amount is None else amount,
                 note=limit.note if note is None else note,
             )
-            revision = self._rules.change_limit(new, self._changes.by(actor))
-            self._changes.learn(revision, limits=put(self._changes.directory.limits, new))
+            revision = self._rules.change_limit(new, self._changes.attribute_to(actor))
+            self._changes.learn(revision, limits=replace_by_id(self._changes.directory.limits, new))
             return new
 
         return await self._changes.apply(update)
@@ -82,8 +84,8 @@ class Limiting:
         """From then on nothing is refused for it."""
 
         def remove() -> None:
-            limit = self._changeable(actor, id_)
-            revision = self._rules.remove_limit(limit.id, self._changes.by(actor))
+            limit = self._get_changeable(actor, id_)
+            revision = self._rules.remove_limit(limit.id, self._changes.attribute_to(actor))
             left = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
             self._changes.learn(revision, limits=left)
 
@@ -91,12 +93,14 @@ class Limiting:
 
     # --- who may ---
 
-    def _sees(self, actor: Actor, limit: Limit, families: Mapping[str, str]) -> bool:
+    def _can_see(self, actor: Actor, limit: Limit, families: Mapping[str, str]) -> bool:
         if actor.admin:
             return True
         match limit.subject:
             case Subject.KEY:
-                return _same(families, limit, actor.id) or self._key(actor, limit.target) is not None
+                return (
+                    _has_target(families, limit, actor.id) or self._find_key(actor, limit.target) is not None
+                )
             case Subject.USER:
                 return limit.target == actor.user
             case Subject.PROJECT:
@@ -104,59 +108,61 @@ class Limiting:
             case Subject.MODEL:
                 return False
 
-    def _key(self, actor: Actor, id_: str) -> Key | None:
+    def _find_key(self, actor: Actor, id_: str) -> Key | None:
         """A key that the actor sees, or limits as an owner of the project that it is for."""
         policy = self._changes.policy
         for kept in self._changes.directory.keys:
             if kept.key.id == id_:
-                owned = kept.key.project is not None and policy.owns(actor, kept.key.project)
-                return kept.key if owned or policy.sees(actor, kept.key) else None
+                owned = kept.key.project is not None and policy.is_owner(actor, kept.key.project)
+                return kept.key if owned or policy.can_see(actor, kept.key) else None
         return None
 
-    def _require_target(self, actor: Actor, wanted: LimitRequest | Limit) -> None:
+    def _require_target(self, actor: Actor, request: LimitRequest | Limit) -> None:
         """Raises NotFound for what is not there for the actor, and PermissionDenied for what is not theirs to
         limit."""
         directory, policy = self._changes.directory, self._changes.policy
-        match wanted.subject:
+        match request.subject:
             case Subject.KEY:
-                key = self._key(actor, wanted.target)
-                find([] if key is None else [key], wanted.target, "key")
-                if not actor.admin and not (key is not None and policy.owns(actor, key.project)):
-                    raise PermissionDenied(LIMITING)
+                key = self._find_key(actor, request.target)
+                find_by_id([] if key is None else [key], request.target, "key")
+                if not actor.admin and not (key is not None and policy.is_owner(actor, key.project)):
+                    raise PermissionDenied(ONLY_OWNERS_LIMIT)
                 return
             case Subject.PROJECT:
-                find(policy.projects(actor), wanted.target, "project")
+                find_by_id(policy.list_projects(actor), request.target, "project")
             case Subject.USER:
-                find(directory.users if actor.admin else policy.users(actor), wanted.target, "user")
+                find_by_id(
+                    directory.users if actor.admin else policy.list_users(actor), request.target, "user"
+                )
             case Subject.MODEL:
                 pass
         require_admin(actor)
 
-    def _changeable(self, actor: Actor, id_: str) -> Limit:
-        limit = self.limit(actor, id_)
+    def _get_changeable(self, actor: Actor, id_: str) -> Limit:
+        limit = self.get_limit(actor, id_)
         if not actor.admin:
             self._require_target(actor, limit)
         return limit
 
     # --- how it is done ---
 
-    def _alike(self, limit: Limit) -> list[Limit]:
+    def _list_siblings(self, limit: Limit) -> list[Limit]:
         """Those of the same subject; of a key those of its family."""
         directory = self._changes.directory
         families = directory.families()
         return [
             each
             for each in directory.limits
-            if each.subject is limit.subject and _same(families, each, limit.target)
+            if each.subject is limit.subject and _has_target(families, each, limit.target)
         ]
 
     def _add_limit(self, actor: Actor, limit: Limit) -> Limit:
-        revision = self._rules.add_limit(limit, self._changes.by(actor))
+        revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
         self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
         return limit
 
 
-def _same(families: Mapping[str, str], limit: Limit, target: str) -> bool:
+def _has_target(families: Mapping[str, str], limit: Limit, target: str) -> bool:
     """Whether a limit is of a target; that of a key is of its whole family."""
     if limit.subject is not Subject.KEY:
         return limit.target == target

@@ -1,13 +1,13 @@
-"""One of two processes that end keys at the same time; started by tests/auth/test_changes.py.
+"""One of two processes that end keys at the same time; started by tests/services/test_changes.py.
 
-`python -m tests.auth.racer URL`: for each id that it reads it revokes the key, and prints how that ended.
+`python -m tests.services.racer URL`: for each id that it reads it revokes the key, and prints how that ended.
 """
 
 import asyncio
 import sys
 
 from antiphon.errors import RequestError
-from tests.auth.test_changes import ADMIN, node
+from tests.services.test_changes import ADMIN, node
 
 
 def say(word: str) -> None:
