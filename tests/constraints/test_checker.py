@@ -36,7 +36,7 @@ async def checking(limits: CheckLimits = DEFAULT) -> AsyncIterator[Checker]:
 
 
 @pytest.mark.timeout(180)
-async def test_hostile_grammars_end_within_the_caps_and_the_event_loop_goes_on():
+async def test_hostile_grammars_end_within_their_limits():
     pauses: list[float] = []
 
     async def beat() -> None:
@@ -57,7 +57,7 @@ async def test_hostile_grammars_end_within_the_caps_and_the_event_loop_goes_on()
     assert sorted(pauses)[len(pauses) // 2] < 0.1 and max(pauses) < 1.0
 
 
-async def test_a_grammar_that_passes_the_cap_ends_the_process_which_is_replaced():
+async def test_a_grammar_over_its_limit_ends_the_process_alone():
     async with checking(CheckLimits(seconds=0.3)) as checker:
         await checker.check(SOUND)
         first = checker.pid
@@ -72,7 +72,7 @@ async def test_a_grammar_that_passes_the_cap_ends_the_process_which_is_replaced(
         assert checker.pid not in (None, first)
 
 
-async def test_a_process_that_stands_still_is_not_the_constraints_fault():
+async def test_a_stalled_process_is_not_the_constraints_fault():
     """Working, it would have been ended by its cap of CPU."""
     async with checking(CheckLimits(patience=0.5)) as checker:
         await checker.check(SOUND)
@@ -85,7 +85,7 @@ async def test_a_process_that_stands_still_is_not_the_constraints_fault():
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_process_that_somebody_kills_is_replaced_and_asked_again(number: signal.Signals):
+async def test_a_killed_process_is_replaced_and_asked_again(number: signal.Signals):
     async with checking() as checker:
         await checker.check(SOUND)
         before = pid_of(checker)
@@ -98,7 +98,7 @@ async def test_a_process_that_somebody_kills_is_replaced_and_asked_again(number:
         assert "/c/" in asked.result().text and pid_of(checker) != before
 
 
-async def test_a_process_that_does_not_start_is_tried_again_and_the_log_says_why(
+async def test_a_process_that_does_not_start_is_tried_again_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """As where the package is being replaced just then: half of it is of another release."""
@@ -152,7 +152,7 @@ async def test_what_is_remembered_stays_within_its_bytes():
         assert checker.pid == process
 
 
-async def test_too_large_a_source_is_refused_unread_and_too_many_waiting_are_told_so():
+async def test_large_sources_and_too_many_waiting_are_refused():
     async with checking(CheckLimits(waiting=0)) as checker:
         with pytest.raises(InvalidValue, match="bytes"):
             await checker.check(Constraint(KIND.REGEX, "a" * 300_000))

@@ -46,7 +46,7 @@ def text(make: Make, grammar: Grammar, seed: int) -> bytes:
     return bytes(made)
 
 
-def test_copies_say_what_new_ones_say_in_any_order_and_side_by_side():
+def test_copies_answer_as_new_ones_in_any_order():
     compiled, grammars = MatcherCache(), [schema(), schema(city={"enum": ["Paris", "London"]})]
     asked = [(grammar, seed) for seed in range(40) for grammar in grammars]
     wanted = [text(Matcher, *each) for each in asked]
@@ -81,7 +81,7 @@ def test_what_is_asked_for_again_is_not_compiled_again():
     assert compiled.compiled == 2
 
 
-def test_it_holds_no_more_than_its_bytes_and_what_took_long_counts_more():
+def test_it_stays_within_its_bytes_and_slow_grammars_count_more():
     compiled = Counted(10 * LEAST)
     for at in range(50):
         compiled.get_matcher(lark(f"start: /a{{{at + 1}}}/"), WORDS)

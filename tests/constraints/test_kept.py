@@ -116,7 +116,7 @@ def test_all_schemas_are_kept_a_thousand_times():
         ('^[^\\]"]*$', '\\"'),
     ],
 )
-def test_a_class_without_quote_or_backslash_does_not_let_its_escape_through(pattern: str, escaped: str):
+def test_a_class_without_backslash_allows_no_escape(pattern: str, escaped: str):
     """The compiler takes a class that holds every control character to hold these two."""
     words = vocabulary()
     schema = json.dumps({"type": "string", "pattern": pattern})
@@ -125,7 +125,7 @@ def test_a_class_without_quote_or_backslash_does_not_let_its_escape_through(patt
         matcher.consume(list(f'"{escaped}'.encode()))
 
 
-def test_json_has_one_space_after_each_comma_and_colon_and_none_elsewhere():
+def test_json_has_spaces_after_commas_and_colons_only():
     schema = {
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"const": 1}, "minItems": 2}},

@@ -95,7 +95,7 @@ def test_a_text_follows_its_schema_and_ends_where_it_is_complete(masks: MaskWork
         assert len(found["name"]) <= 6 and found["age"] <= 120
 
 
-def test_what_is_forced_comes_as_a_list_and_the_mask_is_of_what_follows(masks: MaskWorkers):
+def test_forced_tokens_come_first_and_the_mask_is_for_the_next(masks: MaskWorkers):
     guide = answered(masks.create_guide(grammar(KIND.REGEX, "abc[xy]z")))
     assert guide.get_forced() == (ord("a"), ord("b"), ord("c"))
     assert np.flatnonzero(guide.get_allowed()).tolist() == [ord("a")]
@@ -223,9 +223,7 @@ class Stuck(Guide):
 
 
 @pytest.mark.parametrize(("cpu", "replaced"), [(MAX_CPU_SECONDS + 1, True), (MAX_CPU_SECONDS - 1, False)])
-def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(
-    masks: MaskWorkers, cpu: float, replaced: bool
-):
+def test_a_stuck_worker_is_replaced_and_others_are_answered(masks: MaskWorkers, cpu: float, replaced: bool):
     leave = threading.Event()
     stuck = [Stuck(masks, leave, cpu) for _ in range(WORKERS)]
     for guide in stuck:
@@ -245,7 +243,7 @@ def following(guide: Guide) -> tuple[GuidedSequences, TokenSequence]:
     return GuidedSequences(), sequence
 
 
-def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_would_wait():
+def test_a_busy_machine_fails_a_constraint_only_after_patience():
     now = [0.0]
     guide = Guide(lark(""), Nowhere(), lambda: now[0])
     guiding, sequence = following(guide)
@@ -256,7 +254,7 @@ def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_wou
     assert isinstance(error, EngineBusy) and error.retry_after and "no worker" in (error.cause or "")
 
 
-def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
+def test_too_much_work_for_an_answer_is_the_constraints_fault():
     guide = Guide(lark(""), Nowhere())
     guide._spent = lambda: MAX_CPU_SECONDS + 1
     guiding, sequence = following(guide)
@@ -293,7 +291,7 @@ STATES = "start: /(a|b)*a(a|b){40}/"
         (STATES, "max_lexer_states"),
     ],
 )
-def test_what_passes_a_limit_of_the_matcher_is_told_from_a_defect(source: str, limit: str):
+def test_a_passed_matcher_limit_is_told_from_a_defect(source: str, limit: str):
     words = CompilerVocabulary(TOKENS)
     few: dict[str, Any] = {limit: 3}
     words.limits = LLParserLimits(**few)
@@ -310,7 +308,7 @@ def test_what_passes_a_limit_of_the_matcher_is_told_from_a_defect(source: str, l
     assert is_callers_fault(raised.value), raised.value.message
 
 
-def test_a_token_that_is_not_allowed_is_our_fault_and_no_word_of_the_log():
+def test_a_forbidden_token_is_our_fault_and_is_not_logged():
     matcher = Matcher(grammar(KIND.REGEX, "ab"), CompilerVocabulary(TOKENS))
     with pytest.raises(EngineError, match='"c"') as raised:
         matcher.consume([ord("c")])
@@ -347,7 +345,7 @@ def table(kinds: Callable[[int], TokenKind], ends: tuple[int, ...]) -> Table:
     return Table(pieces, tuple(kinds(token) for token in range(256)), {}, ends)
 
 
-def test_only_tokens_of_text_are_part_of_it_and_a_model_that_cannot_end_is_refused():
+def test_only_text_tokens_count_and_a_model_must_be_able_to_end():
     found = build_token_table(
         table(lambda token: TokenKind.CONTROL if token == 7 else TokenKind.NORMAL, (9, 10))
     )
@@ -356,7 +354,7 @@ def test_only_tokens_of_text_are_part_of_it_and_a_model_that_cannot_end_is_refus
         build_token_table(table(lambda token: TokenKind.NORMAL, ()))
 
 
-def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more():
+def test_a_revoked_tokenizer_is_called_no_more():
     inside, leave = threading.Event(), threading.Event()
     calls: list[bytes] = []
 
@@ -380,7 +378,7 @@ def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more(
     assert not back.is_alive() and lent(b"b") == [] and calls == [b"a"]
 
 
-def test_a_guide_that_fails_between_two_looks_of_a_step_ends_in_the_next_one(masks: MaskWorkers):
+def test_a_guide_that_fails_within_a_step_ends_in_the_next(masks: MaskWorkers):
     """Its worker goes on while the decode thread looks at it."""
     guiding, request = GuidedSequences(), TokenRequest((TokenSegment((1, 2)),), 9)
     sequence = TokenSequence(request, (1, 2), 100)

@@ -96,7 +96,7 @@ def test_a_mark_that_is_one_token_is_spelt_by_nothing_else():
     assert not takes(made(), spelt("a </think>"))
 
 
-def test_channels_may_be_several_and_the_last_one_holds_the_answer():
+def test_of_several_channels_the_last_holds_the_answer():
     thought = TextFrame((CHANNEL, "analysis"), (CLOSE,))
     aside = TextFrame((CHANNEL, "commentary"), (CLOSE,))
     made = followed(Prelude((thought, aside), optional=True, many=True, answer=(CHANNEL, "final")))

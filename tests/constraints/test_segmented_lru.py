@@ -14,7 +14,7 @@ def test_what_was_put_is_there_until_there_is_no_room():
     assert len(kept) == 3
 
 
-def test_a_thing_that_has_no_room_is_not_kept_and_pushes_nothing_out_that_was_asked_for_again():
+def test_a_value_that_does_not_fit_pushes_out_no_known_one():
     kept: SegmentedLRU[str, int] = SegmentedLRU(100, 10)
     kept.put("again", 1, 40)
     assert kept.get("again") == 1
@@ -22,7 +22,7 @@ def test_a_thing_that_has_no_room_is_not_kept_and_pushes_nothing_out_that_was_as
     assert kept.get("large") is None and kept.get("again") == 1 and kept.held_size == 40
 
 
-def test_a_thousand_new_things_push_out_none_that_was_asked_for_again():
+def test_a_thousand_new_values_push_out_no_known_one():
     kept: SegmentedLRU[str, int] = SegmentedLRU(1000, 100)
     for name in ("a", "b", "c"):
         kept.put(name, 1, 100)

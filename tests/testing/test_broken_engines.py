@@ -268,7 +268,7 @@ BROKEN_ENGINES = {
 
 
 @pytest.mark.parametrize("broken", BROKEN_ENGINES, ids=lambda broken: broken.__name__)
-async def test_an_engine_that_answers_less_than_it_was_asked_is_told_so(broken):
+async def test_an_engine_that_answers_too_little_is_found(broken):
     async def make():
         return broken()
 

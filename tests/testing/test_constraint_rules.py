@@ -130,7 +130,7 @@ async def examine(engine: ScriptedTokenEngine) -> None:
 
 
 @pytest.mark.parametrize("kind", [Guided, ScriptedTokenEngine])
-async def test_engines_that_follow_constraints_or_refuse_them_keep_the_rules(
+async def test_engines_may_follow_constraints_or_refuse_them(
     kind: type[ScriptedTokenEngine],
 ) -> None:
     await examine(kind())

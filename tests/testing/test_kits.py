@@ -77,7 +77,7 @@ class MislabelledLength(Altered):
 
 
 class Credulous(Altered):
-    def _prompt(self, segments):
+    def _join_segments(self, segments):
         return tuple(abs(token) % 100 for segment in segments for token in segment.tokens)
 
 
@@ -149,7 +149,7 @@ class Familyless(Altered):
 class Leaking(Altered):
     """Keeps the slot of a sequence that was closed in mid-stream."""
 
-    def _leave(self, sequence):
+    def _release(self, sequence):
         if sequence.cause is not None:
             super()._release(sequence)
 

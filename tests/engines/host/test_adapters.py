@@ -66,7 +66,7 @@ async def test_an_engine_without_adapters_refuses_them() -> None:
             await link.client.add_adapter("d1", "/a/one")
 
 
-async def test_a_host_that_came_back_is_told_of_its_adapters_before_anything_else() -> None:
+async def test_a_restarted_host_is_told_of_its_adapters_first() -> None:
     with short_directory() as place:
         path = str(place / "0.sock")
         first, second = Adapting(), Adapting()
@@ -84,7 +84,7 @@ async def test_a_host_that_came_back_is_told_of_its_adapters_before_anything_els
         assert second.told == [("add", "d1", "/a/one")]
 
 
-async def test_an_adapter_that_a_host_refuses_when_it_is_back_is_told_of_until_it_is_added_again(
+async def test_a_refused_adapter_is_pending_until_it_is_added_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with short_directory() as place:
@@ -108,7 +108,7 @@ async def test_an_adapter_that_a_host_refuses_when_it_is_back_is_told_of_until_i
                 assert not client.is_pending_reload("d1")
 
 
-async def test_an_adapter_that_a_host_lacks_is_given_to_it_again_without_anybodys_doing(
+async def test_a_missing_adapter_is_loaded_again_by_itself(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER.name)

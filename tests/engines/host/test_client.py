@@ -49,7 +49,7 @@ async def test_before_the_first_connection_a_call_is_refused_at_once() -> None:
                 await client.info()
 
 
-async def test_a_lost_connection_kills_what_had_started_and_not_what_was_queued() -> None:
+async def test_a_lost_connection_kills_started_calls_only() -> None:
     engine = endless()
     async with linked(engine) as link, asyncio.timeout(PATIENCE):
         running = [link.client.generate(asking()) for _ in range(4)]
@@ -112,7 +112,7 @@ async def test_it_connects_again_to_a_new_host() -> None:
                     await client.tokenize([TextPiece("a")], False)
 
 
-async def test_giving_up_ends_every_call_and_refuses_new_ones_without_a_hope() -> None:
+async def test_giving_up_ends_every_call_and_refuses_new_ones() -> None:
     async with linked(endless()) as link:
         running = link.client.generate(asking())
         assert isinstance(await anext(running), SequenceStarted)
@@ -276,7 +276,7 @@ async def test_an_answer_out_of_turn_is_an_error_of_that_call_alone() -> None:
             open_host_engine(str(place / "0.sock"), "x") as client,
         ):
             await until(client, EngineState.READY)
-            with pytest.raises(EngineError, match="out of turn with Begun"):
+            with pytest.raises(EngineError, match="out of turn with StartedReply"):
                 await client.info()
             assert client.state() is EngineState.READY
 
@@ -304,7 +304,7 @@ async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
             keeping.cancel()
 
 
-async def test_a_prompt_that_no_message_can_hold_is_refused_and_harms_nobody() -> None:
+async def test_a_prompt_too_large_for_a_message_is_refused_alone() -> None:
     async with linked(endless()) as link:
         running = link.client.generate(asking())
         await anext(running)
@@ -382,7 +382,7 @@ async def refused(call: Awaitable[object]) -> bool:
     return False
 
 
-async def test_a_held_sequence_is_cancelled_while_it_is_queued_and_in_its_prompt() -> None:
+async def test_a_held_sequence_is_cancelled_in_queue_and_in_prefill() -> None:
     held = asyncio.Event()
     engine = ScriptedTokenEngine(Script(hold=Hold(held, after=None)))
     async with linked(engine) as link, asyncio.timeout(PATIENCE):

@@ -44,7 +44,7 @@ def ready(host: Started) -> None:
     host.says(ChildState.READY)
 
 
-def test_a_host_has_limits_no_new_privileges_and_is_the_first_to_go() -> None:
+def test_a_host_has_limits_and_no_new_privileges() -> None:
     with started("brief") as host:
         ready(host)
         seen = psutil.Process(host.process.pid)
@@ -69,7 +69,7 @@ async def test_a_child_inherits_no_descriptor_but_those_it_is_given(tmp_path: Pa
             assert str(secret) not in [file.path for file in psutil.Process(child.pid).open_files()]
 
 
-def test_only_root_may_name_another_user_and_only_one_that_there_is() -> None:
+def test_only_root_may_name_another_existing_user() -> None:
     own = psutil.Process().username()
     assert find_other_user(own) is None, "nothing to change"
     with pytest.raises(SettingsError, match="there is no user 'nobody-of-that-name'"):

@@ -38,7 +38,7 @@ def test_what_is_written_is_one_line_and_is_read_as_it_was(value: object) -> Non
 @pytest.mark.parametrize(
     "line", [b"", b"{", b'{"state":"odd"}', b'{"state":"ready","info":{"library":"of another release"}}']
 )
-def test_a_line_of_another_release_is_named_as_one_that_cannot_be_read(line: bytes) -> None:
+def test_a_line_of_another_release_is_named_unreadable(line: bytes) -> None:
     with pytest.raises(FrameError, match="cannot be read"):
         from_line(line, Status)
 
@@ -69,7 +69,7 @@ def test_a_child_without_a_supervisor_is_told_so() -> None:
     os.close(reading)
 
 
-def test_reports_arrive_and_a_supervisor_that_is_gone_is_no_error() -> None:
+def test_reports_arrive_and_a_lost_supervisor_is_no_error() -> None:
     reading, writing = os.pipe()
     pipe = StatusPipe(writing)
     pipe.report_loading()

@@ -28,7 +28,7 @@ async def test_the_contract_holds_across_the_socket() -> None:
         await check_embedding_engine(link.client, queue=4)
 
 
-async def test_an_engine_without_vectors_refuses_them_and_errors_come_as_they_are() -> None:
+async def test_vectors_are_refused_where_the_engine_makes_none() -> None:
     async with linked(brief()) as link:
         with pytest.raises(UnsupportedParameter, match="makes no vectors"):
             await vectors(link.client)

@@ -119,7 +119,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_there() -> None:
         list(host().feed((MAX_FRAME + 1).to_bytes(HEADER, "big")))
 
 
-def test_a_message_that_no_frame_can_hold_is_refused_and_the_rest_goes_on() -> None:
+def test_a_message_too_large_for_a_frame_is_refused_alone() -> None:
     writer = FrameWriter()
     with pytest.raises(FrameError, match="over the limit"):
         writer.message(TokenizeCall(1, (TextPiece("x" * MAX_MESSAGE),), False))

@@ -86,7 +86,7 @@ def gone(host: Started, patience: float = 20.0) -> int:
     return host.process.wait(patience)
 
 
-async def test_it_says_that_it_loads_and_then_what_it_loaded_and_serves() -> None:
+async def test_it_reports_loading_then_ready_and_serves() -> None:
     with started("brief") as host:
         host.says(ChildState.LOADING)
         info = host.says(ChildState.READY).info
@@ -109,7 +109,7 @@ def test_a_missing_library_is_reported_with_its_own_error() -> None:
         assert not host.socket.exists()
 
 
-def test_a_defect_while_loading_is_one_sentence_and_its_place_is_logged() -> None:
+def test_a_defect_while_loading_is_one_sentence_and_is_logged() -> None:
     with started("Defective", subprocess.PIPE) as host:
         host.says(ChildState.LOADING)
         error = host.says(ChildState.FAILED).error
@@ -139,7 +139,7 @@ def test_it_ends_and_leaves_no_socket_also_while_it_loads(factory: str, way: str
         assert not host.socket.exists()
 
 
-async def test_the_end_of_its_input_ends_it_while_native_code_holds_the_event_loop() -> None:
+async def test_the_end_of_its_input_ends_it_during_native_code() -> None:
     with started("Stuck") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)
@@ -182,7 +182,7 @@ async def test_sigterm_does_not_wait_long_for_running_calls() -> None:
             assert await asyncio.to_thread(gone, host) == 0
 
 
-async def test_it_ends_when_its_engine_is_lost_so_that_another_takes_its_place() -> None:
+async def test_it_ends_when_its_engine_is_lost() -> None:
     with started("Lost") as host:
         host.says(ChildState.LOADING)
         host.says(ChildState.READY)

@@ -28,7 +28,7 @@ def test_it_is_private_and_short_and_gone_afterwards() -> None:
     assert not path.exists()
 
 
-def test_a_living_supervisors_directory_is_left_alone_by_everybody() -> None:
+def test_a_living_supervisors_directory_is_left_alone() -> None:
     with short_directory() as base, create_runtime_directory(base) as path:
         remove_stale_directories(base)
         leave_directory(path)
@@ -86,7 +86,7 @@ def test_only_the_last_child_to_leave_removes_the_directory() -> None:
         leave_directory(place)
 
 
-def test_a_place_whose_paths_are_too_long_or_closed_is_passed_over(tmp_path: Path) -> None:
+def test_a_base_with_long_or_unwritable_paths_is_skipped(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 90)
     deep.mkdir()
     with short_directory() as short:
@@ -98,7 +98,7 @@ def test_no_place_at_all_is_a_sentence() -> None:
         find_usable_base(["", "/missing"])
 
 
-def test_a_child_that_leaves_while_the_lock_is_just_let_go_still_removes_the_directory() -> None:
+def test_a_child_waits_for_the_lock_and_removes_the_directory() -> None:
     with short_directory() as base:
         place = base / "antiphon-0123abcd"
         place.mkdir()

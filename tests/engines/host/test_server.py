@@ -31,7 +31,7 @@ async def load_when(engine: ScriptedTokenEngine, running: int) -> Load:
     return load
 
 
-async def test_only_this_user_may_open_the_socket_and_it_goes_with_the_host() -> None:
+async def test_the_socket_is_this_users_alone_and_goes_with_the_host() -> None:
     async with linked(brief()) as link:
         mode = os.stat(link.path).st_mode
         assert stat.S_ISSOCK(mode)
@@ -50,7 +50,7 @@ async def test_a_stale_socket_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("way", ["close", "half", "abort"])
-async def test_the_end_of_a_connection_ends_its_sequences_and_no_others(way: str) -> None:
+async def test_a_closed_connection_ends_its_own_sequences_only(way: str) -> None:
     engine = endless()
     async with linked(engine) as link:
         kept = link.client.generate(asking())
@@ -110,7 +110,7 @@ async def test_all_events_of_one_decode_step_travel_in_one_frame() -> None:
         peer.writer.close()
 
 
-async def test_an_engines_own_error_crosses_with_its_class_and_its_field() -> None:
+async def test_an_engines_error_keeps_its_class_and_field() -> None:
     error = EngineUnavailable("come back later", param="prompt", retry_after=2.5)
     async with linked(ScriptedTokenEngine(Script(failure=Failure(error, after=1)))) as link:
         events = link.client.generate(asking())
@@ -172,7 +172,7 @@ async def test_a_gateway_that_does_not_begin_with_hello_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize("again", [HELLO, GenerateCall(1, asking())])
-async def test_a_second_hello_or_a_number_used_twice_ends_the_connection(again: Hello | GenerateCall) -> None:
+async def test_a_second_hello_or_reused_number_ends_the_connection(again: Hello | GenerateCall) -> None:
     engine = endless()
     async with linked(engine) as link, asyncio.timeout(PATIENCE):
         peer = await connect(link.path)
@@ -183,7 +183,7 @@ async def test_a_second_hello_or_a_number_used_twice_ends_the_connection(again: 
         await load_when(engine, running=0)
 
 
-async def test_a_gateway_that_stops_reading_is_cut_and_its_sequences_end() -> None:
+async def test_a_gateway_that_stops_reading_is_disconnected() -> None:
     engine = Torrent()
     async with linked(engine, max_unsent=2**20) as link:
         peer = await connect(link.path)

@@ -98,9 +98,7 @@ def test_each_is_closed_once_at_the_end(shelf: AdapterCache, library: Library) -
     assert (len(shelf), library.on) == (0, None)
 
 
-def test_a_file_that_was_changed_is_not_read_under_its_old_digest(
-    shelf: AdapterCache, tmp_path: Path
-) -> None:
+def test_a_changed_file_is_not_read_under_its_old_digest(shelf: AdapterCache, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"others")
     with pytest.raises(EngineError, match="was changed"):
         shelf.use("a")
@@ -108,7 +106,7 @@ def test_a_file_that_was_changed_is_not_read_under_its_old_digest(
     shelf.use("a")
 
 
-def test_one_that_is_banned_is_off_and_stays_so_until_it_was_removed(
+def test_a_banned_adapter_stays_off_until_it_was_removed(
     shelf: AdapterCache, library: Library, tmp_path: Path
 ) -> None:
     shelf.use("d")

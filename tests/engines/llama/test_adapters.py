@@ -58,7 +58,7 @@ def last_logits(model: NativeModel, adapter: NativeAdapter | None = None) -> NDA
 
 
 @pytest.mark.parametrize("config", [{}, {"use_rslora": True}], ids=["plain", "rank-stabilised"])
-def test_an_adapter_from_peft_computes_what_its_merged_weights_do(
+def test_a_peft_adapter_computes_what_its_merged_weights_do(
     tmp_path: Path, config: dict[str, object]
 ) -> None:
     weights = reference_weights()

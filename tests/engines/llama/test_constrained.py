@@ -80,7 +80,7 @@ async def text(engine: LlamaTokenEngine, said: Said) -> str:
     return b"".join(pieces[token] for token in said.tokens).decode()
 
 
-async def test_what_is_said_satisfies_the_constraint_alone_and_beside_others(
+async def test_output_satisfies_its_constraint_alone_and_batched(
     engine: LlamaTokenEngine,
 ) -> None:
     constraints = [JSON, None, CODE, JSON, None, JSON]
@@ -225,7 +225,7 @@ def knows_no_mask(guide: Guide) -> None:
 
 @pytest.mark.parametrize("how", [fails, settles_only, answers_nothing, knows_no_mask])
 @pytest.mark.parametrize("at", [1, 4])
-async def test_whatever_breaks_is_an_error_and_never_unconstrained_text(
+async def test_a_failure_is_an_error_and_never_unconstrained_text(
     at: int, how: Callable[[Guide], None]
 ) -> None:
     """What was said before satisfies the constraint so far, and others go on."""
@@ -235,7 +235,7 @@ async def test_whatever_breaks_is_an_error_and_never_unconstrained_text(
         grammar = check_constraint(JSON, words)
 
         class Standin:
-            async def guide(self, constraint: Constraint) -> Guide:
+            async def create_guide(self, constraint: Constraint) -> Guide:
                 return Guide(
                     grammar, Broken(masks, at, how), lambda: clock.pop(0) if len(clock) > 1 else clock[0]
                 )

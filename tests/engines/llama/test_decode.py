@@ -124,7 +124,7 @@ class FakeContext:
 
 
 def policy(exact: bool, **changes: Any) -> SchedulingPolicy:
-    sizes: dict[str, Any] = {"chunk": 8, "budget": 16, "cells": 4000, "keep": False}
+    sizes: dict[str, Any] = {"chunk": 8, "budget": 16, "cells": 4000, "keeps_prefixes": False}
     return SchedulingPolicy(4, exact=exact, row_counts=(1, 2, 3, 4), **(sizes | changes))
 
 
@@ -374,7 +374,7 @@ def test_logits_that_are_no_numbers_end_one_sequence_only():
         assert made.tokens(good) == [3, 4]
 
 
-def test_a_defect_of_the_thread_is_told_to_everybody_and_it_takes_no_more():
+def test_a_defect_of_the_thread_ends_all_and_refuses_new_ones():
     def crash(context: FakeContext) -> int:
         raise RuntimeError("a defect")
 
@@ -417,7 +417,7 @@ def test_stopping_ends_every_sequence():
     ("readers", "step_latency", "most"),
     [(1, 0.1, 128), (2, 0.1, 256), (3, 0.1, 384), (1, 0.05, 64), (1, 1.0, 500)],
 )
-def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, step_latency, most):
+def test_slow_prompts_get_smaller_parts_beside_decoding(readers, step_latency, most):
     """A clock that jumps with every call makes each prompt token look slow."""
     made = Bench(exact=False)
     times = iter(range(10**6))
@@ -455,7 +455,7 @@ def test_slow_prompts_get_smaller_parts_while_others_wait_for_tokens(readers, st
     assert all(seat in {slot for slot, *_ in rows} for rows in made.context.calls), "no step leaves it out"
 
 
-def test_who_finds_the_queue_full_is_told_and_leaves_nothing_behind():
+def test_a_full_queue_refuses_and_keeps_nothing_of_the_request():
     release = threading.Event()
 
     def hold(context: FakeContext) -> int:
@@ -473,7 +473,7 @@ def test_who_finds_the_queue_full_is_told_and_leaves_nothing_behind():
         assert (load.refused, load.admitted, load.queued) == (2, 5, 0)
 
 
-def test_a_library_without_room_is_asked_again_after_kept_cells_were_given_up():
+def test_without_room_it_frees_kept_cells_and_decodes_again():
     full = threading.Event()
 
     def once(context: FakeContext) -> int:
@@ -482,7 +482,7 @@ def test_a_library_without_room_is_asked_again_after_kept_cells_were_given_up():
             return DecodeStatus.NO_ROOM
         return DecodeStatus.DONE
 
-    with bench(exact=False, answer=once, keep=True) as made:
+    with bench(exact=False, answer=once, keeps_prefixes=True) as made:
         made.all_of(made.submit(12))
         assert made.loop.measure_load().cells_cached == 14
         assert made.tokens(made.submit(3)) == [2, 3, 4]
@@ -490,7 +490,7 @@ def test_a_library_without_room_is_asked_again_after_kept_cells_were_given_up():
         assert made.loop.measure_load().cells_cached == 5, "of the second alone"
 
 
-def test_a_library_without_room_for_two_runs_them_one_after_the_other():
+def test_without_room_for_two_they_run_one_after_the_other():
     def narrow(context: FakeContext) -> int:
         return DecodeStatus.NO_ROOM if len({slot for slot, *_ in context.rows}) > 1 else DecodeStatus.DONE
 
@@ -501,7 +501,7 @@ def test_a_library_without_room_for_two_runs_them_one_after_the_other():
             assert sum(isinstance(event, SequenceStarted) for event in made.heard[stream]) == 1
 
 
-def test_one_who_waits_for_anothers_prompt_can_leave_and_so_can_the_other():
+def test_either_of_two_that_share_a_prompt_can_leave():
     entered, release = threading.Event(), threading.Event()
 
     def hold(context: FakeContext) -> int:
@@ -574,7 +574,7 @@ def test_the_library_is_told_of_an_adapter_only_when_it_changes():
         assert all(one is not other for one, other in pairwise(switched))
 
 
-def test_an_adapter_that_the_library_does_not_take_ends_its_own_sequences_only():
+def test_an_unusable_adapter_ends_its_own_sequences_only():
     with adapted() as made:
         made.context.refusing = True
         bad, queued, good = made.submit(4, adapter="a"), made.submit(4, adapter="a"), made.submit(4)
@@ -585,7 +585,7 @@ def test_an_adapter_that_the_library_does_not_take_ends_its_own_sequences_only()
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_after_an_adapter_gave_no_numbers_everybody_is_computed_again_upon_clean_cells(exact):
+def test_after_an_unsound_adapter_all_is_computed_on_clean_cells(exact):
     with adapted(exact, quantum=1) as made:
         good = made.submit(20, 7)
         wait(lambda: bool(made.heard.get(good)))
@@ -601,7 +601,7 @@ def test_after_an_adapter_gave_no_numbers_everybody_is_computed_again_upon_clean
         assert made.tokens(good) == made.tokens(made.submit(20, 7))
 
 
-def test_a_first_call_with_an_adapter_runs_to_its_end_whoever_leaves():
+def test_a_first_call_with_an_adapter_is_never_aborted():
     """Until an adapter has given numbers, what it leaves in the cells is looked at before others get them."""
     entered, go = threading.Event(), threading.Event()
 

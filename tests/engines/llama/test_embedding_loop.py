@@ -147,7 +147,7 @@ def test_a_defect_in_one_text_ends_its_request_and_nobody_else() -> None:
     assert bench.error(other) is None and isinstance(bench.of(other)[1], Vectors)
 
 
-def test_a_text_without_a_vector_ends_its_request_and_nobody_else() -> None:
+def test_a_text_without_a_vector_ends_its_own_request_only() -> None:
     bench = Bench()
     one, other = bench.ask((1, 2), (2, 2), actor="a"), bench.ask((3, 2), actor="b")
     bench.context.broken = {2}

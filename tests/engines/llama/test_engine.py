@@ -83,7 +83,7 @@ def crowd(vocabulary: int) -> list[TokenRequest]:
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "f32", "f16"])
-async def test_64_exact_streams_over_16_sequences_each_equal_themselves_alone(models, kind):
+async def test_64_exact_streams_each_equal_themselves_alone(models, kind):
     async with loaded(models / f"tiny-{kind}.gguf", exact=True, sequences=16) as engine:
         wanted = crowd(1001)
         alone = [await say(engine, one) for one in wanted]
@@ -92,7 +92,7 @@ async def test_64_exact_streams_over_16_sequences_each_equal_themselves_alone(mo
         assert all(said == alone[index % 16] for index, said in zip(order, together, strict=True))
 
 
-async def test_64_pooled_streams_differ_first_only_where_two_logits_are_close(models):
+async def test_64_pooled_streams_differ_only_where_logits_are_close(models):
     async with loaded(models / "tiny-f32.gguf", exact=False, sequences=16) as engine:
         wanted = [one for one in crowd(1001) if one.sampling.temperature == 0]
         alone = [await say(engine, one) for one in wanted]
@@ -107,7 +107,7 @@ async def test_64_pooled_streams_differ_first_only_where_two_logits_are_close(mo
                 assert first - second < CLOSE
 
 
-async def test_each_draw_is_the_same_however_the_prompt_came_into_the_cache(models):
+async def test_draws_do_not_depend_on_how_the_prompt_was_cached(models):
     """Computed alone, computed in a group, or copied from a sibling."""
     async with loaded(models / "tiny-q8_0.gguf", exact=True) as engine:
         prompt = [1, *range(300, 500)]

@@ -97,7 +97,7 @@ def test_the_structs_real_length_is_seen(wheel):
     assert len(raw) == ctypes.sizeof(LAYOUTS[0].context)
 
 
-def test_a_library_of_another_build_is_refused_before_any_struct_is_passed(wheel):
+def test_an_unknown_build_is_refused_before_any_struct_is_passed(wheel):
     other = build_layout(
         "other", tuple(field for field in MODEL_FIELDS if field[0] != "lazy_mode"), LAYOUTS[1].context_fields
     )
@@ -127,7 +127,7 @@ def test_an_explicit_path_is_the_only_place(tmp_path, wheel):
     assert resolve_library_file(tmp_path) == tmp_path / "libllama.so"
 
 
-def test_a_discovered_library_that_is_unusable_is_passed_over_with_a_warning(tmp_path, wheel, caplog):
+def test_an_unusable_installed_library_is_skipped_with_a_warning(tmp_path, wheel, caplog):
     broken = tmp_path / "libllama.so"
     broken.write_text("not a library")
     places = [LibraryFile(broken, "llama-cpp-python 0.0"), LibraryFile(wheel, "xllamacpp")]

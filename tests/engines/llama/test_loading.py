@@ -52,7 +52,7 @@ def test_sampling_that_the_weights_recommend(tmp_path):
     assert said.top_k == 40 and said.min_p == pytest.approx(0.05)
 
 
-def test_recommended_sampling_outside_the_range_of_a_request_is_left_out(tmp_path):
+def test_recommended_sampling_out_of_range_is_left_out(tmp_path):
     odd = {"temp": float("nan"), "top_p": 5.0, "top_k": float("inf"), "min_p": -1.0}
     loaded = load_model(spec(write_model(tmp_path / "m.gguf", SIZES["tiny"], sampling=odd)))
     loaded.close()

@@ -53,7 +53,7 @@ def test_this_machine_has_at_least_one():
     assert 1 <= choose_thread_count() <= len(list_usable_cpus())
 
 
-def test_waiting_threads_spin_shortly_unless_the_operator_says_otherwise():
+def test_waiting_threads_spin_shortly_unless_configured():
     said: list[dict[str, str]] = [{}, {"OMP_WAIT_POLICY": "passive"}]
     for environment in said:
         prepare_environment(environment)

@@ -85,7 +85,7 @@ def test_nobody_gives_way_as_long_as_the_machine_has_places():
     assert made.scheduler.tally.preemptions == 0
 
 
-def test_a_place_that_is_free_goes_to_the_caller_that_has_the_fewest():
+def test_a_free_place_goes_to_the_caller_with_the_fewest():
     made = Simulation(policy(sequences=3))
     long = [fresh(place, actor="a") for place in range(4)]
     made.add(*long[:2])
@@ -131,7 +131,7 @@ def test_where_cells_run_out_shares_are_of_cells():
     made.run()
 
 
-def test_one_that_is_more_than_a_share_by_itself_is_not_sent_back_and_forth():
+def test_one_larger_than_a_share_is_not_sent_back_and_forth():
     made = Simulation(policy(sequences=4, cells=1000), tick=TICK)
     made.add(fresh(0, 600, 100, actor="a"))
     made.step()
@@ -151,7 +151,7 @@ def test_in_exact_mode_a_prompt_that_is_scored_keeps_its_place():
     assert SequencePhase.OVER in {one.phase for one in scored} and made.scheduler.tally.preemptions == 0
 
 
-def test_in_exact_mode_forced_tokens_are_computed_again_as_they_were():
+def test_exact_mode_recomputes_forced_tokens_as_they_were():
     """The simulation compares in which calls cells were computed."""
     made, flood = flooded("exact", count=4)
     for one in flood:
@@ -168,7 +168,7 @@ def test_in_exact_mode_forced_tokens_are_computed_again_as_they_were():
     assert back.completion_tokens == 300 and back.forced_spans in forced
 
 
-def test_a_more_urgent_one_of_the_same_caller_comes_before_one_that_gave_way():
+def test_a_more_urgent_one_comes_before_one_that_gave_way():
     made, flood = flooded("pool", count=4)
     waited(made, fresh(100, actor="b"))
     urgent, equal = fresh(200, actor="a", priority=-1), fresh(201, actor="a")
@@ -189,7 +189,7 @@ def test_one_that_gave_way_may_leave():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_with_less_than_its_share_waits_long_while_another_has_more(layout, seed):
+def test_no_caller_waits_long_while_another_exceeds_its_share(layout, seed):
     dice = random.Random(seed)
     places = dice.choice([2, 4, 7])
     made = Simulation(policy(layout, sequences=places, queue=10_000, queue_per_actor=5000), tick=TICK)

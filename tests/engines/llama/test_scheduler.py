@@ -84,7 +84,7 @@ def test_a_refusal_says_the_bound_however_many_siblings_wait(queue, own, words):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_who_finds_a_free_place_does_not_wait_and_is_taken_without_any_queue(layout):
+def test_a_free_place_is_taken_without_waiting(layout):
     scheduler = Scheduler(policy(layout, queue=0, queue_per_actor=0, sequences=2))
     assert scheduler.add(sequence()) is None
     scheduler.plan(BUDGET)
@@ -92,7 +92,7 @@ def test_who_finds_a_free_place_does_not_wait_and_is_taken_without_any_queue(lay
     assert isinstance(scheduler.add(sequence()), EngineBusy)
 
 
-def test_who_is_refused_is_told_to_wait_as_long_as_the_queue_takes():
+def test_a_refusal_names_the_time_that_the_queue_takes():
     scheduler = Scheduler(policy(queue=4, queue_per_actor=9, sequences=1))
     for now in range(10):
         one = sequence(2, 1)
@@ -107,7 +107,7 @@ def test_who_is_refused_is_told_to_wait_as_long_as_the_queue_takes():
     assert isinstance(refusal, EngineBusy) and refusal.retry_after == 12.0
 
 
-def test_a_sequence_is_admitted_when_its_prompt_and_some_head_room_fit():
+def test_a_sequence_is_admitted_when_prompt_and_headroom_fit():
     made = Simulation(policy(cells=200))
     first, second = other(100, 100, context=200), other(300, 70, context=200)
     made.add(first, second)
@@ -120,7 +120,7 @@ def test_a_sequence_is_admitted_when_its_prompt_and_some_head_room_fit():
 # --- prompts
 
 
-def test_exact_chunks_lie_on_a_grid_in_calls_of_their_own_and_leave_the_last_token():
+def test_exact_chunks_are_on_a_grid_and_leave_the_last_token():
     made = Simulation(policy("exact"))
     made.add(sequence(40))
     plan = made.step()
@@ -164,7 +164,7 @@ def test_a_pool_computes_decode_rows_and_chunks_in_one_call():
     assert call.list_abortable() == {second, third}
 
 
-def test_long_prompts_come_in_while_short_ones_do_not_wait_for_them():
+def test_short_prompts_do_not_wait_for_long_ones():
     for layout in LAYOUTS:
         made = Simulation(policy(layout, cells=10_000))
         long = other(1000, 900)
@@ -202,7 +202,7 @@ def test_users_who_come_at_once_compute_what_they_share_once(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_siblings_share_even_when_the_first_makes_one_token_only(layout):
-    made = Simulation(policy(layout, keep=False))
+    made = Simulation(policy(layout, keeps_prefixes=False))
     made.add(*(sequence(10, 1, group="g", choice=choice) for choice in range(3)))
     made.run()
     assert made.computed == 10 + 1 + 1
@@ -282,7 +282,7 @@ def test_a_pool_shares_cells_and_forks_them():
     assert made.scheduler.layout.cached == 20 + 4
 
 
-def test_kept_cells_are_given_up_when_needed_the_longest_unused_first_and_its_end_first():
+def test_kept_cells_are_freed_least_recent_first_from_the_end():
     made = Simulation(policy(cells=700, ids=8))
     for index in (1, 2, 3, 1):
         made.add(other(1000 * index, 200, 1, context=700))
@@ -315,7 +315,7 @@ def test_ids_are_taken_back_when_they_run_out():
 
 def test_nothing_stays_when_nothing_is_to_be_kept():
     for layout in LAYOUTS:
-        made = Simulation(policy(layout, keep=False))
+        made = Simulation(policy(layout, keeps_prefixes=False))
         made.add(sequence(50, 2))
         made.run()
         assert made.scheduler.layout.cached == 0
@@ -325,7 +325,7 @@ def test_nothing_stays_when_nothing_is_to_be_kept():
 # --- cells run out
 
 
-def test_the_youngest_gives_way_when_cells_run_out_and_comes_back():
+def test_the_youngest_yields_when_cells_run_out_and_comes_back():
     made = Simulation(policy(cells=150, sequences=4))
     crowd = [other(1000 * index, 20, 60, context=150) for index in range(1, 5)]
     made.add(*crowd)
@@ -339,7 +339,7 @@ def test_the_youngest_gives_way_when_cells_run_out_and_comes_back():
     assert [one.completion_tokens for one in crowd] == [60] * 4
 
 
-def test_a_library_without_room_gets_kept_cells_then_the_youngest_then_an_error():
+def test_without_room_kept_cells_go_before_the_youngest():
     made = Simulation(policy())
     made.add(other(500, 30, 1))
     made.run()
@@ -368,7 +368,7 @@ def test_adapters_take_turns_of_some_steps():
 
 
 def test_a_turn_lasts_some_steps_and_some_time():
-    made = Simulation(policy(quantum=3, turn=1.0))
+    made = Simulation(policy(quantum=3, min_turn=1.0))
     made.add(*(other(100 * index, 4, 60, adapter="ab"[index]) for index in range(2)))
     served = []
     for now in (0.0, 0.1, 0.2, 0.3, 0.9, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0):
@@ -384,8 +384,8 @@ class Unsettled:
     seen = False
 
 
-def test_an_adapter_has_no_turn_while_its_sequences_wait_for_their_constraints():
-    made = Simulation(policy(quantum=3, turn=100.0))
+def test_an_adapter_has_no_turn_while_all_wait_for_constraints():
+    made = Simulation(policy(quantum=3, min_turn=100.0))
     held, free = (other(100 * index, 4, 60, adapter="ab"[index]) for index in range(2))
     made.add(held, free)
     made.step()
@@ -404,7 +404,7 @@ def test_lanes_of_an_adapter_lie_together(layout):
 
 
 @pytest.mark.parametrize("layout", ["streams", "exact"])
-def test_lanes_of_an_adapter_come_together_when_one_between_them_leaves(layout):
+def test_streams_of_an_adapter_close_a_gap_between_them(layout):
     made = Simulation(policy(layout, sequences=6, quantum=2))
     ends, middle = [other(100 * index, 4, 60, adapter="a") for index in (1, 2)], other(300, 4, 6, adapter="a")
     beside = [other(100 * index, 4, 60, adapter="b") for index in (4, 5)]
@@ -426,7 +426,7 @@ def test_the_base_model_is_an_adapter_like_any_other():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_scored_prompt_is_computed_in_parts_whose_every_row_gives_logits(layout):
+def test_every_row_of_a_scored_prompt_gives_logits(layout):
     made = Simulation(policy(layout, scored_rows=16))
     one = sequence(40, 2, prompt_logprobs=0)
     made.add(one)
@@ -453,7 +453,7 @@ def test_scores_alone_ask_for_no_decode_row():
 # --- lanes
 
 
-def test_gaps_between_decode_rows_are_padded_at_the_next_position_of_their_lane():
+def test_gaps_between_decode_rows_are_padded():
     made = Simulation(policy("exact"))
     one, two, three = other(100, 2), other(200, 60), other(300, 2)
     made.add(one)
@@ -489,7 +489,7 @@ def test_padding_stays_within_the_lanes():
 
 
 def test_running_lanes_are_kept_together_when_nobody_waits():
-    made = Simulation(policy("exact", keep=False))
+    made = Simulation(policy("exact", keeps_prefixes=False))
     crowd = [other(100 * index, 3) for index in range(1, 5)]
     made.add(*crowd)
     made.step()
@@ -574,7 +574,7 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
         cells=dice.choice([130, 300]),
         quantum=dice.choice([1, 4]),
         scored_rows=dice.choice([8, 32]),
-        keep=dice.random() < 0.8,
+        keeps_prefixes=dice.random() < 0.8,
     )
     made = Simulation(rules, lambda one: dice.randrange(3), tick=0.1)
     starts = [tuple(dice.randrange(2) for _ in range(60)) for _ in range(4)]
@@ -612,7 +612,7 @@ def test_everybody_ends_however_they_come_and_go(layout, seed):
     assert not any(made.cache.values()), "no cell leaks"
 
 
-def test_of_one_actor_the_lowest_priority_comes_first_and_takes_no_other_actors_turn():
+def test_a_low_priority_comes_first_within_its_actor_only():
     made = Simulation(policy(sequences=1))
     asked = [("a", 5), ("a", 0), ("b", 9), ("a", -2), ("b", 9), ("a", 0)]
     waiting = [

@@ -110,7 +110,7 @@ def test_temperature_zero_takes_the_likeliest_after_penalties(row, asked, prompt
 
 @pytest.mark.parametrize("size", [2048, 20_011])
 @pytest.mark.parametrize("beside", [2, 7, 32])
-def test_a_row_is_drawn_the_same_to_the_last_bit_whatever_is_beside_it(size, beside):
+def test_a_draw_does_not_depend_on_the_rows_beside_it(size, beside):
     dice = np.random.default_rng(beside)
     block = (dice.standard_normal((beside, size)) * 2).astype(np.float32)
     kinds = [
@@ -178,7 +178,7 @@ def test_logits_that_are_no_numbers_end_their_row_alone(value, asked):
     assert isinstance(drawn[0], SampledToken) and isinstance(drawn[2], SampledToken)
 
 
-def test_a_row_without_a_legal_token_is_an_error_and_harms_no_other():
+def test_a_row_without_a_legal_token_fails_alone():
     block = np.tile(logits(300, 1, 2.0, 6), (3, 1))
     stuck = drawing(Sampling(min_tokens=2, allowed_token_ids=(END, STOP)), 300)
     drawn = Sampler(300).draw(block, [drawing(Sampling(), 300), stuck, None])
@@ -186,7 +186,7 @@ def test_a_row_without_a_legal_token_is_an_error_and_harms_no_other():
     assert isinstance(drawn[1], InvalidValue) and "no token is left" in drawn[1].message
 
 
-def test_a_banned_sequence_is_never_completed_and_its_beginnings_are_said():
+def test_a_banned_sequence_may_begin_and_is_never_completed():
     dice = np.random.default_rng(3)
     banned = ((1, 2), (0, 1, 1), (3, 3, 3), (2, 0))
     one = drawing(Sampling(seed=4, banned=banned), 4, ends=(), stops=())
@@ -215,7 +215,7 @@ def test_end_and_stop_tokens_wait_for_min_tokens(ignore_eos):
         assert (END in seen) == (made == 3 or ignore_eos)
 
 
-def test_mirostat_keeps_what_is_not_too_surprising_and_moves_its_threshold():
+def test_mirostat_cuts_surprising_tokens_and_moves_its_threshold():
     dice = np.random.default_rng(5)
     sampler = Sampler(600)
     for version, target in ((2, 1.0), (2, 3.0), (2, 7.0), (1, 3.0), (1, 5.0)):
@@ -263,7 +263,7 @@ def test_vocabularies_of_any_size(size):
 
 @pytest.mark.parametrize("width", [0.1, 3.0])
 @pytest.mark.parametrize("asked", [{"top_p": 0.5}, {"typical_p": 0.5}, {"top_p": 0.9, "typical_p": 0.5}])
-def test_flat_rows_of_a_large_vocabulary_are_cut_where_the_definition_cuts_them(asked, width):
+def test_flat_rows_of_a_large_vocabulary_are_cut_as_defined(asked, width):
     row, sampling = logits(20_000, 5, width, 6), Sampling(**asked)
     kept = reference.distribution(row, sampling)
     drawn = copies(row, sampling, 400)
@@ -277,7 +277,7 @@ def test_rows_list_what_each_asks_for_whatever_the_others_ask() -> None:
     size = 300
     block = np.stack([logits(size, seed, 3.0, 6, hidden=0.2) for seed in range(6)])
     asked: list[dict[str, Any]] = [
-        {"logprobs": 3}, {"logprobs": size}, {"logprobs": 0}, {"logprobs": 5, "listed": (7, 299, 0)},
+        {"logprobs": 3}, {"logprobs": size}, {"logprobs": 0}, {"logprobs": 5, "listed_tokens": (7, 299, 0)},
         {"logprobs": None}, {"logprobs": 100},
     ]  # fmt: skip
     cold = Sampling(temperature=0.0)
@@ -289,7 +289,7 @@ def test_rows_list_what_each_asks_for_whatever_the_others_ask() -> None:
         known -= known.max() + math.log(np.exp(known - known.max()).sum())
         finite = int(np.isfinite(known).sum())
         tokens = [token for token, _ in drawn.alternatives]
-        wanted = each.get("listed") or [
+        wanted = each.get("listed_tokens") or [
             *np.argsort(-known, kind="stable")[: min(each["logprobs"] or 0, finite)]
         ]
         assert tokens == [*wanted]
@@ -300,4 +300,4 @@ def test_rows_list_what_each_asks_for_whatever_the_others_ask() -> None:
 def test_listed_tokens_are_of_the_vocabulary() -> None:
     for wrong in (-1, 5):
         with pytest.raises(InvalidValue, match=f"logprob_token_ids holds {wrong}, no token id"):
-            drawing(Sampling(), 5, logprobs=0, listed=(1, wrong))
+            drawing(Sampling(), 5, logprobs=0, listed_tokens=(1, wrong))

@@ -101,7 +101,7 @@ def changes(row: np.ndarray) -> dict[str, tuple[Sampling, list[int], list[int]]]
         "allowed_token_ids",
     ],
 )
-def test_masks_bias_and_penalties_give_the_distribution_of_their_definition(row, name):
+def test_masks_bias_and_penalties_give_their_distribution(row, name):
     asked, output, prompt = changes(row)[name]
     counts = drawn(row, asked, output, prompt, [])
     assert fits(counts, reference.distribution(reference.changed(row, asked, prompt, output), asked))

@@ -312,15 +312,15 @@ class _FilterGroup:
         `weights` in place."""
         for row, each, mass in zip(rows.tolist(), weights, masses.tolist(), strict=True):
             drawing = self._settings.states[row]
-            if drawing.steering is None:
+            if drawing.mirostat is None:
                 apply_filters(drawing.sampling, each)
-            elif drawing.steering.version == 1:
+            elif drawing.mirostat.version == 1:
                 best = -np.sort(-each[find_largest(each, min(ESTIMATION_TOKENS, len(each)))]).astype(
                     np.float64
                 )
-                keep_only(each, find_largest(each, drawing.steering.count(best, len(each))))
+                keep_only(each, find_largest(each, drawing.mirostat.count_kept(best, len(each))))
             else:
-                np.multiply(each, each >= drawing.steering.least(mass), out=each)
+                np.multiply(each, each >= drawing.mirostat.find_min_weight(mass), out=each)
         sums = sum_columns(weights).cumsum(axis=1, dtype=np.float64)
         tokens = draw_by_columns(weights, sums, self._settings.uniforms[rows])
         return tokens, weights[np.arange(len(rows)), tokens]

@@ -254,13 +254,13 @@ class NativeEmbedder(NativeContext):
         self._dimensions = model.get_dimensions()
         super().__init__(model, shape)
 
-    def _params(self, library: Library) -> ctypes.Structure:
+    def _build_params(self, library: Library) -> ctypes.Structure:
         params = super()._build_params(library)
         for name, value in {"embeddings": True, "pooling_type": self._wanted}.items():
             setattr(params, name, value)
         return params
 
-    def _check(self, library: Library) -> None:
+    def _require_sizes(self, library: Library) -> None:
         super()._require_sizes(library)
         pooling = self._call.llama_pooling_type(self.pointer)
         if pooling != self._wanted:
