@@ -71,8 +71,8 @@ def _write_marks(marks: Marks, group: CallGroup) -> str:
 
 
 def build_argument_grammars(group: CallGroup, options: "JsonCompileOptions") -> Iterator[tuple[str, Grammar]]:
-    """The grammar of each call's arguments alone, after what the caller calls them; free text around them
-    would hide what they take."""
+    """The grammar of each call's arguments alone, after the caller's name for it. Free text around them would
+    hide their cost."""
     for call in group.calls:
         yield call.field, build_json_grammar(_build_schema(call), options)
 
@@ -96,7 +96,7 @@ def _build_schema(call: CallFormat) -> dict[str, object]:
 
 
 def _build_start_rules(group: CallGroup) -> Iterator[str]:
-    """What the output as a whole is, and what text is in it."""
+    """The rules of the whole output, and of the text in it."""
     if group.sign is not None:
         if group.is_either:
             yield f"start: group | @{FORMAT}"
@@ -135,7 +135,8 @@ def _build_start_rules(group: CallGroup) -> Iterator[str]:
 def _build_framed_rules(
     frames: Sequence[TextFrame], around: TextAround, groups: str, text: str
 ) -> Iterator[str]:
-    """Where all text has a frame: closed ones, and then groups or the last one, with `text` in it."""
+    """The rules where all text has a frame: closed frames, then groups or the last frame, with `text` in
+    it."""
     closed = [
         f"{format_marks(frame.open)} TEXT? {format_marks(frame.close)}"
         for frame in frames
@@ -163,7 +164,7 @@ def format_mark(mark: Mark) -> str:
 
 
 def escape_literal(text: str) -> str:
-    """The text in a regular expression of the compiler's."""
+    """The text as a regular expression of the compiler's."""
     return "".join(char if PLAIN.match(char) else f"\\u{{{ord(char):x}}}" for char in text)
 
 
@@ -172,7 +173,7 @@ ANSWER = "answer"
 
 
 def prepend_prelude(prelude: str, grammar: Grammar) -> Grammar:
-    """First what the prelude takes, then the grammar."""
+    """The grammar of the prelude's frames, then the given grammar."""
     made = load_prelude(prelude)
     first = "\n".join(("%llguidance {}", *_build_prelude_rules(made)))
     places = None if grammar.places is None else grammar.places.add_prelude(made)

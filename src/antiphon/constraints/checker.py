@@ -57,7 +57,7 @@ MAX_LAST_ERROR = 300
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """What one constraint may take."""
+    """Limits of checking one constraint."""
 
     source: int = 262_144
     """Bytes of what the caller wrote."""
@@ -78,7 +78,7 @@ class CheckLimits:
 
 
 class CheckerVocabulary(Protocol):
-    """A vocabulary: `matching.Tokens` without its import."""
+    """A vocabulary: `matching.TokenTable` without its import."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]: ...
@@ -154,8 +154,8 @@ class Checker:
             self._waiting -= 1
 
     async def _answer(self, constraint: Constraint) -> CheckResult:
-        """What the process says; one that ends over its caps has answered too. Raises EngineBusy where the
-        machine, and not the constraint, kept it from answering."""
+        """The process's answer. A process that ends over its limits has answered too. Raises EngineBusy where
+        the machine kept it from answering."""
         job = to_builtins(constraint)
         for _ in range(TRIALS):
             process = await self._ensure_process()
@@ -178,8 +178,8 @@ class Checker:
         raise self._build_busy_error("it was killed from outside")
 
     async def _ensure_process(self) -> Process:
-        """The process that answers, ready. Raises EngineUnavailable when it does not start; it is tried again
-        after a while, each time a longer one."""
+        """A process that is ready to answer. Raises EngineUnavailable when it does not start; later attempts
+        wait longer each time."""
         if self._process is not None and self._process.returncode is None:
             return self._process
         clock = asyncio.get_running_loop().time
@@ -198,7 +198,7 @@ class Checker:
         )
 
     async def _start(self) -> str | None:
-        """Starts the process; what was wrong, if it did not come up."""
+        """Starts the process; returns the problem if it did not come up."""
         limits = self._limits
         words = {
             "pieces": [piece.decode("latin-1") for piece in self._words.pieces],
@@ -226,7 +226,7 @@ class Checker:
         return None
 
     async def _read_last_error(self, problem: Exception) -> str:
-        """What a process that did not come up said last; nothing of a caller was told to it."""
+        """The last error line of a process that did not come up; it had got nothing from a caller."""
         process = self._process
         if process is None or process.stderr is None:
             return f"{type(problem).__name__}: {problem}"
@@ -249,7 +249,7 @@ class Checker:
         return said
 
     async def _await_exit(self, process: Process) -> int | None:
-        """The exit status of a process that ends by itself, or was ended."""
+        """The exit status of a process that ends by itself or was ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(EXIT_PATIENCE):
                 await process.wait()
@@ -273,7 +273,7 @@ class Checker:
 
 
 def _read_result(said: Mapping[str, object]) -> CheckResult:
-    """An answer as the process wrote it; whatever is neither a grammar nor a refusal is an error."""
+    """Decodes an answer; raises an error for anything but a grammar or a refusal."""
     if (grammar := said.get("grammar")) is not None:
         return convert(grammar, Grammar)
     if isinstance(error := said.get("error"), dict):

@@ -74,7 +74,7 @@ def _require_distinct_calls(constraint: Constraint, vocabulary: CompilerVocabula
 
 
 def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
-    """Computes masks along one text. Raises EngineError where one cannot be had, or allows nothing."""
+    """Computes masks along one text. Raises EngineError where a mask fails or allows nothing."""
     chosen = Random(0)  # noqa: S311 - the same text for the same grammar
     ends = frozenset(vocabulary.tokens.ends)
     for _ in range(TRIED):
@@ -91,7 +91,7 @@ def _try_masks(matcher: Matcher, vocabulary: CompilerVocabulary) -> None:
 
 
 def pick_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
-    """One of the ids that a mask allows, less some."""
+    """One of the ids that a mask allows, except those in `but`."""
     bits = int.from_bytes(mask, "little") & ((1 << size) - 1)
     for each in but:
         bits &= ~(1 << each)
@@ -140,7 +140,7 @@ def _answer(job: Mapping[str, object], vocabulary: CompilerVocabulary) -> dict[s
 
 
 def _close_stderr() -> None:
-    """Closes standard error: from here on it might hold what callers wrote, and nobody reads it."""
+    """Closes standard error: from here on it might hold callers' text, and nobody reads it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
@@ -159,7 +159,7 @@ def _confine(memory: int) -> None:
 
 
 def _set_alarm(seconds: float) -> None:
-    """Ends this process after so much CPU; 0 takes it back."""
+    """Ends this process after so much CPU; 0 removes the limit."""
     import signal
 
     signal.setitimer(signal.ITIMER_PROF, seconds)

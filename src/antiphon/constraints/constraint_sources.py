@@ -98,8 +98,8 @@ def _build_answer_grammar(constraint: Constraint) -> Grammar:
 
 
 def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
-    """Grammars of what stands in a constraint's text and has to be tried by itself, each after what the
-    caller calls it: free text before them would hide what they take."""
+    """Grammars inside a constraint that must be tried by themselves, each with the caller's name for it. Free
+    text before them would hide their cost."""
     alone = ((constraint.field, _build_answer_grammar(constraint)),) if constraint.prelude else ()
     if constraint.kind is not ConstraintKind.CALLS:
         return alone
@@ -109,8 +109,8 @@ def list_parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
 
 
 def find_format(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
-    """The format that an answer is held to where it makes no calls, its grammar, and how no text of it may
-    begin; None where there is none."""
+    """The format that an answer without calls is held to, its grammar, and the beginnings that no text of it
+    may have; None where there is none."""
     group = load_group(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
     if group is None or group.format is None or not group.is_either:
         return None
@@ -237,7 +237,7 @@ GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]
 
 
 def _require_rules(text: str) -> None:
-    """Raises ValueError for names that the converter cannot tell apart, and for those of no rule."""
+    """Raises ValueError for names that the converter cannot tell apart, and for names without a rule."""
     structure = GBNF_TEXT.sub(" ", text)
     defined = re.findall(r"([\w-]+)\s*::=", structure)
     alike = {re.sub(r"[-_]", "", name).lower() for name in defined}

@@ -20,7 +20,7 @@ Marks = tuple[Mark, ...]
 
 
 class TextAround(StrEnum):
-    """What stands around groups."""
+    """What text may stand around groups of calls."""
 
     NOTHING = "nothing"
     """The output is a group, and others after `again`."""
@@ -33,7 +33,7 @@ class TextAround(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """One function: what is written before and after its arguments."""
+    """One function: the marks before and after its arguments."""
 
     begin: Marks
     schema: Mapping[str, object]
@@ -44,8 +44,8 @@ class CallFormat:
 
 @dataclass(frozen=True, slots=True)
 class TextFrame:
-    """What stands around a text of its own: a channel of the model's. One that is closed may be followed by
-    others; one that is not is the end."""
+    """Marks around a text of its own: a channel of the model's. Others may follow a closed frame; one that is
+    not closed is the end."""
 
     open: Marks
     close: Marks | None = None
@@ -84,7 +84,7 @@ class CallGroup:
 
 @dataclass(frozen=True, slots=True)
 class Prelude:
-    """What a choice may say before what it is held to: one of the frames, each closed."""
+    """What a choice may say before its constrained part: one of the frames, each closed."""
 
     frames: tuple[TextFrame, ...]
     optional: bool = False
@@ -115,7 +115,7 @@ def load_group(source: str) -> CallGroup:
 
 @dataclass(frozen=True, slots=True)
 class JsonPlaces:
-    """What comes right before a value of JSON in a text."""
+    """The marks right before a value of JSON in a text."""
 
     at_start: tuple[Marks, ...] = ()
     """At the text's beginning; no marks are the beginning itself."""
@@ -127,7 +127,7 @@ class JsonPlaces:
     """Whether keys are held to patterns, so that none may be left that is new."""
 
     def add_prelude(self, prelude: Prelude) -> "JsonPlaces":
-        """The places in a text that a prelude stands before."""
+        """The places in a text that begins with a prelude."""
         starts = tuple((*prelude.answer, *start) for start in self.at_start)
         closes = (frame.close or () for frame in prelude.frames)
         behind = tuple((*close, *start) for close in closes for start in starts)
@@ -146,7 +146,7 @@ class JsonPlaces:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What one constraint becomes."""
+    """The compiler's text of one constraint."""
 
     text: str
     """What the compiler reads."""
@@ -160,7 +160,7 @@ WHOLE_TEXT = JsonPlaces(at_start=((),))
 
 
 def find_argument_places(group: CallGroup) -> JsonPlaces:
-    """Where the arguments of a group's calls stand."""
+    """The places of the arguments of a group's calls."""
     begins = tuple(call.begin for call in group.calls)
     first = tuple((*group.open, *begin) for begin in begins)
     ends = dict.fromkeys(call.end for call in group.calls)
@@ -171,8 +171,8 @@ def find_argument_places(group: CallGroup) -> JsonPlaces:
 
 
 def find_format_places(group: CallGroup, alone: JsonPlaces) -> JsonPlaces:
-    """Where a text of the group's format stands in an output that makes no calls. `alone`: its places in a
-    text that is nothing else."""
+    """The places of a text of the group's format in an output without calls. `alone`: its places in a text
+    that is nothing but the format."""
     if not group.frames:
         return alone
     framed = tuple(frame.open for frame in group.frames if frame.close is None)
@@ -189,7 +189,7 @@ def join_grammars(first: str, name: str, other: str) -> str:
 
 
 def _list_grammars(grammar: str) -> list[Part]:
-    """A grammar and those that it refers to; one that is not JSON is written in Lark and alone."""
+    """A grammar and those that it refers to. A grammar that is not JSON is written in Lark and alone."""
     if not grammar.startswith("{"):
         return [{"lark_grammar": grammar}]
     found: list[Part] = json.loads(grammar)["grammars"]

@@ -43,7 +43,7 @@ def read_zero() -> float:
 
 
 class GuideWorkers(Protocol):
-    """Where guides are worked on."""
+    """The workers that compute the answers of guides."""
 
     answered: threading.Event
     """Set whenever an answer, or a part of one, has come."""
@@ -55,10 +55,11 @@ class GuideWorkers(Protocol):
 
 
 class Guide:
-    """One sequence's way through its grammar. The decode thread asks; a worker answers; never both at once.
+    """The path of one sequence through its grammar. The decode thread asks and a worker answers, never both
+    at once.
 
-    An answer is of two parts, which come one after the other: `settled`, forced tokens are known; `ready`,
-    the mask of what follows them is. When both are used up, `advance` begins the next answer.
+    An answer has two parts, one after the other: with `is_settled` the forced tokens are known, with
+    `is_ready` the mask of the token after them. When both are used up, `advance` begins the next answer.
     """
 
     __slots__ = (
@@ -106,7 +107,7 @@ class Guide:
     # --- the decode thread
 
     def advance(self, token: int) -> None:
-        """The sequence's next token was drawn, and was allowed."""
+        """Notes the sequence's next token, which was allowed."""
         if self._forced:
             self._forced = self._forced[1:]
             return
@@ -120,7 +121,7 @@ class Guide:
         return self._forced
 
     def take_forced(self) -> tuple[int, ...]:
-        """The same, and they are taken as come."""
+        """The forced tokens, marked as used."""
         forced, self._forced = self.get_forced(), ()
         return forced
 
@@ -136,24 +137,24 @@ class Guide:
         return self._allowed
 
     def get_mask(self) -> tuple[TokenMask, bool]:
-        """What is allowed, and whether that is one token. Once `ready`. Raises EngineError."""
+        """The mask, and whether it allows one token only. Once `is_ready`. Raises EngineError."""
         return self.get_allowed(), bool(self._forced)
 
     def note_settled(self) -> None:
-        """Notes whether forced tokens are known, so that all of one step go by the same: workers go on
-        meanwhile. Whether they are computed together or one by one changes the last bits of what follows."""
+        """Notes whether forced tokens are known, so that one step sees one state while workers go on.
+        Computing tokens together or one by one changes the last bits of what follows."""
         self.was_settled = self.is_settled
 
     def get_age(self) -> float:
-        """Seconds since the answer was asked for."""
+        """Seconds since the answer was requested."""
         return self._clock() - self._began
 
     def is_overdue(self) -> bool:
-        """Whether the answer takes more work than any may."""
+        """Whether the answer takes more CPU than allowed."""
         return not self.is_ready and self._spent() > MAX_CPU_SECONDS
 
     def is_starved(self) -> bool:
-        """Whether the answer takes longer than anybody waits, though it may take no work."""
+        """Whether the answer takes longer than the patience, though perhaps little CPU."""
         return not self.is_ready and self.get_age() > PATIENCE
 
     def _begin(self) -> None:
@@ -163,7 +164,7 @@ class Guide:
         self.workers.put(self)
 
     def abandon(self) -> None:
-        """Nobody will ask any more."""
+        """Tells the workers that nobody will ask any more."""
         self.workers.abandon(self)
 
     def _require(self, known: bool) -> None:
@@ -177,9 +178,8 @@ class Guide:
     def work(
         self, vocabulary: CompilerVocabulary, spent: Clock = read_zero, make: MatcherFactory = Matcher
     ) -> None:
-        """Works the next answer out. Whatever is raised on the way, the guide is left with an answer or an
-        error. `spent`: seconds of CPU that this takes, as far as it is; asked from other threads. `make`:
-        what makes a matcher."""
+        """Computes the next answer. Whatever is raised, the guide ends with an answer or an error. `spent`:
+        seconds of CPU used so far, readable from other threads. `make` makes a matcher."""
         self._spent = spent
         try:
             self._settle(vocabulary, make)

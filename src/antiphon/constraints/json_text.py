@@ -212,7 +212,7 @@ READERS: Mapping[JsonMode, Callable[[_JsonReader], None]] = MappingProxyType(
 
 
 class PartialMarks(NamedTuple):
-    """What may come right before a value, of which a part has come."""
+    """Marks that may come right before a value, of which a part has come."""
 
     texts: tuple[bytes, ...]
     size: int = 0
@@ -220,7 +220,7 @@ class PartialMarks(NamedTuple):
 
 
 class FoundValues(NamedTuple):
-    """A text as far as it is read."""
+    """The open values of a text, as far as it is read."""
 
     values: tuple[JsonText, ...] = ()
     """Those that are open."""
@@ -273,7 +273,7 @@ class JsonFinder:
     def _follow(
         self, part: JsonText | PartialMarks, data: bytes, at: int
     ) -> Iterator[JsonText | PartialMarks]:
-        """What is open after the bytes of what was open before."""
+        """The open parts after the bytes, from one part that was open before."""
         if isinstance(part, PartialMarks):
             yield from self._follow_marks(part, data, at)
             return
@@ -296,7 +296,7 @@ class JsonFinder:
             yield PartialMarks(tuple(going_on), lead.size + len(more))
 
     def _find_mark_ends(self, text: bytes, start: int) -> Iterator[int]:
-        """Where after the start marks end, counted from there."""
+        """Where marks end after the start, counted from there."""
         for at in range(start, len(text)):
             if text[at] in self._last_bytes and text.endswith(self._anywhere, 0, at + 1):
                 yield at + 1 - start

@@ -78,12 +78,12 @@ class KeyTables:
         return found
 
     def find_beginning(self, rest: bytes) -> Iterator[int]:
-        """Tokens that are the rest of a key, without its quote, or the beginning of it."""
+        """Tokens that are the rest of a key without its quote, or the beginning of that rest."""
         for size in range(1, len(rest) + 1):
             yield from self._ids.get(rest[:size], ())
 
     def find_key_openers(self, text: JsonText) -> Sequence[int]:
-        """Tokens that may come outside of a key and after which an object needs another."""
+        """Tokens that may come outside of a key and after which an object needs another key."""
         in_object = bool(text.levels) and text.levels[-1] is not None
         state = (text.mode, in_object)
         if state not in self._key_openers:
@@ -178,7 +178,7 @@ class KeyGuard:
         """Whether any key is left where the text may stand soon; of the same open objects and their keys."""
 
     def copy(self) -> "KeyGuard":
-        """One that stands where this one does, and goes its own way."""
+        """An independent copy at the same place of the text."""
         return copy(self)
 
     def consume(self, tokens: Iterable[int]) -> None:
@@ -192,11 +192,11 @@ class KeyGuard:
             self._found = found
 
     def read_token(self, token: int) -> FoundValues | None:
-        """Where the text stands after a token; None where that is refused."""
+        """The text after a token; None where the token is refused."""
         return self._read(self._found, token)
 
     def cut_to_allowed(self, tokens: list[int]) -> list[int]:
-        """Tokens up to the first that repeats or misspells a key."""
+        """The tokens up to the first that repeats or misspells a key."""
         found: FoundValues | None = self._found
         for at, token in enumerate(tokens):
             if found is None or (found := self._read(found, token)) is None:
@@ -219,7 +219,7 @@ class KeyGuard:
         return remove_tokens(mask, refused, bits) if bits or refused else mask
 
     def find_narrowing(self, mask: bytes) -> list[int]:
-        """Allowed tokens after which the open key begins like one that is there, or another key is needed."""
+        """Allowed tokens after which the open key begins like a known one, or another key is needed."""
         tokens = list[int]()
         for value in self._found.values:
             if value.mode is not JsonMode.KEY:
@@ -247,7 +247,8 @@ class KeyGuard:
                 yield from self._tables.find_completing(key[len(begun) :])
 
     def _find_rivals(self, keys: frozenset[bytes], begun: bytes) -> list[bytes]:
-        """Keys that begin like the open one: of those that did so a token ago, as long as it is the same."""
+        """Keys that begin like the open one, out of those that did so a token ago while it is the same
+        key."""
         last = self._last_rivals
         within = last.rivals if last.keys is keys and begun.startswith(last.begun) else keys
         rivals = [key for key in within if key.startswith(begun)]
@@ -263,7 +264,7 @@ def _is_allowed(mask: bytes, token: int) -> bool:
 
 
 def _is_narrow(value: JsonText) -> bool:
-    """Whether a key is needed that may have to be one that is there."""
+    """Whether a key is needed and may have to be a known one."""
     keys = value.levels[-1] if value.levels else None
     if not keys or value.mode is JsonMode.NEXT_KEY:
         return bool(keys)
@@ -296,16 +297,16 @@ DECIDED_ELSEWHERE = frozenset({"const", "enum", "$ref", "anyOf", "oneOf", "allOf
 
 
 def has_open_objects(schema: object) -> bool:
-    """Whether a schema, as the compiler gets it, or any schema in it takes such an object. May be true of one
-    that does not, and is never false of one that does."""
+    """Whether a schema, as the compiler gets it, or any schema in it takes keys that it does not list. It may
+    be true of a schema that does not, and is never false of one that does."""
     if not isinstance(schema, dict):
         return schema is not False
     return _is_open(schema) or any(map(has_open_objects, _list_schemas(schema)))
 
 
 def has_key_patterns(schema: object) -> bool:
-    """Whether any object's keys are held to a pattern that says how they end: then few may match it, or few
-    may begin like one that is there."""
+    """Whether the keys of any object must match a pattern that says how they end. Then few keys may match, or
+    few may begin like a known one."""
     if not isinstance(schema, dict):
         return False
     patterns = schema.get("patternProperties")

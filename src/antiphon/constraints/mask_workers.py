@@ -33,7 +33,8 @@ of its text. The compiler does not tell; hostile and everyday ones were measured
 
 
 class MatcherCache:
-    """Grammars of one vocabulary. From any thread."""
+    """Compiled grammars of one vocabulary: a request with the same one takes a copy, which costs
+    microseconds. From any thread."""
 
     def __init__(self, most: int = MOST, clock: Callable[[], float] = time.thread_time) -> None:
         """`clock`: seconds of the calling thread's CPU."""
@@ -48,7 +49,7 @@ class MatcherCache:
         return self._kept.held_size
 
     def get_matcher(self, grammar: Grammar, vocabulary: CompilerVocabulary) -> Matcher:
-        """One text's way through a checked grammar. Raises EngineError when it does not compile."""
+        """A matcher for a checked grammar. Raises EngineError when it does not compile."""
         key = sha256(repr(grammar).encode()).digest()
         with self._lock:
             kept = self._kept.get(key)
@@ -70,7 +71,7 @@ TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
 
 
 def build_token_table(table: VocabularyTable) -> TokenTable:
-    """The vocabulary as constraints see it. Raises UnsupportedParameter for a model that never ends."""
+    """The vocabulary as constraints need it. Raises UnsupportedParameter for a model without end tokens."""
     if not table.end_ids:
         problem = "this model has no end token, so no constrained text could end; leave the constraint out"
         raise UnsupportedParameter(problem)
@@ -83,8 +84,8 @@ def build_token_table(table: VocabularyTable) -> TokenTable:
 
 
 def create_cpu_clock() -> Clock:
-    """A clock of the CPU that this thread has had, for any thread to look at. Where the system keeps none it
-    is one of the wall."""
+    """A clock of this thread's CPU time that any thread may read. Where the system has none it is a wall
+    clock."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
     number = time.pthread_getcpuclockid(threading.get_ident())
@@ -103,7 +104,7 @@ def measure_since(began: float, clock: Clock) -> float:
 
 
 class MaskWorkers:
-    """The workers of one engine."""
+    """The threads of one engine that compute masks."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
         """Takes half a second for 131,072 ids."""
@@ -126,15 +127,15 @@ class MaskWorkers:
         return self._vocabulary.size
 
     def create_guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
-        """The way through a checked grammar, which begins at once."""
+        """A guide through a checked grammar; its first answer is begun at once."""
         return Guide(grammar, self, clock)
 
     def put(self, guide: Guide) -> None:
-        """Has a worker work the guide's next answer out."""
+        """Queues the guide's next answer."""
         self._jobs.put(guide)
 
     def abandon(self, guide: Guide) -> None:
-        """Nobody will ask this guide any more. A worker that is stuck in it is replaced."""
+        """Drops a guide. A worker that is stuck in it is replaced."""
         guide.is_abandoned = True
         with self._lock:
             if guide in self._at and guide not in self._stuck and guide.is_overdue():
@@ -179,9 +180,9 @@ LINE_BREAK = b"\n"
 def split_after_line_break(
     tokenize: Callable[[bytes], list[int]], table: VocabularyTable
 ) -> Callable[[bytes], list[int]]:
-    """How a tokenizer that puts a space before every text splits what stands in the middle of one: as it does
-    after a line break, whose own tokens are taken away. Gives nothing where they cannot be told apart, and
-    then the longest pieces are taken."""
+    """How a tokenizer that puts a space before every text splits the middle of one: as after a line break,
+    whose own tokens are removed. Returns nothing where they cannot be separated; then the longest pieces are
+    taken."""
     head = tokenize(LINE_BREAK)
 
     def split(text: bytes) -> list[int]:
@@ -194,25 +195,25 @@ def split_after_line_break(
 
 
 class RevocableTokenizer:
-    """The model's tokenizer for as long as the model is there: threads of the masks may outlive it."""
+    """The model's tokenizer while the model is there: mask threads may outlive it."""
 
     def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
         self._tokenize: Callable[[bytes], list[int]] | None = tokenize
         self._lock = threading.Lock()
 
     def __call__(self, text: bytes) -> list[int]:
-        """The tokens of a text; none once it is taken back."""
+        """The tokens of a text; none after `revoke`."""
         with self._lock:
             return self._tokenize(text) if self._tokenize is not None else []
 
     def revoke(self) -> None:
-        """Returns when nobody is in it any more, nor will be."""
+        """Returns when no thread uses the tokenizer any more, nor will."""
         with self._lock:
             self._tokenize = None
 
 
 class ModelConstraints:
-    """What the engine needs to constrain its sequences."""
+    """Checks the constraints of one model and makes guides for its sequences. Belongs to one event loop."""
 
     def __init__(
         self, vocabulary: Callable[[], Awaitable[VocabularyTable]], tokenize: Callable[[bytes], list[int]]
@@ -230,7 +231,7 @@ class ModelConstraints:
         return await checker.check(constraint)
 
     async def create_guide(self, constraint: Constraint) -> Guide:
-        """A way through a constraint. Raises the error that refuses it."""
+        """A guide for a constraint. Raises the error that refuses it."""
         grammar = await self.check(constraint)
         _, masks = await self._ensure_checker()
         return masks.create_guide(grammar)

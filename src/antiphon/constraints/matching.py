@@ -26,7 +26,7 @@ MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class DeadEndSearch:
-    """Where a text stands, for the compiler and by its keys. Looking ahead moves neither."""
+    """The place of a text for the compiler and for its keys. Looking ahead moves neither."""
 
     matcher: LLMatcher
     keys: KeyGuard
@@ -84,8 +84,8 @@ class CompilerVocabulary:
     """A vocabulary that masks are made for. Takes half a second for 131,072 ids."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
-        """`tokenize`: how the model's tokenizer splits a text, for forced text; by longest pieces where it
-        gives nothing."""
+        """`tokenize` splits forced text as the model's tokenizer does. Where it gives nothing, the longest
+        pieces are taken."""
         self.tokens = tokens
         self.size = len(tokens.pieces)
         self.limits = LLParserLimits(
@@ -115,7 +115,7 @@ class CompilerVocabulary:
 
 
 class _TokenizerSource:
-    """What the compiler asks of a tokenizer, by its names."""
+    """What the compiler asks of a tokenizer, under its names."""
 
     def __init__(self, tokens: TokenTable, tokenize: Callable[[bytes], list[int]] | None) -> None:
         self.tokens = [piece or SPECIAL + b"<%d>" % token for token, piece in enumerate(tokens.pieces)]
@@ -161,7 +161,7 @@ class Matcher:
         self._require_sound()
 
     def copy(self) -> "Matcher":
-        """One that stands where this one does, and goes its own way."""
+        """An independent copy at the same place of the text."""
         other = object.__new__(Matcher)
         other._vocabulary = self._vocabulary
         other._matcher = self._matcher.deep_copy()
@@ -215,12 +215,12 @@ class Matcher:
             )
 
     def _get_reason(self) -> str:
-        """Why it stopped, without the token at which it did."""
+        """The reason why it stopped, without the token."""
         return str(self._matcher.stop_reason())
 
 
 def is_callers_fault(error: AntiphonError) -> bool:
-    """Whether an error along a text lies in the constraint, and not in us."""
+    """Whether an error along a text comes from the constraint and not from us."""
     return (error.cause or "").startswith((BEYOND, DEAD_END))
 
 
@@ -234,5 +234,5 @@ def require_compiles(grammar: Grammar, vocabulary: CompilerVocabulary, field: st
 
 
 def extract_first_line(problem: str) -> str:
-    """The first line of what the compiler says: what follows is its state."""
+    """The first line of the compiler's message; its state follows."""
     return problem.strip().partition("\n")[0][:MAX_SHOWN]

@@ -28,7 +28,7 @@ QUANTIFIER = re.compile(r"[*+?]|\{\d+(?:,\d*)?\}")
 
 
 def require_portable(pattern: str, field: str) -> None:
-    """Raises InvalidValue that names the part which is not taken."""
+    """Raises InvalidValue that names the part which is refused."""
     at, in_class = 0, False
     while at < len(pattern):
         if pattern[at] == "\\":
@@ -104,10 +104,11 @@ QUOTED = '"\\'
 
 
 def make_quotable(pattern: str, field: str) -> str:
-    """The pattern as the compiler quotes it rightly for JSON; matches no more than the pattern does.
+    """The pattern in a form that the compiler quotes correctly for JSON; it matches no more than the
+    original.
 
-    A class with all control characters is taken by the compiler to hold the quote and the backslash too. So
-    negated classes without these lose the control characters, and such ranges are refused.
+    The compiler takes a class with all control characters to hold the quote and the backslash too. So negated
+    classes without these lose the control characters, and such ranges are refused.
     """
     try:
         return CLASS.sub(lambda found: _remove_controls(found, field), pattern)

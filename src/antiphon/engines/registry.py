@@ -23,7 +23,7 @@ LONGEST_SHOWN = 100
 
 
 def describe_missing_model(name: str) -> str:
-    """The sentence about a model that is not there, in OpenAI's words: clients look for them."""
+    """The sentence about a model that does not exist, in OpenAI's words: clients look for them."""
     shown = name if len(name) <= LONGEST_SHOWN else name[:LONGEST_SHOWN] + "..."
     plain = "".join(character if character.isprintable() else "?" for character in shown)
     return f"The model `{plain}` does not exist or you do not have access to it."
@@ -85,8 +85,8 @@ class ModelRegistry:
         return tuple(model for model in self if model.parent is not None)
 
     def get(self, name: str, may_use: Callable[[str], bool] = lambda _: True) -> Model:
-        """The model of that name, or of which it is an alias. Raises ModelNotFound, which names those that
-        exist, of those that the caller may use."""
+        """The model of that name or alias. Raises ModelNotFound, which names the models that the caller may
+        use."""
         found = self._models.get(name)
         if found is None and (target := self._aliases.target(name)) is not None:
             found = self._models.get(target)
@@ -101,7 +101,7 @@ class ModelRegistry:
         return found
 
     def is_alias(self, name: str) -> bool:
-        """Whether a rule of the operator's, or of a dialect, says what the name means."""
+        """Whether a rule of the operator or of a dialect maps the name to a model."""
         return self._aliases.is_taken(name)
 
     def put(self, model: Model) -> None:

@@ -34,7 +34,7 @@ MANY = 400
 
 @dataclass(slots=True)
 class EmbeddingProbe:
-    """The engine under examination."""
+    """The engine under test."""
 
     engine: TokenEngine
     embedding: EmbeddingEngine
@@ -50,7 +50,7 @@ class EmbeddingProbe:
         return self.info.embedding.dimensions if self.info.embedding is not None else 0
 
     async def embed(self, request: EmbedRequest) -> list[tuple[float, ...]]:
-        """All of them, with what is said before and between."""
+        """All vectors of a request, with checks of the events."""
         events = [event async for event in self.embedding.embed(request)]
         require(
             isinstance(events[0], SequenceStarted)
@@ -178,7 +178,7 @@ async def closing_ends_the_request(trial: EmbeddingProbe) -> None:
 
 
 async def small_requests_get_their_turn(trial: EmbeddingProbe) -> None:
-    """Beside a large one, of the same actor and of another."""
+    """Beside a large request, of the same actor and of another."""
     async with aclosing(trial.embedding.embed(trial.build_large_request("large"))) as events:
         await anext(events)
         for actor in ("large", "other"):

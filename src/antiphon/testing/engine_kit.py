@@ -47,7 +47,7 @@ WIDTH = 2
 
 
 async def _collect_events(engine: Engine, output: Output) -> list[Event]:
-    """Of a greedy request; none when the engine says that it cannot."""
+    """Events of a greedy request; none when the engine refuses the output."""
     request = GenerationRequest("any", (RawPrompt(PROMPT),), AskedSampling(temperature=0.0), output)
     try:
         async with open_stream(engine, request, Context("check")) as events:
@@ -57,7 +57,7 @@ async def _collect_events(engine: Engine, output: Output) -> list[Event]:
 
 
 def _collect_output(events: list[Event], choice: int = 0) -> tuple[str, list[TokenScore]]:
-    """A choice's text and scores; each delta's scores must stand in its text."""
+    """A choice's text and scores. Each delta's scores must be of tokens in its text."""
     text = ""
     scores: list[TokenScore] = []
     for event in events:
@@ -228,7 +228,7 @@ async def check_engine(
 
 @dataclass(frozen=True, slots=True)
 class EngineProbe:
-    """The engine under examination."""
+    """The engine under test."""
 
     engine: Engine
     profile: Profile
@@ -261,7 +261,7 @@ class EngineProbe:
             return await collect(events)
 
     async def require_idle(self, rule: str) -> None:
-        """Requires the engine to hold nothing, where it can be asked."""
+        """Requires the engine to hold nothing, where it reports its load."""
         asked = self.load
         if asked is None:
             return

@@ -1,7 +1,7 @@
 """A token engine that makes vectors without weights: each text's follows from its token ids by a hash.
 
-It keeps the contract of `Embedding`, so it passes `check_embedding_engine`, and it can be told to hold, and
-to fail after so many texts.
+It keeps the contract of `EmbeddingEngine`, so it passes `check_embedding_engine`, and it can be told to hold,
+and to fail after so many texts.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ DIMENSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingScript:
-    """How requests go."""
+    """How to answer requests."""
 
     hold: asyncio.Event | None = None
     """Each request stands still before its second text until this is set."""
@@ -39,8 +39,8 @@ class EmbeddingScript:
 
 
 class ScriptedEmbeddingEngine(ScriptedTokenEngine):
-    """`TokenEngine` and `Embedding`. `asked` holds every request in order; `ended` counts the ones that are
-    over."""
+    """`TokenEngine` and `EmbeddingEngine`. `asked` holds every request in order; `ended` counts the finished
+    ones."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from antiphon.errors import (
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
-    """What one request gets."""
+    """The answer to one request."""
 
     texts: tuple[str, ...] = ("Hello", " world", "!")
     """The deltas of every choice; one token each."""
@@ -66,7 +66,7 @@ class StreamEnding(StrEnum):
 
 @dataclass(slots=True)
 class StreamRecord:
-    """One stream: what was asked, how much was given, how it ended."""
+    """One stream: the request, how much was given, how it ended."""
 
     request: GenerationRequest
     context: Context
@@ -97,7 +97,7 @@ Streams = Callable[[Context], AbstractAsyncContextManager[AsyncIterator[Event]]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRequest:
-    """`PreparedRequest` of a given size, whose streams `make` makes."""
+    """`PreparedRequest` of a given size; `make` makes its streams."""
 
     size: RequestSize
     make: Streams
@@ -107,7 +107,7 @@ class ScriptedRequest:
 
 
 class ScriptedEngine:
-    """`Engine` and `Tokenizing` without tokens. `streams` holds a record of each stream, in order of
+    """`Engine` and `TokenizerEngine` without tokens. `streams` holds a record of each stream, in order of
     entering."""
 
     def __init__(
@@ -151,7 +151,7 @@ class ScriptedEngine:
     async def stream(
         self, request: GenerationRequest, context: Context
     ) -> AsyncGenerator[AsyncIterator[Event], None]:
-        """What streaming a prepared request does."""
+        """Streams a prepared request."""
         record = StreamRecord(request, context)
         self.streams.append(record)
         events = self._events(record)
@@ -224,7 +224,7 @@ class ScriptedEngine:
             raise DeadlineExceeded("the deadline passed before the answer was complete") from None
 
     async def _begin(self, request: GenerationRequest, context: Context) -> tuple[ScriptedAnswer, int]:
-        """All that comes before Started. Raises TimeoutError at the deadline."""
+        """Everything before Started. Raises TimeoutError at the deadline."""
         self._require_ready()
         answer = self.answer(request) if callable(self.answer) else self.answer
         if answer.wait or answer.gate is not None:
@@ -275,7 +275,7 @@ class ScriptedEngine:
 
 
 class _ScriptedChoice:
-    """One choice: how far its text is, and the scores of what it says."""
+    """One choice: how far its text is, and the scores of its tokens."""
 
     def __init__(self, prompt: Prompt, output: Output) -> None:
         self._prompt = prompt

@@ -70,7 +70,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A place where the sequence stands still until the event is set."""
+    """A point at which the sequence waits until the event is set."""
 
     event: asyncio.Event
     after: int | None = 0
@@ -79,8 +79,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is said to a prompt, and how. Without text and tokens the toy model speaks, by the sampling asked
-    for."""
+    """How to answer a prompt. Without text and tokens the toy model answers, by the requested sampling."""
 
     text: str | bytes | None = None
     """The continuation; the end-of-sequence token follows."""
@@ -153,8 +152,8 @@ class _Sequence:
 
 
 class ScriptedTokenEngine:
-    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the ones that
-    are over."""
+    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the finished
+    ones."""
 
     def __init__(
         self,
@@ -277,7 +276,7 @@ class ScriptedTokenEngine:
         return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
 
     def _require_room(self, request: TokenRequest, group: _SiblingGroup) -> None:
-        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is there."""
+        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is queued or runs."""
         if group.members or self._slots.has_room(request.actor):
             return
         refusal: AntiphonError | None = None
@@ -327,7 +326,7 @@ class ScriptedTokenEngine:
 
     @staticmethod
     async def _hold_or_fail(script: Script, made: int) -> None:
-        """Waits or fails where the script says so."""
+        """Waits or fails where the script tells it to."""
         if script.hold is not None and script.hold.after == made:
             await script.hold.event.wait()
         if script.failure is not None and script.failure.after == made:

@@ -24,7 +24,8 @@ import sys, time
 from antiphon.engines.host.control import StatusPipe
 pipe = StatusPipe(int(sys.stdin.readline()))
 for word in sys.argv[1]:
-    {"r": pipe.report_ready, "a": pipe.report_alive, ".": lambda: time.sleep(0.2), "_": lambda: time.sleep(60)}[word]()
+    pauses = {".": lambda: time.sleep(0.2), "_": lambda: time.sleep(60)}
+    ({"r": pipe.report_ready, "a": pipe.report_alive} | pauses)[word]()
 """
 
 

@@ -30,7 +30,7 @@ from antiphon.engines.host.frames import (
     StepsReply,
     ToGateway,
     ToHost,
-    TokenizeCall,
+    TokenizePiecesCall,
 )
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc.frames import (
@@ -57,7 +57,7 @@ TO_HOST_EXAMPLES: list[Message] = [
     Hello(PROTOCOL, "1.2.3"),
     GenerateCall(1, TokenRequest((TokenSegment((1, 2)),), 5, Sampling(seed=2**63 - 1), (2,), 3, "group", 1)),
     CancelCall(1),
-    TokenizeCall(3, (TextPiece("a 😀\x00", True),), False),
+    TokenizePiecesCall(3, (TextPiece("a 😀\x00", True),), False),
 ]
 
 PER_EVENT = 10e-6
@@ -122,14 +122,14 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_there() -> None:
 def test_a_message_too_large_for_a_frame_is_refused_alone() -> None:
     writer = FrameWriter()
     with pytest.raises(FrameError, match="over the limit"):
-        writer.message(TokenizeCall(1, (TextPiece("x" * MAX_MESSAGE),), False))
+        writer.message(TokenizePiecesCall(1, (TextPiece("x" * MAX_MESSAGE),), False))
     assert list(host().feed(writer.frame([writer.message(CancelCall(1))]))) == [CancelCall(1)]
 
 
 def test_the_largest_message_fits_a_frame() -> None:
     text = "x" * (MAX_MESSAGE - 100)
-    assert list(host().feed(frames([TokenizeCall(1, (TextPiece(text),), False)])[0])) == [
-        TokenizeCall(1, (TextPiece(text),), False)
+    assert list(host().feed(frames([TokenizePiecesCall(1, (TextPiece(text),), False)])[0])) == [
+        TokenizePiecesCall(1, (TextPiece(text),), False)
     ]
 
 

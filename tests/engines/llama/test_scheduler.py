@@ -381,7 +381,7 @@ def test_a_turn_lasts_some_steps_and_some_time():
 class Unsettled:
     """A guide that does not know yet what must come."""
 
-    seen = False
+    was_settled = False
 
 
 def test_an_adapter_has_no_turn_while_all_wait_for_constraints():

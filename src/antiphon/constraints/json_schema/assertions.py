@@ -49,7 +49,7 @@ class AssertionReader:
         }
 
     def make_compilable_pattern(self, keyword: str, pattern: str, at: Position) -> str | None:
-        """The pattern as the compiler gets it; None, and noted, where it cannot be kept."""
+        """The pattern for the compiler; None, and noted, where it cannot be kept."""
         try:
             require_portable(pattern, self._field)
             return make_quotable(pattern, self._field)
@@ -58,7 +58,7 @@ class AssertionReader:
             return None
 
     def require_text(self, name: str, value: Json, at: Position) -> str:
-        """The value, which has to be a text."""
+        """The value, which must be a text."""
         if not isinstance(value, str):
             self.reject(name, at, "must be a text")
         return value

@@ -90,7 +90,7 @@ class Disjointness:
                 return False
 
     def _are_values_apart(self, schemas: Alternative, types: frozenset[str]) -> bool:
-        """Whether the values that schemas list leave none, or none of a type that all allow."""
+        """Whether the listed values leave none, or none of an allowed type."""
         found: frozenset[object] | None = None
         for schema in schemas:
             if "const" in schema:
@@ -125,7 +125,7 @@ def get_required(schema: Mapping[str, Json]) -> list[str]:
 
 
 def get_property(schemas: Alternative, name: str) -> Schema:
-    """What schemas that all hold say of a property, of what is understood here."""
+    """What the given schemas together say of a property, as far as it is understood here."""
     found: list[Json] = []
     for schema in schemas:
         properties = schema.get("properties")
@@ -158,14 +158,14 @@ def find_type(frozen: object) -> str:
 
 
 def is_empty(schemas: Alternative, least: str, most: str) -> bool:
-    """Whether a count would have to be above its most."""
+    """Whether the least count is above the most."""
     lows = [each[least] for each in schemas if isinstance(each.get(least), int)]
     highs = [each[most] for each in schemas if isinstance(each.get(most), int)]
     return bool(lows and highs) and max(map(_to_number, lows)) > min(map(_to_number, highs))
 
 
 def are_bounds_apart(schemas: Alternative) -> bool:
-    """Whether a number would have to be above its maximum."""
+    """Whether the minimum is above the maximum."""
     lows = [
         _to_number(each[name]) for each in schemas for name in ("minimum", "exclusiveMinimum") if name in each
     ]

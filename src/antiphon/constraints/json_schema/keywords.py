@@ -80,14 +80,14 @@ GUIDANCE = "x-guidance"
 
 
 def is_annotation(name: str, draft: Draft | None) -> bool:
-    """Whether a keyword asserts nothing and everybody knows it."""
+    """Whether a keyword is known to assert nothing."""
     if name == "id":
         return draft is None or draft <= Draft.DRAFT_4
     return name in ANNOTATIONS or (name.startswith(EXTENSION) and name != GUIDANCE)
 
 
 def has_keyword(draft: Draft | None, name: str) -> bool:
-    """Whether a keyword asserts something in a draft; None is a schema that names none, which may use all."""
+    """Whether a keyword asserts something in a draft. A schema without a draft (None) may use all."""
     if name not in KEYWORDS:
         return False
     first, last = KEYWORDS[name]
@@ -95,7 +95,7 @@ def has_keyword(draft: Draft | None, name: str) -> bool:
 
 
 def ignores_siblings(draft: Draft | None) -> bool:
-    """Whether a reference makes the keywords beside it mean nothing."""
+    """Whether a reference makes the keywords beside it meaningless."""
     return draft is not None and draft <= Draft.DRAFT_7
 
 
@@ -132,14 +132,14 @@ def is_exact(value: Json) -> bool:
 
 
 def parse_count(value: Json) -> int | None:
-    """A length or number of items; 2.0 is 2. None for what is none."""
+    """A length or number of items; 2.0 is 2. None for any other value."""
     if not is_number(value) or not isinstance(value, int | float) or value < 0 or value != value // 1:
         return None
     return int(value)
 
 
 def round_inward(value: float, is_upper: bool) -> float:
-    """The bound as the compiler holds it: the nearest that allows no more."""
+    """The nearest bound that the compiler holds and that allows no more."""
     if is_exact(value):
         return value
     bounded = min(max(value, -LARGEST), LARGEST)
@@ -169,7 +169,7 @@ def walk_values(value: Json) -> Iterator[Json]:
 
 
 def freeze(value: Json) -> object:
-    """The value as a key of a dictionary: equal where JSON Schema says that values are equal."""
+    """The value as a dictionary key, equal where JSON Schema calls values equal."""
     if isinstance(value, bool):
         return ("boolean", value)
     if isinstance(value, dict):

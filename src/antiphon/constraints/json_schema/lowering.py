@@ -69,12 +69,12 @@ MAX_WRITTEN = 16_384
 
 @dataclass
 class _AlternativeBudget:
-    """How many alternatives were made of what has to hold at once."""
+    """How many alternatives were made of schemas that hold at once."""
 
     product: int = 1
 
     def take(self, times: int) -> bool:
-        """Whether there is room for so many of each."""
+        """Whether there is room for so many times as many."""
         if times > 1 and self.product * times > MAX_PRODUCT:
             return False
         self.product *= times
@@ -87,7 +87,7 @@ def lower_schema(read: ReadSchema, field_name: str) -> Schema:
 
 
 class _Lowering:
-    """One schema on its way to the compiler."""
+    """Writes one schema for the compiler."""
 
     def __init__(self, read: ReadSchema, field_name: str) -> None:
         self._definitions = read.definitions
@@ -199,7 +199,7 @@ class _Lowering:
     # --- keywords
 
     def _write_one_of(self, schema: Mapping[str, Json]) -> list[Schema]:
-        """Any of them, where no two can hold at once; or each without the others."""
+        """Any of the schemas, where no two can hold at once; otherwise each without the others."""
         value = schema["oneOf"]
         branches = [as_schema(each) for each in value if each is not False] if isinstance(value, list) else []
         context = {name: schema[name] for name in ("type", "properties", "required") if name in schema}
@@ -233,7 +233,7 @@ class _Lowering:
             return None
 
     def _write_if(self, schema: Mapping[str, Json]) -> list[Schema] | None:
-        """The condition and what then holds, or what it refuses and what holds else."""
+        """The condition with `then`, or its negation with `else`."""
         condition = as_schema(schema["if"])
         then, other = as_schema(schema.get("then", True)), as_schema(schema.get("else", True))
         if isinstance(condition, bool):
@@ -283,7 +283,7 @@ def _count_alternatives(schemas: list[Schema]) -> int:
 
 
 def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """One of so few items that each can be tried."""
+    """Writes `contains` as one alternative for each position, where there are few."""
     least, most, longest = schema.get("minContains", 1), schema.get("maxContains"), schema.get("maxItems")
     if least == 0 and most is None:
         return []
@@ -297,7 +297,7 @@ def _write_contains(schema: Mapping[str, Json]) -> list[Schema] | None:
 
 
 def _write_unevaluated_items(schema: Mapping[str, Json]) -> list[Schema] | None:
-    """The items after those of prefixItems, where nothing beside it looks at items too."""
+    """The items after those of prefixItems, where no keyword beside it looks at items too."""
     if schema["unevaluatedItems"] is True or "items" in schema:
         return []
     if schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if", "not", "contains", "dependentSchemas"}:
@@ -322,7 +322,7 @@ class NormalizedSchema:
 
 
 def normalize_schema(schema: Json, field: str, max_depth: int = MAX_DEPTH) -> NormalizedSchema:
-    """Reads a schema of any draft. Raises InvalidValue for what is none, or is too large."""
+    """Reads a schema of any draft. Raises InvalidValue for a value that is no schema, or is too large."""
     try:
         found = read_schema(schema, field, max_depth)
         made = lower_schema(found, field)
@@ -344,7 +344,7 @@ def relax_schema(
 
 
 def make_compilable(source: str, field: str) -> Schema:
-    """The schema as the compiler gets it, nothing of it left out. Raises InvalidValue or
+    """The schema as the compiler gets it, with nothing left out. Raises InvalidValue or
     UnsupportedParameter."""
     made = normalize_schema(parse_json(source, field), field, MAX_WRITTEN_DEPTH)
     refuse_relaxed(made.relaxations, field)

@@ -26,7 +26,7 @@ SINGLE_TYPES = ("null", "boolean", "object", "array", "number", "string")
 
 
 class CannotNegateError(Exception):
-    """What this schema refuses has no schema."""
+    """The negation of this schema has no schema."""
 
 
 def negate(schema: Schema, definitions: Mapping[str, Schema], budget: Budget) -> Schema:
@@ -140,12 +140,12 @@ def build_any_of(parts: Sequence[Schema]) -> Schema:
 
 
 def build_below(kind: str, name: str, value: Json) -> list[Schema]:
-    """Values of a type that have fewer than so many."""
+    """Values of a type with a smaller count."""
     return [{"type": kind, name: value - 1}] if isinstance(value, int) and value > 0 else []
 
 
 def build_above(kind: str, name: str, value: Json) -> list[Schema]:
-    """Values of a type that have more than so many."""
+    """Values of a type with a larger count."""
     return [{"type": kind, name: value + 1}] if isinstance(value, int) else []
 
 
@@ -153,7 +153,7 @@ def build_above(kind: str, name: str, value: Json) -> list[Schema]:
 
 
 def refuse_values(values: list[Json]) -> Schema:
-    """A schema of every value but these. Raises CannotNegateError for lists and objects."""
+    """A schema that accepts every value but these. Raises CannotNegateError for lists and objects."""
     texts = [each for each in values if isinstance(each, str)]
     numbers = sorted({float(each) for each in values if is_number(each) and isinstance(each, int | float)})
     flags = [each for each in values if isinstance(each, bool)]
@@ -188,15 +188,15 @@ def _build_between(numbers: list[float]) -> list[Schema]:
 
 
 def build_pattern_of_others(texts: list[str]) -> str:
-    """A regular expression of every text but these."""
+    """A regular expression that matches every text but these."""
     if sum(map(len, texts)) > MAX_TEXT:
         raise CannotNegateError
     return f"^(?:{_build_others(sorted(set(texts)), 0)})$"
 
 
 def _build_others(texts: list[str], at: int) -> str:
-    """What may follow the characters before `at`, which all these texts begin with, and be none of them. The
-    texts are few and short, and each level takes one character of them."""
+    """A pattern for what may follow the characters before `at`, which all these texts share, without being
+    one of them. The texts are few and short, and each level takes one character of them."""
     if at > MAX_TEXT // 8:
         raise CannotNegateError
     ends = texts[0][at:] == ""

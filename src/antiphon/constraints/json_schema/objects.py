@@ -24,8 +24,8 @@ IN_PLACE = frozenset("anyOf oneOf if dependentSchemas".split())
 
 
 def bound_properties(schema: dict[str, Json]) -> tuple[list[Schema], list[str]]:
-    """Schemas that hold besides in place of counts that the compiler does not keep, and the keywords for
-    which there are none. Changes the schema."""
+    """Schemas that hold besides, in place of counts that the compiler does not keep, and the keywords that
+    are lost. Changes the schema."""
     required, properties = schema.get("required"), schema.get("properties")
     names = {*(required if isinstance(required, list) else [])}
     optional = [
@@ -69,8 +69,7 @@ def _is_closed(schema: Mapping[str, Json]) -> bool:
 
 
 def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
-    """One of some properties, or else an additional one: each alternative lacks the names of those before
-    it."""
+    """One of some properties, or an additional one: each alternative lacks the names of those before it."""
     made: list[Schema] = []
     for at, name in enumerate(optional):
         absent: dict[str, Json] = dict.fromkeys(optional[:at], False)
@@ -84,7 +83,7 @@ def _require_one_of(optional: list[str], schema: Mapping[str, Json]) -> Schema:
 
 
 def write_property_names(schema: Mapping[str, Json], names: Schema) -> list[Schema] | None:
-    """Schemas in place of `propertyNames`; None where there are none."""
+    """Schemas in place of `propertyNames`; None where it cannot be written."""
     if isinstance(names, bool):
         return [] if names else [{"maxProperties": 0}]
     keywords = {name: value for name, value in names.items() if name not in HIDDEN}
@@ -109,8 +108,8 @@ def _build_length_pattern(name: str, value: Json) -> str | None:
 
 
 def write_dependencies(required: Mapping[str, Json], schemas: Mapping[str, Json]) -> list[Schema]:
-    """Schemas in place of `dependentRequired` and `dependentSchemas`: a property is absent, or what it needs
-    holds."""
+    """Schemas in place of `dependentRequired` and `dependentSchemas`: a property is absent, or its needs
+    hold."""
     made: list[Schema] = []
     for name, names in required.items():
         if names and isinstance(names, list):
@@ -156,7 +155,7 @@ def find_evaluated(
 def close_unevaluated(
     schema: Mapping[str, Json], definitions: Mapping[str, Schema], budget: Budget
 ) -> list[Schema] | None:
-    """Schemas in place of `unevaluatedProperties`; None where which are evaluated differs from object to
+    """Schemas in place of `unevaluatedProperties`; None where the evaluated properties differ from object to
     object."""
     value = schema["unevaluatedProperties"]
     if value is True or "additionalProperties" in schema:
@@ -204,7 +203,7 @@ def write_patterns(schema: dict[str, Json]) -> bool:
 
 
 def are_patterns_apart(patterns: list[str]) -> bool:
-    """Whether it is plain that no name matches two of these: each begins with other characters."""
+    """Whether it is plain that no name matches two patterns: each begins with other characters."""
     if len(patterns) < 2:
         return True
     seen: set[str] = set()
@@ -217,7 +216,7 @@ def are_patterns_apart(patterns: list[str]) -> bool:
 
 
 def find_first_characters(pattern: str) -> frozenset[str] | None:
-    """The characters of which a name that matches begins with one; None where that is not plain."""
+    """The possible first characters of a matching name; None where that is not plain."""
     found = FIRST.match(pattern)
     if found is None or _has_alternatives(pattern):
         return None
@@ -234,7 +233,7 @@ def _list_class_members(inner: str) -> Iterator[str]:
 
 
 def _has_alternatives(pattern: str) -> bool:
-    """Whether a pattern is several, of which only the first begins as it does."""
+    """Whether a pattern has alternatives at its top level."""
     depth, at = 0, 0
     while at < len(pattern):
         char = pattern[at]

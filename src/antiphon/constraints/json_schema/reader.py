@@ -48,12 +48,13 @@ MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def read_schema(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:
-    """Raises InvalidValue for what is no schema."""
+    """Reads a schema into the keywords of the newest draft. Raises InvalidValue for a value that is no
+    schema."""
     return _SchemaReader(schema, field_name, max_depth).read()
 
 
 class _SchemaReader:
-    """One schema on its way through."""
+    """Reads one schema."""
 
     def __init__(self, schema: Json, field_name: str, max_depth: int) -> None:
         self._field = field_name
@@ -195,7 +196,7 @@ class _SchemaReader:
     def _read_properties(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Draft 3 says of the property itself that it is required."""
+        """Reads properties; in draft 3 a property itself says that it is required."""
         value = schema["properties"]
         made.add("properties", self._read_map("properties", value, at))
         if isinstance(value, dict):
@@ -221,7 +222,8 @@ class _SchemaReader:
             made.add("patternProperties", kept)
 
     def _read_items(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
-        """A list is what newer drafts call prefixItems, and the keyword beside it what they call items."""
+        """Reads items. A list is what newer drafts call prefixItems, and `additionalItems` what they call
+        items."""
         value = schema["items"]
         if not isinstance(value, list):
             made.add("items", self._read_one(value, at.step("items")))
@@ -238,7 +240,7 @@ class _SchemaReader:
     def _read_dependencies(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """The schemas in it, and the lists of names."""
+        """Reads the schemas in it; the lists of names are the other reader's."""
         self._assertions.handlers[name](name, schema, at, made)
         value = schema[name]
         entries = value.items() if isinstance(value, dict) else ()
@@ -252,7 +254,7 @@ class _SchemaReader:
     def _read_disallow(
         self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
     ) -> None:
-        """Draft 3: what is not to be, as a type or a list of types and schemas."""
+        """Draft 3: the refused type, or a list of refused types and schemas."""
         inner = SchemaBuilder()
         self._read_type("type", {"type": schema["disallow"]}, at, inner)
         made.add("not", inner.keywords)

@@ -40,7 +40,7 @@ class SchemaResource:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTarget:
-    """What a reference points to."""
+    """The target of a reference."""
 
     schema: Json
     resource: SchemaResource
@@ -69,11 +69,11 @@ class SchemaDocument:
         return not self._inner
 
     def find_resource(self, schema: Json, around: SchemaResource) -> SchemaResource:
-        """The resource that a schema belongs to; `around` is that of the schema it is in."""
+        """The resource that a schema belongs to; `around` is the resource of the schema around it."""
         return self._inner.get(id(schema), around)
 
     def find(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """What a reference in a resource points to; None where the document does not hold it."""
+        """The target of a reference in a resource; None where the document does not hold it."""
         if reference.startswith("#"):
             uri, fragment = resource.base, reference[1:]
         else:
@@ -90,7 +90,7 @@ class SchemaDocument:
         return self._follow(found, fragment)
 
     def find_dynamic(self, reference: str, resource: SchemaResource) -> ReferenceTarget | None:
-        """What a dynamic reference points to, where no other anchor of its name could take its place."""
+        """The target of a dynamic reference, where no other anchor of its name could take its place."""
         if self._dynamic[reference.partition("#")[2]] > 1:
             return None
         return self.find(reference, resource)
@@ -169,8 +169,8 @@ PREFIX = "#/$defs/"
 
 
 def find_cycle(root: Json, definitions: Mapping[str, Json]) -> str | None:
-    """The name of a definition that has to hold for itself to hold, or `#` for the root; None where there is
-    none."""
+    """The name of a definition that must hold for itself to hold, or `#` for the root; None where there is
+    none. No value satisfies such a definition."""
     graph = {name: set(_list_targets(each)) for name, each in definitions.items()} | {
         "#": set(_list_targets(root))
     }

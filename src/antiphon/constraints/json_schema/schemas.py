@@ -36,7 +36,7 @@ class Relaxation:
 
 
 class Relaxations:
-    """What was not kept of one schema, each keyword once."""
+    """The keywords of one schema that are not kept, each once."""
 
     def __init__(self) -> None:
         self._found: dict[str, Relaxation] = {}
@@ -105,7 +105,7 @@ class Position:
 
 @dataclass
 class SchemaBuilder:
-    """A schema that is being read."""
+    """A schema while it is read."""
 
     keywords: dict[str, Json] = field(default_factory=dict)
 
@@ -132,11 +132,11 @@ proved by then is not known."""
 
 @dataclass
 class Budget:
-    """What is left for one document."""
+    """The steps left for one document, so that no schema takes more than part of a second to read."""
 
     steps: int = MAX_STEPS
 
     def spend(self, steps: int) -> bool:
-        """Takes so many steps. Whether there were enough."""
+        """Takes so many steps; whether there were enough."""
         self.steps -= steps
         return self.steps >= 0

@@ -75,7 +75,7 @@ class Child:
         return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
     def send(self, line: bytes) -> None:
-        """Sends news; a child that is gone hears nothing."""
+        """Sends a line; a child that is gone gets nothing."""
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.write(line)
 
@@ -135,7 +135,7 @@ class DeathCounter:
     times: deque[float] = field(default_factory=deque)
 
     def add_death(self, now: float) -> bool:
-        """Counts one more; whether it is one too many."""
+        """Counts one more death; whether there are too many."""
         self.times.append(now)
         while now - self.times[0] > WINDOW:
             self.times.popleft()
@@ -143,8 +143,8 @@ class DeathCounter:
 
 
 class ChildWatch:
-    """Keeps one child alive. `changed` hears READY with the child's facts, RESTARTING at each death, FAILED
-    at the last; one that is `paced` has no last death, but a pause after several."""
+    """Keeps one child alive. `changed` gets READY with the child's facts, RESTARTING at each death, and
+    FAILED at the last. A `paced` child has no last death, but a pause after several."""
 
     def __init__(
         self,
@@ -186,14 +186,14 @@ class ChildWatch:
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Lets others have the machine before it is started again."""
+        """Pauses before the next start, to leave the machine to others."""
         record("process_rests", logging.ERROR, process=self.name, deaths=DEATHS, seconds=WINDOW)
         with suppress(TimeoutError):
             async with asyncio.timeout(WINDOW):
                 await self._stopping.wait()
 
     async def _run_once(self) -> tuple[str, AntiphonError | None]:
-        """One process from start to end: how it ended, and what it said was wrong."""
+        """Runs one process from start to end; returns how it ended and the error that it reported."""
         error: AntiphonError | None = None
         try:
             child = await self._start()
@@ -220,12 +220,12 @@ class ChildWatch:
         self._changed(EngineState.READY, info)
 
     def send(self, line: bytes) -> None:
-        """Sends news to the child, if there is one."""
+        """Sends a line to the child, if there is one."""
         if self._child is not None:
             self._child.send(line)
 
     def forbid_restart(self) -> None:
-        """From now on the child is not started any more."""
+        """From now on the child is not started again."""
         self._stopping.set()
 
     async def stop(self, deadline: float, number: signal.Signals = signal.SIGTERM) -> None:

@@ -45,7 +45,7 @@ from antiphon.engines.host.frames import (
     StartedReply,
     StepsReply,
     ToGateway,
-    TokenizeCall,
+    TokenizePiecesCall,
     TokensReply,
     VectorsReply,
     VocabularyCall,
@@ -117,18 +117,18 @@ class HostTokenEngine:
         return EngineState.RESTARTING if self.generation else EngineState.STARTING
 
     def is_pending_reload(self, digest: str) -> bool:
-        """Whether the host came back and refused an adapter that it had before. It is given it again and
-        again; adding it does so at once."""
+        """Whether the host came back and refused an adapter that it had before. The client gives it again
+        after pauses; adding it does so at once."""
         return digest in self._pending_reloads
 
     def note_adapters(self, paths: Mapping[str, str]) -> None:
-        """The host has these, by digest, whichever process gave them; it is told of them when it comes
-        back."""
+        """Notes the adapters that the host has, by digest, from any process; a restarted host is told of
+        them."""
         self._adapters = dict(paths)
         self._pending_reloads.keep(paths.keys())
 
     def give_up(self, message: str) -> None:
-        """The host will not come back: every call, now and from now on, is refused with this sentence."""
+        """Refuses every call from now on with this sentence, because the host will not come back."""
         self._given_up = message
         self._settled.set()
         if self._channel is not None:
@@ -174,7 +174,7 @@ class HostTokenEngine:
             channel.cut("this side closed")
 
     def _reload_adapters(self) -> None:
-        """Tells a host that came back of the adapters, before anything else is asked of it."""
+        """Tells a restarted host of the adapters, before anything else is asked of it."""
         for digest in self._adapters:
             self._reload_adapter(digest)
 
@@ -188,7 +188,7 @@ class HostTokenEngine:
             self.note_refused(digest, absent.message)
 
     def note_refused(self, digest: str, reason: str) -> None:
-        """The host refuses an adapter that it is to have: it is given it again after a while."""
+        """Notes that the host refuses an adapter that it should have; it is given again after a while."""
         if digest in self._adapters and self._pending_reloads.add(digest):
             record("adapter_lost", logging.WARNING, model=self._name, digest=digest, reason=reason)
 
@@ -197,7 +197,7 @@ class HostTokenEngine:
             record("adapter_back", model=self._name, digest=digest)
 
     def _drop(self, reason: str) -> None:
-        """Ends every call, each by what was known of it."""
+        """Ends every call with an error that depends on whether it had started."""
         self._channel = None
         if self._given_up is None:
             self._settled.clear()
@@ -217,7 +217,7 @@ class HostTokenEngine:
         )
 
     def _build_loss(self, reason: str) -> EngineUnavailable:
-        """What a call ends with that was sent and had not begun."""
+        """The error of a call that was sent and had not started."""
         if self._given_up is not None:
             return self._build_absence()
         return EngineLost(
@@ -300,7 +300,9 @@ class HostTokenEngine:
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
         wanted = tuple(pieces)
-        return (await self._ask(lambda number: TokenizeCall(number, wanted, add_bos), TokensReply)).value
+        return (
+            await self._ask(lambda number: TokenizePiecesCall(number, wanted, add_bos), TokensReply)
+        ).value
 
     async def vocabulary(self) -> Vocabulary:
         return (await self._ask(VocabularyCall, VocabularyReply)).value

@@ -34,7 +34,7 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def confine(user: str | None = None, needed: Iterable[str | os.PathLike[str]] = ()) -> None:
-    """Gives it all up, for good. To be called before there is a second thread.
+    """Gives up rights for good. Call it before there is a second thread.
 
     Raises SettingsError when the process cannot become that user, or could then not read a path it needs.
     """
@@ -71,7 +71,7 @@ def find_other_user(name: str) -> "struct_passwd | None":
 
 
 def _become_user(entry: "struct_passwd") -> None:
-    """Groups first: afterwards nobody may change them."""
+    """Sets the groups first: afterwards nobody may change them."""
     try:
         os.initgroups(entry.pw_name, entry.pw_gid)
         os.setgid(entry.pw_gid)
@@ -94,14 +94,14 @@ def _require_readable(name: str, needed: Iterable[str | os.PathLike[str]]) -> No
 
 
 def _lower_limit(kind: int, most: int) -> None:
-    """Lowers a limit; one that is lower stays."""
+    """Lowers a limit; a lower one stays."""
     _, hard = resource.getrlimit(kind)
     bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (bound, bound))
 
 
 def _be_first_to_go() -> None:
-    """Raising the score is allowed to everybody; where there is none, nothing is lost."""
+    """Raises the process's badness, which everybody may do; a system without it loses nothing."""
     with suppress(OSError, ValueError):
         if int(OOM_SCORE.read_text("ascii")) < FIRST_TO_GO:
             OOM_SCORE.write_text(str(FIRST_TO_GO), "ascii")

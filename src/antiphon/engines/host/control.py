@@ -35,7 +35,7 @@ CHUNK = 65536
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What an engine host is."""
+    """The configuration of an engine host."""
 
     name: str
     """Of the model, for its log."""
@@ -53,7 +53,7 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """What the HTTP process is told besides the settings."""
+    """The configuration of an HTTP process, besides the settings."""
 
     listen_fd: int
     """The listening TCP socket, inherited."""
@@ -66,7 +66,7 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig:
-    """What the coordinator is told besides the settings."""
+    """The configuration of the coordinator, besides the settings."""
 
     socket: str
     """Path to listen on; its directory is the runtime directory."""
@@ -75,7 +75,7 @@ class CoordinatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineNews:
-    """How one engine host stands, as the supervisor sees it."""
+    """The state of one engine host, as the supervisor sees it."""
 
     engine: str
     """The model's name."""
@@ -85,7 +85,7 @@ class EngineNews:
 
 
 class ChildState(StrEnum):
-    """How a child stands, as it says itself."""
+    """The state of a child, as it reports it."""
 
     LOADING = "loading"
     READY = "ready"
@@ -107,8 +107,7 @@ class Status:
 
 
 class StatusPipe:
-    """The child's end of its status pipe. A supervisor that is gone hears nothing, and that is no error
-    here."""
+    """The child's end of its status pipe. A lost supervisor is no error here."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -121,7 +120,7 @@ class StatusPipe:
         self._write(Status(ChildState.READY, info and replace(info, chat_template=None)))
 
     def report_alive(self) -> None:
-        """Says nothing when the pipe is full: a supervisor that does not read must not hold this process
+        """Writes nothing when the pipe is full: a supervisor that does not read must not hold this process
         up."""
         if select.select([], [self._fd], [], 0)[1]:
             self._write(Status(ChildState.ALIVE))
@@ -129,8 +128,8 @@ class StatusPipe:
     async def report_alive_until(
         self, until: asyncio.Event, check: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Says so again and again until the event is set. Raises what the check raises, which is asked before
-        each time."""
+        """Reports a sign of life again and again until the event is set. Raises what `check` raises, which
+        runs before each."""
         while not until.is_set():
             if check is not None:
                 await check()
@@ -163,10 +162,10 @@ class Lifeline:
         return line
 
     def watch(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Calls `told` with each further line and `gone` at the end, in a thread of its own that holds up no
-        exit.
+        """Calls `on_line` with each further line and `on_end` at the end, in a thread of its own that holds
+        up no exit.
 
-        A thread, and a blocking read: it sees the end also while the rest of the process is busy in native
+        The thread blocks in a read, so it sees the end also while the rest of the process is busy in native
         code.
         """
 

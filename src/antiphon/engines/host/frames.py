@@ -25,20 +25,20 @@ from antiphon.processes.ipc.frames import Hello, Message
 
 
 class GenerateCall(Message, tag=1):
-    """Begin one sequence; answered by Begun, Stepped and Ended, or by Failed."""
+    """Begins one sequence; answered by StartedReply, StepsReply and FinishedReply, or by ErrorReply."""
 
     call: int
     request: TokenRequest
 
 
 class CancelCall(Message, tag=2):
-    """End the call; nothing more is said about it. Unknown calls have ended by themselves."""
+    """Ends the call; no reply follows. Unknown calls have ended by themselves."""
 
     call: int
 
 
-class TokenizeCall(Message, tag=4):
-    """Answered by Tokenized or Failed."""
+class TokenizePiecesCall(Message, tag=4):
+    """Answered by TokensReply or ErrorReply."""
 
     call: int
     pieces: tuple[TextPiece, ...]
@@ -46,19 +46,19 @@ class TokenizeCall(Message, tag=4):
 
 
 class VocabularyCall(Message, tag=5):
-    """Answered by Table or Failed."""
+    """Answered by VocabularyReply or ErrorReply."""
 
     call: int
 
 
 class InfoCall(Message, tag=6):
-    """Answered by Facts or Failed."""
+    """Answered by InfoReply or ErrorReply."""
 
     call: int
 
 
 class AddAdapterCall(Message, tag=7):
-    """Answered by Done or Failed."""
+    """Answered by DoneReply or ErrorReply."""
 
     call: int
     digest: str
@@ -66,21 +66,21 @@ class AddAdapterCall(Message, tag=7):
 
 
 class RemoveAdapterCall(Message, tag=8):
-    """Answered by Done or Failed."""
+    """Answered by DoneReply or ErrorReply."""
 
     call: int
     digest: str
 
 
 class CheckCall(Message, tag=9):
-    """Answered by Done or Failed."""
+    """Answered by DoneReply or ErrorReply."""
 
     call: int
     constraint: Constraint
 
 
 class EmbedCall(Message, tag=10):
-    """Begin to make vectors; answered by Begun, Embedded and Done, or by Failed."""
+    """Begins to make vectors; answered by StartedReply, VectorsReply and DoneReply, or by ErrorReply."""
 
     call: int
     request: EmbedRequest
@@ -104,35 +104,35 @@ class StepsReply(Message, tag=2):
 
 
 class FinishedReply(Message, tag=3):
-    """The sequence is complete; last word on its call."""
+    """The sequence is complete; the last reply to its call."""
 
     call: int
     value: SequenceFinished
 
 
 class ErrorReply(Message, tag=4):
-    """The call ended with this error; last word on it."""
+    """The call ended with this error; the last reply to it."""
 
     call: int
     value: ErrorReport
 
 
 class TokensReply(Message, tag=6):
-    """What `tokenize` gives."""
+    """The result of `tokenize`."""
 
     call: int
     value: tuple[int, ...]
 
 
 class VocabularyReply(Message, tag=7):
-    """What `vocabulary` gives."""
+    """The result of `vocabulary`."""
 
     call: int
     value: Vocabulary
 
 
 class InfoReply(Message, tag=8):
-    """What `info` gives."""
+    """The result of `info`."""
 
     call: int
     value: EngineInfo
@@ -146,7 +146,7 @@ class ScoresReply(Message, tag=9):
 
 
 class DoneReply(Message, tag=10):
-    """What was asked for is done."""
+    """The call is done."""
 
     call: int
 
@@ -160,7 +160,7 @@ class VectorsReply(Message, tag=11):
 
 HostCall = (
     GenerateCall
-    | TokenizeCall
+    | TokenizePiecesCall
     | VocabularyCall
     | InfoCall
     | AddAdapterCall

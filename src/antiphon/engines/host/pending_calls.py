@@ -10,7 +10,7 @@ from antiphon.errors import AntiphonError, EngineBusy, Overloaded
 
 
 class PendingCall:
-    """What has come for one call and was not yet read, and what it ends with when the connection does."""
+    """The replies of one call that were not read yet."""
 
     __slots__ = ("_arrived", "_replies", "started")
 
@@ -20,7 +20,7 @@ class PendingCall:
         self._arrived: asyncio.Future[None] | None = None
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """One more reply, or what ends the call."""
+        """Adds a reply, or the error that ends the call."""
         self._replies.append(reply)
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
@@ -42,7 +42,8 @@ class PendingCall:
 
 
 class AdapterReload(PendingCall):
-    """Tells a host that came back of an adapter. Nobody waits for the answer, which is only noted."""
+    """A call that gives a restarted host an adapter again. Nobody waits for its reply, which is only
+    noted."""
 
     __slots__ = ("_on_loaded", "_on_refused")
 
@@ -52,7 +53,7 @@ class AdapterReload(PendingCall):
         self._on_loaded = on_loaded
 
     def push(self, reply: Reply | AntiphonError) -> None:
-        """Notes what the host says; a connection that ends is made again, and all is told again then."""
+        """Notes the host's reply. After a lost connection all adapters are given again."""
         match reply:
             case ErrorReply():
                 self._on_refused(reply.value.message)
@@ -70,9 +71,8 @@ RETRY_AFTER = 1.0
 
 
 def require_room(name: str, waiting: int, callers: int, size: int) -> None:
-    """Raises Overloaded when a caller of whose bytes so many wait would take more than it leaves to others
-    with a message of this size, EngineBusy when others leave it no room. What finds nothing waiting is taken,
-    whatever its size."""
+    """Raises Overloaded when one caller's waiting bytes with this message would exceed the room left to
+    others, and EngineBusy when others leave no room. With nothing waiting any size is accepted."""
     if not waiting:
         return
     left = MAX_UNSENT - waiting - size
@@ -92,11 +92,12 @@ that it is not costs a look at the disk."""
 
 
 class PendingReloads:
-    """Digests, in no order. Belongs to one event loop."""
+    """Adapters that a host could not load again, and when each is tried again. It sends nothing itself and
+    holds no paths. It belongs to one event loop."""
 
     def __init__(self, give: Callable[[str], None], first: float = FIRST_PAUSE) -> None:
-        """`give`: gives the host the adapter of a digest again; who hears the answer says so here. `first`:
-        seconds before that; each later pause is twice as long."""
+        """`give` gives the host the adapter of a digest again; the reply is reported here. `first`: seconds
+        before that; each later pause is twice as long."""
         self._give = give
         self._first = first
         self._pause = first
@@ -107,7 +108,7 @@ class PendingReloads:
         return digest in self._digests
 
     def add(self, digest: str) -> bool:
-        """The host refused it; whether that is news."""
+        """Adds a refused adapter; whether it is new."""
         is_new = digest not in self._digests
         self._digests.add(digest)
         if self._timer is None:
@@ -115,19 +116,19 @@ class PendingReloads:
         return is_new
 
     def discard(self, digest: str) -> bool:
-        """The host has it, or need not; whether it lacked it."""
+        """Removes an adapter that the host has or need not have; whether it was pending."""
         lacked = digest in self._digests
         self.keep(self._digests - {digest})
         return lacked
 
     def keep(self, digests: Collection[str]) -> None:
-        """None but these are wanted any more."""
+        """Drops all others than these."""
         self._digests &= set(digests)
         if not self._digests:
             self.clear()
 
     def clear(self) -> None:
-        """The host is gone; the next one is told of all."""
+        """Drops all: the host is gone, and the next one is told of all."""
         self._digests.clear()
         self._pause = self._first
         if self._timer is not None:

@@ -50,19 +50,19 @@ def create_runtime_directory(base: Path | None = None) -> Iterator[Path]:
 
 
 def build_socket_path(runtime: Path, index: int) -> str:
-    """Where the engine host of the model with this index listens; names of models are too long and too free
-    for paths."""
+    """The path on which the engine host of the model with this index listens; names of models are too long
+    and too free for paths."""
     return str(runtime / f"{index}.sock")
 
 
 def build_coordinator_path(runtime: Path) -> str:
-    """Where the coordinator listens. Not named as other sockets are: it need not be gone for the directory to
-    be removed."""
+    """The path of the coordinator's socket. Its name differs from other sockets, because it need not be gone
+    for the directory to be removed."""
     return str(runtime / "coordinator")
 
 
 def remove_stale_directories(base: Path) -> None:
-    """Removes the directories of supervisors that are dead."""
+    """Removes the directories of dead supervisors."""
     for path in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if NAME.fullmatch(path.name) and path.lstat().st_uid == os.getuid():
@@ -70,7 +70,7 @@ def remove_stale_directories(base: Path) -> None:
 
 
 def leave_directory(runtime: Path) -> None:
-    """Called by a child whose supervisor is gone, after it removed its own socket: the last one removes the
+    """For a child whose supervisor is gone, after it removed its own socket: the last child removes the
     directory."""
     with suppress(OSError):
         _remove(runtime, whole=False, patience=PATIENCE)

@@ -29,7 +29,7 @@ from antiphon.engines.host.frames import (
     RemoveAdapterCall,
     Reply,
     ToHost,
-    TokenizeCall,
+    TokenizePiecesCall,
     TokensReply,
     VocabularyCall,
     VocabularyReply,
@@ -108,7 +108,7 @@ class HostSession:
             self._fail(asking.call, "the engine failed at this request; the server's log says why", place)
 
     def _send(self, reply: Reply) -> None:
-        """Answers, unless the gateway reads no more: then its memory is not ours to fill."""
+        """Sends a reply, unless the gateway has stopped reading: its memory is not ours to fill."""
         if self.channel.unsent > self._host.max_unsent:
             self.channel.cut("the gateway has stopped reading")
         else:
@@ -130,9 +130,9 @@ class HostSession:
 
 
 async def answer_call(engine: TokenEngine, asking: HostCall) -> Reply:
-    """What the engine says to a call that makes no token."""
+    """The engine's reply to a call that makes no token."""
     match asking:
-        case TokenizeCall(call, pieces, add_bos):
+        case TokenizePiecesCall(call, pieces, add_bos):
             return TokensReply(call, await engine.tokenize(pieces, add_bos))
         case VocabularyCall(call):
             return VocabularyReply(call, await engine.vocabulary())
@@ -201,9 +201,9 @@ class HostServer:
 async def serve_engine(
     engine: TokenEngine, path: str, max_unsent: int = MAX_UNSENT, sock: socket.socket | None = None
 ) -> AsyncIterator[HostServer]:
-    """Offers a loaded engine on a socket that only this user may open; afterwards the path is gone.
+    """Serves a loaded engine on a socket that only this user may open; the path is removed afterwards.
 
-    `sock` is bound to the path already, by who may do so.
+    `sock` is bound to the path already, by a process with the right to do so.
     """
     sock = sock or bind_private(path)
     async with task_group() as tasks:

@@ -35,7 +35,7 @@ class PromptSpan:
 
 @dataclass(slots=True)
 class DecodeCall:
-    """One call of decode: single rows with logits first, then spans."""
+    """One call of decode: first single rows with logits, then spans of prompts."""
 
     rows: list[TokenSequence | None] = field(default_factory=list)
     """Whose next token each single row gives; None is a row that is computed and thrown away."""
@@ -53,11 +53,11 @@ class DecodeCall:
 
     @property
     def checks_adapter(self) -> bool:
-        """Whether the end of each span gives logits, for a look at whether the adapter gives numbers."""
+        """Whether the end of each span gives logits, to see whether the adapter gives numbers."""
         return self.adapter is not None
 
     def list_abortable(self) -> frozenset[TokenSequence]:
-        """Sequences whose leaving is worth an abort: those whose prompt it computes, or the only one."""
+        """Sequences whose end is worth an abort: those whose prompt the call computes, or the only one."""
         if len(self.rows) + len(self.spans) == 1:
             return self.list_sequences()
         return frozenset(span.sequence for span in self.spans)
@@ -77,7 +77,7 @@ Logits = NDArray[np.float32]
 
 
 class DecodeContext(Protocol):
-    """What the loop needs of a context; `NativeContext` says what each does."""
+    """What the decode loop needs of a context; `NativeContext` documents each method."""
 
     @property
     def adapters(self) -> AdapterCache: ...
@@ -95,7 +95,7 @@ class DecodeContext(Protocol):
 
 
 class StepSampler(Protocol):
-    """What the loop needs of a sampler; `Sampler` says what it does."""
+    """What the decode loop needs of a sampler; `Sampler` documents it."""
 
     def draw(
         self, logits: Logits, drawings: list[SamplingState | None]
@@ -103,7 +103,7 @@ class StepSampler(Protocol):
 
 
 def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
-    """Carries out what a layout ordered."""
+    """Applies the changes that a layout ordered."""
     for one in changes:
         if isinstance(one, CopyCells):
             context.copy(one.source, one.target, one.length)
@@ -112,7 +112,7 @@ def apply_changes(context: DecodeContext, changes: list[CacheChange]) -> None:
 
 
 def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
-    """Writes the call's rows into the batch; how many they are."""
+    """Writes the call's rows into the batch; returns how many."""
     at = len(call.ids)
     if at:
         context.set_single_rows(call.tokens, call.positions, call.ids)
@@ -127,7 +127,7 @@ def fill_batch(context: DecodeContext, call: DecodeCall) -> int:
 
 
 def free_cells(context: DecodeContext, call: DecodeCall) -> None:
-    """Frees what a call left in the cache that was not computed whole."""
+    """Frees the cells of a call that was not computed completely."""
     for seat, position in zip(call.ids, call.positions, strict=True):
         context.remove(seat, position)
     for span in call.spans:

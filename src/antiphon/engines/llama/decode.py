@@ -46,7 +46,7 @@ from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavai
 
 @dataclass(slots=True)
 class LoadCounters:
-    """What was done so far. The decode thread adds, any thread may look."""
+    """Totals so far. The decode thread adds, any thread may look."""
 
     prefill_tokens: int = 0
     decoded_tokens: int = 0
@@ -58,13 +58,14 @@ class LoadCounters:
     inter_token: Timer = field(default_factory=Timer)
 
     def count_drawn(self, adapter: str | None, tokens: int) -> None:
-        """Notes completion tokens."""
+        """Counts completion tokens."""
         self.decoded_tokens += tokens
         if adapter is not None:
             self.by_adapter[adapter] += tokens
 
     def build_load(self, scheduler: Scheduler, arriving: int) -> Load:
-        """Counters, each true at some moment of the running step; `arriving` will be queued."""
+        """The load, each counter true at some moment of the running step; `arriving` sequences are about to
+        be queued."""
         cells, tally = scheduler.layout, scheduler.tally
         running = scheduler.running
         return Load(
@@ -108,7 +109,7 @@ PACE_MEMORY = 0.8
 
 
 class DecodeLoop:
-    """`run` is the thread; everything without a note belongs to it."""
+    """Decodes sequences. `run` is the thread; everything without a note belongs to it."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class DecodeLoop:
         self.inbox.put(partial(self._add, stream))
 
     def close(self, stream: SequenceStream) -> None:
-        """Ends the stream's sequence wherever it stands; its `Ended` comes when that is done."""
+        """Ends the stream's sequence at any point; its `StreamEnd` comes when that is done."""
         self.inbox.interrupt(partial(self._close, stream), stream.sequence)
 
     def stop(self) -> None:
@@ -186,7 +187,7 @@ class DecodeLoop:
         self._flush()
 
     def _run_commands(self) -> None:
-        """Carries out what others asked for; waits for it while there is nothing to compute."""
+        """Carries out the commands of other threads; waits for one while there is nothing to compute."""
         if not self._streams:
             apply_changes(self._context, self._scheduler.take_changes())
             self._flush()
@@ -228,7 +229,7 @@ class DecodeLoop:
                 break
 
     def _follow_constraints(self) -> None:
-        """Brings guided sequences up to what is known of their constraints."""
+        """Brings guided sequences up to date with their constraints."""
         running = self._scheduler.list_running()
         if not any(one.guide is not None for one in running):
             return
@@ -242,7 +243,7 @@ class DecodeLoop:
         self._flush()
 
     def _take_forced(self, sequence: TokenSequence, tokens: tuple[int, ...]) -> None:
-        """Gives a sequence tokens that nothing was drawn for, until one ends it."""
+        """Gives a sequence forced tokens, until one ends it."""
         cause, said = None, 0
         while cause is None and said < len(tokens):
             cause = guard(sequence.accept_forced, tokens[said], self._ends)
@@ -263,7 +264,7 @@ class DecodeLoop:
         return policy.compute_prompt_budget(self._scheduler.count_prefilling(), self._pace)
 
     def _should_replan(self, began: float) -> bool:
-        """Whether the rest of a plan is left for the next one, now that one prompt was worked on."""
+        """Whether to leave the rest of a plan for the next one, now that one prompt was worked on."""
         late = self._clock() - began > self._scheduler.policy.step_latency
         return not self.inbox.is_empty or (late and self._scheduler.has_decoding())
 
@@ -279,7 +280,7 @@ class DecodeLoop:
         self._flush()
 
     def _run(self, call: DecodeCall) -> bool:
-        """Carries out one call; whether it was computed, and all that it stands upon is still there."""
+        """Carries out one call; whether it was computed and everything it builds on is still there."""
         if not self._use_adapter(call.adapter):
             return False
         rows = fill_batch(self._context, call)
@@ -299,7 +300,7 @@ class DecodeLoop:
         return status == DecodeStatus.DONE and cleanings == self._cleanings
 
     def _use_adapter(self, adapter: str | None) -> bool:
-        """Has the library compute with an adapter; where it cannot, the sequences that run with it end."""
+        """Makes the library compute with an adapter; where it cannot, the sequences with it end."""
         try:
             self.adapters.use(adapter)
         except EngineError as error:
@@ -323,7 +324,7 @@ class DecodeLoop:
         return status
 
     def _undo(self, call: DecodeCall, status: int) -> None:
-        """Frees what a call left in the cache that was not computed whole; a failure ends its sequences."""
+        """Frees the cells of a call that was not computed completely; a failure ends its sequences."""
         free_cells(self._context, call)
         if status == DecodeStatus.ABORTED:
             return
@@ -334,7 +335,7 @@ class DecodeLoop:
     # --- what comes of a call
 
     def _advance(self, call: DecodeCall, now: float) -> None:
-        """Notes what was computed, draws a token for each row that gives one, and says scores of prompts."""
+        """Notes what was computed, draws a token for each output row, and sends scores of prompts."""
         owners = list(call.rows)
         """Whose token each row gives; rows of scores come after these."""
         for place, sequence in enumerate(call.rows):
@@ -367,7 +368,7 @@ class DecodeLoop:
             at += span.stop - span.start
 
     def _score(self, span: PromptSpan, logits: Logits) -> None:
-        """Says the scores of the tokens that follow a span's."""
+        """Sends the scores of the tokens that follow a span's."""
         sequence, last = span.sequence, min(span.stop + 1, span.sequence.prompt_length)
         asked = np.frombuffer(sequence.tokens[span.start + 1 : last], np.int32)
         width = sequence.request.prompt_logprobs or 0
@@ -383,7 +384,7 @@ class DecodeLoop:
             self._finish(sequence, StopCause.LENGTH)
 
     def _accept(self, owners: list[TokenSequence | None], logits: Logits, now: float) -> None:
-        """Draws and gives each sequence its token."""
+        """Draws, and gives each sequence its token."""
         before: Counter[float] = Counter()
         owners, errors = self._guiding.set_masks(owners, logits)
         for guided, error in errors.items():
@@ -414,7 +415,7 @@ class DecodeLoop:
             self._clear_cache()
 
     def _is_sound(self, adapter: str, logits: Logits) -> bool:
-        """Whether a call with an adapter gave numbers. If not, those who run with it end."""
+        """Whether a call with an adapter gave numbers. If not, the sequences with it end."""
         sound = bool(np.isfinite(logits.max(axis=1)).all())
         if not self.adapter_refs.record_result(adapter, sound):
             self._end_adapted(adapter, NO_NUMBERS)
@@ -422,14 +423,14 @@ class DecodeLoop:
         return sound
 
     def _clear_cache(self) -> None:
-        """What is no number stays in the cells after they are free, and spoils whoever gets them next: so all
-        are overwritten, and those who run are computed again."""
+        """Overwrites all cells and computes running sequences again: values that are no numbers stay in freed
+        cells and would spoil their next sequence."""
         self._scheduler.put_all_back()
         self._context.clear()
         self._cleanings += 1
 
     def _forget(self, adapter: str) -> None:
-        """Gives up what is left of an adapter that goes away."""
+        """Drops what is kept of an adapter that goes away."""
         self._scheduler.layout.forget(adapter)
         self._meters.by_adapter.pop(adapter, None)
 
@@ -440,7 +441,7 @@ class DecodeLoop:
         self._outbox += (stream, SequenceFinished(cause, counts)), (stream, StreamEnd())
 
     def _release(self, sequence: TokenSequence, ended: StreamEnd | None, keep: bool = True) -> None:
-        """Frees what a sequence holds; then says that it ended."""
+        """Frees what a sequence holds; then reports its end."""
         if sequence.guide is not None:
             sequence.guide.abandon()
         adapter = sequence.request.adapter
@@ -454,7 +455,7 @@ class DecodeLoop:
         self._outbox.append((self._streams[sequence], event))
 
     def _flush(self) -> None:
-        """Hands over what there is to say, in one call."""
+        """Hands over all pending events in one call."""
         if self._outbox:
             self._post(self._outbox)
             self._outbox = []

@@ -51,7 +51,7 @@ Rows = NDArray[np.float32]
 
 
 class EmbeddingStream(EventMailbox[EmbeddingEvent]):
-    """One request on its way: its texts, and how far they are. The thread's, but for the mailbox."""
+    """One request: its texts, and how many are done. It belongs to the thread, except the mailbox."""
 
     __slots__ = ("actor", "gone", "made", "taken", "texts")
     priority = 0
@@ -72,13 +72,13 @@ Delivery = tuple[EventMailbox[EmbeddingEvent], EmbeddingEvent | StreamEnd]
 
 
 class EmbeddingContext(AbortableContext, Protocol):
-    """What the loop needs of a context; `NativeEmbedder` says what it does."""
+    """What the loop needs of a context; `NativeEmbedder` documents it."""
 
     def compute(self, texts: list["array[int]"]) -> tuple[int, Rows]: ...
 
 
 class EmbeddingLoop:
-    """`run` is the thread; everything without a note belongs to it."""
+    """Computes vectors. `run` is the thread; everything without a note belongs to it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class EmbeddingLoop:
         self._inbox.put(partial(self._add, answer))
 
     def close(self, answer: EmbeddingStream) -> None:
-        """Ends the request wherever it stands; its `Ended` comes when that is done."""
+        """Ends the request wherever it stands; its `StreamEnd` comes when that is done."""
         self._inbox.interrupt(partial(self._end, answer, StreamEnd()), answer)
 
     def stop(self) -> None:
@@ -155,7 +155,7 @@ class EmbeddingLoop:
         self._flush()
 
     def _run_commands(self) -> None:
-        """Carries out what others asked for; waits for it while there is nothing to compute."""
+        """Carries out the commands of other threads; waits for one while there is nothing to compute."""
         if not self._queue:
             self._flush()
             self._inbox.wait()()
@@ -175,7 +175,7 @@ class EmbeddingLoop:
         self._stopping = True
 
     def _end(self, answer: EmbeddingStream, end: StreamEnd) -> None:
-        """Lets go of a request, unless that was done before."""
+        """Ends a request, unless it has ended."""
         if answer not in self._active:
             return
         del self._active[answer]
@@ -204,7 +204,7 @@ class EmbeddingLoop:
     def _settle(
         self, batch: list[tuple[EmbeddingStream, "array[int]"]], found: tuple[int, Rows] | AntiphonError
     ) -> None:
-        """Gives what was computed; a failure ends the requests of the batch."""
+        """Sends the computed vectors; a failure ends the requests of the batch."""
         if isinstance(found, AntiphonError):
             failure = found
         elif found[0] == DecodeStatus.DONE:
@@ -236,7 +236,7 @@ class EmbeddingLoop:
         return batch
 
     def _announce(self, batch: list[tuple[EmbeddingStream, "array[int]"]]) -> None:
-        """Says of requests whose first text is among these that they are in the batch."""
+        """Tells requests whose first text is in this batch that they have started."""
         now = self._clock()
         for answer in dict.fromkeys(answer for answer, _ in batch):
             if answer.taken - sum(other is answer for other, _ in batch):
@@ -261,7 +261,7 @@ class EmbeddingLoop:
             self._tokens += sum(map(len, texts))
 
     def _send_vectors(self, batch: list[tuple[EmbeddingStream, "array[int]"]], rows: Rows) -> None:
-        """Gives each request its vectors, of unit length; those of one request follow each other."""
+        """Sends each request its vectors, of unit length; those of one request follow each other."""
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -298,7 +298,7 @@ FEWEST_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """An embedding model and its context; whoever has it closes it."""
+    """An embedding model and its context. The owner closes it."""
 
     model: NativeModel
     context: NativeEmbedder
@@ -311,7 +311,7 @@ class LoadedEmbedder:
 
 
 def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
-    """Loads and proves. Raises a StartupError."""
+    """Loads a model of either kind and proves it. Raises a StartupError."""
     require_valid_spec(spec)
     model, origin = open_model(spec)
     try:
@@ -325,7 +325,7 @@ def load_any(spec: LoadSpec) -> LoadedGenerator | LoadedEmbedder:
 
 
 def find_pooling(model: NativeModel, name: str) -> Pooling | None:
-    """How an embedding model pools; None of a model that makes tokens. Raises LoadError where it cannot be
+    """How an embedding model pools; None for a model that makes tokens. Raises LoadError where it cannot be
     served."""
     said = int(read_attribute(model, "pooling_type") or UNPOOLED)
     if said == UNPOOLED:
@@ -398,7 +398,7 @@ def count_step_rows(model: NativeModel) -> int:
 
 
 def choose_embedder_sizes(spec: LoadSpec, model: NativeModel, longest: int) -> ContextSizes:
-    """Sizes for the order: a model that is not causal needs its longest text in one pass."""
+    """The sizes of the context. A model that is not causal needs its longest text in one pass."""
     rows = count_step_rows(model) if is_causal(model) else max(longest, count_step_rows(model))
     return ContextSizes(
         cells=max(longest, rows),

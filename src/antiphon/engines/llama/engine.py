@@ -55,7 +55,7 @@ WorkLoop = DecodeLoop | EmbeddingLoop
 
 @contextmanager
 def use_deep_stack() -> Iterator[None]:
-    """Threads that are started meanwhile get a large stack."""
+    """Threads that start inside this context get a large stack."""
     before = threading.stack_size(TOKENIZER_STACK)
     try:
         yield
@@ -118,7 +118,7 @@ class LlamaTokenEngine:
         loaded.close()
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs one sequence; closing ends it, and returns when it holds nothing any more."""
+        """Runs one sequence. Closing ends it, and returns when the sequence holds nothing any more."""
         sequence = self._build_sequence(request)
         if request.adapter is not None:
             await self._adapters.prepare(request.adapter)
@@ -136,7 +136,7 @@ class LlamaTokenEngine:
                 await stream.end()
 
     async def embed(self, request: EmbedRequest) -> AsyncGenerator[SequenceStarted | Vectors, None]:
-        """Makes vectors; closing ends it, and returns when it holds nothing any more."""
+        """Makes vectors. Closing ends the request, and returns when it holds nothing any more."""
         worker = self._get_embedding_loop()
         self._require_texts(request)
         answer = EmbeddingStream(request, self._clock())
@@ -150,7 +150,7 @@ class LlamaTokenEngine:
                 await answer.end()
 
     async def check(self, constraint: Constraint) -> None:
-        """Whether a constraint can be kept."""
+        """Raises the error that says why a constraint cannot be kept."""
         await self._get_constraints().check(constraint)
 
     async def add_adapter(self, digest: str, path: str) -> None:
@@ -158,11 +158,11 @@ class LlamaTokenEngine:
         await self._adapters.add(digest, Path(path))
 
     async def remove_adapter(self, digest: str) -> None:
-        """Refuses an adapter to new sequences; who runs with it goes on."""
+        """Refuses an adapter to new sequences; running ones go on."""
         await self._adapters.remove(digest)
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
-        """Token ids of the pieces joined to one text; short ones wait for no long one."""
+        """Token ids of the pieces joined to one text. Short texts do not wait for long ones."""
         is_long = sum(len(piece.text) for piece in pieces) > LONG_TEXT
         threads = self._long_texts if is_long else self._texts
         return await self._run_on_tokenizer_thread(
@@ -194,7 +194,7 @@ class LlamaTokenEngine:
     # --- what a request must be
 
     def _build_sequence(self, request: TokenRequest) -> TokenSequence:
-        """The sequence asked for. Raises the RequestError that says why it cannot run."""
+        """Builds the sequence of a request. Raises the RequestError that says why it cannot run."""
         loaded = self._get_generator()
         prompt = self._join_segments(request.segments)
         context = loaded.info.context_length
@@ -235,7 +235,7 @@ class LlamaTokenEngine:
         return tokens
 
     def _require_texts(self, request: EmbedRequest) -> None:
-        """Raises the RequestError that says why no vectors can be made."""
+        """Raises the RequestError that says why these texts get no vectors."""
         most = self._get_loaded().info.context_length
         if not request.texts or not all(request.texts):
             raise InvalidValue("a text has no tokens; give at least one", param="input")

@@ -28,15 +28,15 @@ RETRY_AFTER = 5.0
 
 
 class GuidedSequences:
-    """Every guided sequence of one decode loop."""
+    """The guided sequences of one decode loop."""
 
     def __init__(self) -> None:
         self._parked: dict[TokenSequence, Logits] = {}
         """Rows whose mask had not come when they were computed."""
 
     def await_answers(self, running: Collection[TokenSequence]) -> None:
-        """Waits a moment for those without which a sequence sits the next step out, once for each; for longer
-        when there is nothing else to do."""
+        """Waits a moment for answers without which a sequence misses the next step; longer when there is
+        nothing else to do."""
         waiting = [one for one in running if self._is_waiting(one)]
         idle = len(waiting) == len(running)
         if not idle:
@@ -62,7 +62,7 @@ class GuidedSequences:
         return not sequence.guide.is_settled and sequence.computed == len(sequence.tokens) - 1
 
     def find_failed(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, AntiphonError]]:
-        """Sequences whose constraint cannot be followed any further, or not in time. What lies in the
+        """Sequences whose constraint cannot be followed any further, or not in time. An error of the
         constraint names its field."""
         found: list[tuple[TokenSequence, AntiphonError]] = []
         for sequence in running:
@@ -78,9 +78,9 @@ class GuidedSequences:
         return found
 
     def collect_forced(self, running: Iterable[TokenSequence]) -> list[tuple[TokenSequence, tuple[int, ...]]]:
-        """Tokens that come without a draw, of sequences that have nothing else to compute. Where
-        log-probabilities are wanted each is drawn, as the only one allowed; and where one of them may be
-        excluded, by the caller or before `min_tokens`, so that none of these comes by force."""
+        """Forced tokens of sequences that have nothing else to compute. They are drawn one by one where
+        log-probabilities are wanted, or where one of them may be excluded by the caller or by
+        `min_tokens`."""
         found: list[tuple[TokenSequence, tuple[int, ...]]] = []
         for one in running:
             if one.guide is None or one.request.logprobs is not None:
@@ -96,7 +96,7 @@ class GuidedSequences:
         return found
 
     def take_ready_rows(self) -> tuple[list[TokenSequence | None], Logits] | None:
-        """Rows whose mask has come since; those of sequences that were put back are computed again."""
+        """Rows whose mask has come since; rows of sequences that were put back are computed again."""
         for sequence in tuple(self._parked):
             if sequence.id is None or sequence.computed != len(sequence.tokens):
                 del self._parked[sequence]
@@ -109,7 +109,8 @@ class GuidedSequences:
     def set_masks(
         self, owners: list[TokenSequence | None], logits: Logits
     ) -> tuple[list[TokenSequence | None], dict[TokenSequence, AntiphonError]]:
-        """Who is to draw now, with its mask set; rows that have none yet are kept. And who fails."""
+        """Sets the masks of the rows that can be drawn now, and keeps the rows that have none yet. Also
+        returns the sequences that fail."""
         drawing = list(owners)
         errors: dict[TokenSequence, AntiphonError] = {}
         for place, sequence in enumerate(owners):
@@ -129,7 +130,7 @@ class GuidedSequences:
 
 
 def _to_callers_error(sequence: TokenSequence, error: AntiphonError) -> AntiphonError:
-    """An error of a guide; one that lies in the constraint as the caller's."""
+    """The error of a guide, as the caller's error where the constraint causes it."""
     if is_callers_fault(error):
         return InvalidValue(error.message, param=_get_field(sequence), cause=error.cause)
     return error

@@ -56,7 +56,7 @@ MOST_CELLS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LoadedGenerator:
-    """A model and its context; whoever has it closes it."""
+    """A model that makes tokens, with its context. The owner closes it."""
 
     model: NativeModel
     context: NativeContext
@@ -76,7 +76,7 @@ def load_model(spec: LoadSpec) -> LoadedGenerator:
 
 
 def require_valid_spec(spec: LoadSpec) -> None:
-    """Raises LoadError for an order that no model could follow."""
+    """Raises LoadError for values that no model could follow."""
     if not 1 <= spec.sequences <= MOST_IDS:
         raise LoadError(f"the number of sequences is {spec.sequences}; it must be from 1 to {MOST_IDS}")
     if spec.kv_type not in KV_TYPES:
@@ -86,14 +86,14 @@ def require_valid_spec(spec: LoadSpec) -> None:
 
 
 def open_model(spec: LoadSpec) -> tuple[NativeModel, str]:
-    """The weights, and where the library comes from. Raises a StartupError."""
+    """Opens the weights; also returns where the library comes from. Raises a StartupError."""
     library, place = find_library(spec.library)
     model = NativeModel(library, Path(spec.model), spec.check_tensors, spec.weights_in_memory)
     return model, f"{place.origin}, {library.describe_version()}"
 
 
 def load_generator(spec: LoadSpec, model: NativeModel, origin: str) -> LoadedGenerator:
-    """A model that makes tokens, ready to compute; its weights are freed when it cannot be."""
+    """Makes a model that generates ready to compute; frees its weights when that fails."""
     try:
         if not model.is_generative():
             raise LoadError(
@@ -136,8 +136,8 @@ def has_streams(spec: LoadSpec) -> bool:
 
 
 def choose_sizes(spec: LoadSpec, model: NativeModel) -> ContextSizes:
-    """Sizes for the order. Flash attention is on where bits may differ: it need not hold scores of every
-    cell."""
+    """The sizes of the context. Flash attention is on where bits may differ, because it does not hold scores
+    of every cell."""
     cells = count_sequence_cells(spec, model.get_trained_context())
     total = spec.cells or cells * spec.sequences
     if cells < 1 or not 1 <= total <= MOST_CELLS:
@@ -196,7 +196,7 @@ def build_policy(spec: LoadSpec, context: NativeContext, vocabulary: int) -> Sch
 
 
 def describe(model: NativeModel, context: NativeContext, spec: LoadSpec, library: str) -> EngineInfo:
-    """What is loaded, for people and for the renderer."""
+    """The facts of the loaded model, for people and for the renderer."""
     return EngineInfo(
         architecture=model.get_metadata("general.architecture") or "unknown",
         parameters=model.count_parameters(),
@@ -223,7 +223,7 @@ def format_quantization(description: str) -> str:
 
 
 def read_sampling_defaults(model: NativeModel) -> AskedSampling:
-    """The sampling that the weights recommend, where they do and it is in the range of a request's."""
+    """The sampling that the weights recommend, where it is in the range of a request's."""
 
     def number(name: str, most: float) -> float | None:
         try:
@@ -268,7 +268,7 @@ def find_alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int,
 
 
 class _RowProbe:
-    """The same tokens of the same sequences, computed all together and in parts."""
+    """Computes the same tokens of the same sequences all together and in parts."""
 
     def __init__(self, context: NativeContext, tokens: NDArray[np.int32]) -> None:
         self._context = context

@@ -25,7 +25,8 @@ QUIET_END = {
 
 
 def prepare_environment(environment: MutableMapping[str, str] | None = None) -> None:
-    """Sets what native code reads once, when it is loaded; what the operator has set stays."""
+    """Sets the variables that native code reads once when it is loaded. Variables that the operator has set
+    stay."""
     target = os.environ if environment is None else environment
     sleeping = target.get(WAIT_POLICY, PASSIVE).lower() == PASSIVE
     for name, value in (QUIET_END | SHORT_SPIN if sleeping else QUIET_END).items():
@@ -33,7 +34,7 @@ def prepare_environment(environment: MutableMapping[str, str] | None = None) -> 
 
 
 def choose_thread_count(cpus: Path = CPUS, group: Path = GROUP, allowed: Iterable[int] | None = None) -> int:
-    """Physical cores that this process may use: by affinity and by the control group's quota. At least 1."""
+    """Physical cores that this process may use, by affinity and by the control group's quota. At least 1."""
     cores = {_read_core(cpus, cpu) for cpu in (list_usable_cpus() if allowed is None else allowed)}
     return max(1, min(len(cores), _read_quota(group)))
 

@@ -22,14 +22,14 @@ Command = Callable[[], None]
 
 
 class AbortableContext(Protocol):
-    """A context whose running decode can be ended; `NativeContext` says what each does."""
+    """A context whose running decode can be aborted; `NativeContext` documents both methods."""
 
     def abort(self) -> None: ...
     def resume(self) -> None: ...
 
 
 class CommandInbox:
-    """Commands in the order in which they came. Any thread puts; the decode thread takes."""
+    """Commands for the decode thread, in order. Any thread puts; the decode thread takes."""
 
     def __init__(self, context: AbortableContext) -> None:
         self._context = context
@@ -48,15 +48,16 @@ class CommandInbox:
             self._commands.put(command)
 
     def interrupt(self, command: Command, leaving: object | None = None) -> None:
-        """The same for one that may abort the running decode: if it is for who leaves, or by default if it is
-        for anybody whose leaving aborts it."""
+        """Puts a command that may abort the running decode: where `leaving` is one whose end aborts it, or by
+        default where there is any such sequence."""
         with self._lock:
             if leaving in self._flight or (leaving is None and self._flight):
                 self._context.abort()
             self._commands.put(command)
 
     def ask(self, work: Callable[[], Result]) -> Future[Result]:
-        """Has the thread do it between two steps. Raises EngineUnavailable when it has ended."""
+        """Runs work on the decode thread between two steps. Raises EngineUnavailable when the thread has
+        ended."""
         answer: Future[Result] = Future()
 
         def command() -> None:
@@ -79,11 +80,11 @@ class CommandInbox:
         return self._commands.empty()
 
     def wait(self) -> Command:
-        """The next one, when it comes."""
+        """Waits for the next command."""
         return self._commands.get()
 
     def take_all(self) -> Iterator[Command]:
-        """Those that are there."""
+        """The commands that are there now."""
         try:
             while True:
                 yield self._commands.get_nowait()
@@ -92,7 +93,7 @@ class CommandInbox:
 
     @contextmanager
     def allow_abort(self, flight: frozenset[object]) -> Iterator[None]:
-        """While a decode runs that the leaving of one of these aborts."""
+        """While a decode runs, the end of any of these sequences aborts it."""
         with self._lock:
             self._context.resume()
             self._flight = flight
@@ -103,7 +104,7 @@ class CommandInbox:
                 self._flight = frozenset()
 
     def close(self) -> None:
-        """Nothing more is put."""
+        """Refuses further commands."""
         with self._lock:
             self._shut = True
 
@@ -113,13 +114,13 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """The decode thread has let go; the error, when it failed."""
+    """The decode thread has let go of a request; with the error, when it failed."""
 
     error: AntiphonError | None = None
 
 
 class EventMailbox(Generic[E]):
-    """It has one reader. Only the event loop's thread touches it; the decode thread carries it along."""
+    """Events for one reader. Only the event loop's thread touches it; the decode thread only passes it on."""
 
     __slots__ = ("_events", "_waiting", "began", "ended")
 
@@ -157,7 +158,7 @@ class EventMailbox(Generic[E]):
         return None
 
     async def end(self) -> None:
-        """Waits until the decode thread has let go; what else comes is dropped."""
+        """Waits until the decode thread has let go; events that still come are dropped."""
         while self.ended is None:
             await self._wait_for_event()
         self._events.clear()
@@ -171,7 +172,7 @@ class EventMailbox(Generic[E]):
 
 
 class SequenceStream(EventMailbox[TokenEvent]):
-    """Of one sequence."""
+    """The events of one sequence."""
 
     __slots__ = ("last_token_at", "sequence")
 
@@ -183,6 +184,6 @@ class SequenceStream(EventMailbox[TokenEvent]):
 
 
 def deliver(deliveries: Iterable[tuple[EventMailbox[E], E | StreamEnd]]) -> None:
-    """Puts events where they belong."""
+    """Puts events into their mailboxes."""
     for mailbox, event in deliveries:
         mailbox.put(event)

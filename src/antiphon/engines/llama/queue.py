@@ -5,7 +5,7 @@ gives the order in which to try.
 
 Turns alone are not fair: a caller that came first with long answers would hold every place until one of them
 ends. So callers that run or wait have equal shares of the places, and of the cells where these run short. A
-caller alone has all of them. `exchange` only reads; the scheduler carries it out.
+caller alone has all of them. `choose_exchange` only reads; the scheduler carries it out.
 """
 
 from collections import Counter, deque
@@ -42,15 +42,15 @@ class SequenceQueue(FairQueue[TokenSequence]):
             self._groups[one.group] += 1
 
     def put_back(self, sequence: TokenSequence) -> None:
-        """Puts one that ran before all others, the older first."""
+        """Puts a preempted sequence before all others, the older first."""
         self._preempted.append(sequence)
         if len(self._preempted) > 1:
             self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
         self._count += 1
 
     def give_back(self, sequence: TokenSequence) -> None:
-        """Puts one that gave its place to another caller before those of its own that are no more urgent; all
-        others' turns come before its caller's next one."""
+        """Puts a sequence that yielded its place before those of its caller that are no more urgent. All
+        other callers' turns come before its caller's next one."""
         line = self._lines.setdefault(sequence.actor, deque())
         line.insert(sum(other.priority < sequence.priority for other in line), sequence)
         self._count += 1
@@ -69,7 +69,7 @@ class SequenceQueue(FairQueue[TokenSequence]):
         self.leave(sequence)
 
     def note_departure(self, sequence: TokenSequence, now: float) -> None:
-        """It neither waits nor runs any more."""
+        """Notes that a sequence neither waits nor runs any more."""
         if sequence.started:
             self.note_end(now)
         if sequence.group is not None:
@@ -78,8 +78,8 @@ class SequenceQueue(FairQueue[TokenSequence]):
                 del self._groups[sequence.group]
 
     def list_in_turn(self, held: Mapping[str, int]) -> Iterator[TokenSequence]:
-        """All in the order in which to try them: those of the caller that has the fewest places first, and of
-        equal ones those whose turn it is. `held`: places of each caller that has any. The queue may change
+        """All sequences in the order in which to try them: those of the caller with the fewest places first,
+        and of equal callers by turn. `held`: places of each caller that has any. The queue may change
         meanwhile."""
         yield from tuple(self._preempted)
         lines = [tuple(line) for line in self._lines.values()]
@@ -94,17 +94,18 @@ class SequenceQueue(FairQueue[TokenSequence]):
                 heappop(order)
 
     def list_actors(self) -> set[str]:
-        """Callers of whom any waits."""
+        """Callers that have a waiting sequence."""
         return {*self._lines, *(one.actor for one in self._preempted)}
 
     def has_waited_since(self, moment: float) -> bool:
-        """Whether the first of any line has waited since then, or since before."""
+        """Whether the first of any caller has waited since then or longer."""
         return any(line[0].queued_at <= moment for line in self._lines.values()) or any(
             one.queued_at <= moment for one in self._preempted
         )
 
     def list_firsts(self, is_held: Callable[[TokenSequence], bool]) -> Iterator[TokenSequence]:
-        """The first of each caller's in the order of their turns, not counting those for which this holds."""
+        """The first sequence of each caller, in the order of turns, leaving out those for which `is_held` is
+        true."""
         yield from (one for one in self._preempted if not is_held(one))
         for line in self._lines.values():
             first = next((one for one in line if not is_held(one)), None)
@@ -127,9 +128,9 @@ def choose_exchange(
     now: float,
     is_held: Callable[[TokenSequence], bool],
 ) -> tuple[TokenSequence, TokenSequence] | None:
-    """Who is to have a place, and who of those that run gives it: the newest of the caller that holds most.
-    Places are counted while all are taken, else cells, for want of which somebody waits then. A caller gives
-    what it holds above its share. `is_held`: whether one waits for another's prompt, and wants no place."""
+    """The sequence that gets a place, and the running one that yields it: the newest of the caller that holds
+    most. Places are counted while all are taken, otherwise cells. A caller yields only what it holds above
+    its share. `is_held`: whether a sequence waits for another's prompt, and needs no place."""
     if not waiting.has_waited_since(now - PATIENCE):
         return None
     callers = len({one.actor for one in running} | waiting.list_actors())
@@ -156,8 +157,8 @@ def choose_exchange(
 
 
 def _may_yield(one: TokenSequence, policy: SchedulingPolicy, now: float) -> bool:
-    """Whether it ran long enough and got on. In exact mode scored prompts are not computed again as they
-    were: their chunks may have been shorter."""
+    """Whether it ran long enough and made progress. Exact mode cannot recompute scored prompts as they were,
+    because their chunks may have been shorter."""
     if policy.exact and one.request.prompt_logprobs is not None:
         return False
     return now - one.running_since >= LEAST_RUN and one.computed - one.furthest >= LEAST_TOKENS

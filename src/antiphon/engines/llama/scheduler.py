@@ -1,4 +1,5 @@
-"""Who runs next: admission, sharing of prefills, chunks of prompts, and which rows one decode computes.
+"""Which sequences run next: admission, sharing of prefills, chunks of prompts, and which rows one decode
+computes.
 
 It decides and does no I/O: the decode loop asks for a plan, carries it out, and tells what came of it. All of
 it runs on the decode thread. `queue` is the queue; `kv` has the layouts of the KV cache.
@@ -11,7 +12,7 @@ A prompt is computed in chunks without logits; its last token gives the first dr
     found to compute each row alike.
 
 A sequence that was put back goes on from its tokens: prompt and draws are computed as one prompt, in exact
-mode as they were before. `queue.exchange` says when one makes way for another caller.
+mode as they were before. `queue.choose_exchange` says when one makes way for another caller.
 
 A call computes for one adapter only, since the library cannot mix them.
 """
@@ -45,7 +46,7 @@ class SchedulerCounts:
 
 
 class Scheduler:
-    """The queue, those that run, and the cells."""
+    """The queue, the running sequences, and the cells."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
@@ -77,7 +78,7 @@ class Scheduler:
         return tuple(self._running)
 
     def add(self, sequence: TokenSequence, now: float = 0.0) -> AntiphonError | None:
-        """Queues it, or says why it may not be."""
+        """Queues a sequence, or returns the error that refuses it."""
         refusal = self.waiting.refusal(sequence, now, self.policy.sequences - self.running)
         if refusal is None:
             self._arrivals += 1
@@ -86,7 +87,7 @@ class Scheduler:
         return refusal
 
     def drop(self, sequence: TokenSequence, now: float = 0.0, keep: bool = True) -> None:
-        """Ends a sequence wherever it stands; with `keep` what it has computed may stay for others."""
+        """Ends a sequence at any point; with `keep` its computed tokens may stay for others."""
         if sequence.phase is SequencePhase.OVER:
             return
         self._stop_waiting(sequence)
@@ -100,21 +101,23 @@ class Scheduler:
         sequence.end()
 
     def has_decoding(self) -> bool:
-        """Whether any sequence waits for nothing but its next token."""
+        """Whether any sequence waits only for its next token."""
         return any(one.computed == len(one.tokens) - 1 for one in self._running)
 
     def count_prefilling(self) -> int:
-        """How many have more to compute than their last token, those included for whom there is a place."""
+        """How many sequences have more to compute than their last token, including waiting ones for which
+        there is a place."""
         coming = min(len(self.waiting), self.policy.sequences - self.running)
         return coming + sum(one.computed < len(one.tokens) - 1 for one in self._running)
 
     def take_changes(self) -> list[CacheChange]:
-        """Changes of the cache that nobody was told of yet."""
+        """Cache changes that were not carried out yet."""
         changes, self.layout.changes = self.layout.changes, []
         return changes
 
     def plan(self, budget: int, now: float = 0.0) -> StepPlan:
-        """What to do next, with about so many prompt tokens at most; calls whenever any sequence is left."""
+        """Plans the next step, with about so many prompt tokens at most. There are calls whenever any
+        sequence is left."""
         self._now = now
         plan = StepPlan()
         self._admit(plan)
@@ -129,7 +132,7 @@ class Scheduler:
         return plan
 
     def make_room(self, rows: int) -> bool:
-        """The library had no room for a call of so many rows; whether there may be now."""
+        """After the library had no room for so many rows: frees some; whether there may be room now."""
         if self.policy.has_streams:
             return False
         cached = self.layout.cached
@@ -140,8 +143,8 @@ class Scheduler:
         return self._preempt()
 
     def put_all_back(self) -> None:
-        """Nothing in the cache is to be believed: who runs is computed again from the beginning. Whoever asks
-        for it clears the cache."""
+        """Queues all running sequences again, to be computed from the beginning, because the cache cannot be
+        trusted. The caller clears the cache."""
         for sequence in tuple(self._running):
             self._put_back(sequence, False)
         self.layout.forget_all()
@@ -150,7 +153,7 @@ class Scheduler:
     # --- admission
 
     def _admit(self, plan: StepPlan) -> None:
-        """Gives free places in turn, less to those that another's prompt will spare most of theirs."""
+        """Gives free places in turn, except to sequences that another's prompt will spare most of theirs."""
         if not self.waiting or len(self._running) >= self.policy.sequences or self._crowded:
             return
         for sequence in self.waiting.list_in_turn(Counter(one.actor for one in self._running)):
@@ -166,7 +169,7 @@ class Scheduler:
                 return
 
     def _exchange_places(self, plan: StepPlan) -> None:
-        """Has a caller that holds more than its share give one place to another that waits with less."""
+        """Has a caller that holds more than its share yield one place to a waiting caller that holds less."""
         if not self.waiting or self._crowded:
             return
         found = choose_exchange(self._running.keys(), self.waiting, self.policy, self._now, self._still_waits)
@@ -211,7 +214,8 @@ class Scheduler:
             sequence.waits_for = None
 
     def _wait_for_another(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Has it wait for a running sequence that will have computed clearly more of it than there is."""
+        """Makes a sequence wait for a running one that will have computed clearly more of it than the cache
+        has; whether it waits."""
         most = match.length
         for other in self._running:
             if other.key != sequence.key or other.phase is not SequencePhase.PREFILL:
@@ -226,7 +230,8 @@ class Scheduler:
         return True
 
     def _fits(self, sequence: TokenSequence, match: PrefixMatch) -> bool:
-        """Whether the rest of its prompt, those of all others, and some head-room fit. Alone each does."""
+        """Whether the rest of its prompt, those of all others, and some headroom fit. A lone sequence always
+        fits."""
         if not self._running:
             return True
         rest = sum(len(one.tokens) - one.computed + count_headroom(one) for one in self._running)
@@ -247,7 +252,7 @@ class Scheduler:
         self.waiting.put_back(sequence)
 
     def _release(self, sequence: TokenSequence, keep: bool) -> None:
-        """It runs no more, for now."""
+        """Takes a running sequence out, for now."""
         del self._running[sequence]
         sequence.furthest = max(sequence.furthest, sequence.computed)
         sequence.queued_at = self._now
@@ -271,7 +276,7 @@ class Scheduler:
             return self._arrange_calls(decoding, spans)
 
     def _arrange_calls(self, decoding: list[TokenSequence], spans: list[PromptSpan]) -> list[DecodeCall]:
-        """Rows as the layout wants them; those of scores last."""
+        """Rows as the layout needs them; scored rows last."""
         adapter = self._adapter
         spans = sorted(spans, key=lambda span: span.scored)
         if self._streams is None:
@@ -286,7 +291,7 @@ class Scheduler:
         return [*calls, DecodeCall(spans=spans, adapter=adapter)] if spans else calls
 
     def _select_turn(self) -> list[TokenSequence]:
-        """Those that run with the adapter whose turn it is."""
+        """The running sequences of the adapter whose turn it is."""
         adapters = {sequence.request.adapter: None for sequence in self._running}
         able = {one.request.adapter: None for one in self._running if not one.is_idle} or adapters
         served = self._steps >= self._quantum_ends and self._now >= self._turn_ends
@@ -301,16 +306,17 @@ class Scheduler:
         return [one for one in self._running if one.request.adapter == self._adapter]
 
     def _is_row(self, one: TokenSequence) -> bool:
-        """Whether its next token is a row of its own: its last, and in exact mode those that were rows before
-        it was put back, since rows of chunks have other bits."""
+        """Whether its next token is a row of its own: its last one, and in exact mode those that were rows
+        before it was put back, since rows of chunks have other bits."""
         at = one.computed
         if at == len(one.tokens) - 1:
             return True
         return self.policy.exact and one.prompt_length - 1 <= at < one.furthest and at not in one.forced_spans
 
     def _build_spans(self, mine: list[TokenSequence], budget: int) -> Iterator[PromptSpan]:
-        """Parts of prompts up to the budget, at least one. In every other step the one admitted first comes
-        first, else the one that needs least: so long prompts come in, and short ones do not wait for them."""
+        """Parts of prompts up to the budget, at least one. In every other step the sequence that needs least
+        comes first, otherwise the one that was admitted first: long prompts come in, and short ones do not
+        wait for them."""
         order = [one for one in mine if one.computed < len(one.tokens) - 1 and not self._is_row(one)]
         if self._steps % 2:
             order.sort(key=lambda sequence: len(sequence.tokens) - sequence.computed)
@@ -363,7 +369,7 @@ class Scheduler:
 
 
 def count_headroom(sequence: TokenSequence) -> int:
-    """Cells that are to be free for its next tokens."""
+    """Cells to keep free for its next tokens."""
     return min(HEADROOM, sequence.max_length - len(sequence.tokens))
 
 

@@ -19,7 +19,7 @@ PrefixKey = tuple[str | None, str]
 
 
 class SequencePhase(StrEnum):
-    """Where a sequence stands."""
+    """The phase of a sequence."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
@@ -118,18 +118,18 @@ class TokenSequence:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it is not known yet which tokens must follow its last one, as of this step."""
+        """Whether this step does not know yet which tokens must follow the last one."""
         return self.guide is not None and not self.guide.was_settled
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute of it until more is known of its constraint."""
+        """Whether nothing can be computed until its constraint has an answer."""
         left = len(self.tokens) - self.computed
         return left == 0 or (left == 1 and self.is_undecided)
 
     @property
     def running_id(self) -> int:
-        """Its id, of a sequence that runs."""
+        """Its id while it runs."""
         if self.id is None:
             raise RuntimeError(f"{self} does not run")
         return self.id
@@ -141,38 +141,38 @@ class TokenSequence:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether scores of its prompt are still to be said."""
+        """Whether scores of its prompt are still to be sent."""
         return self.scored_tokens < self.prompt_length - 1
 
     @property
     def reusable_tokens(self) -> int:
-        """Most of its tokens that it may take from the cache: its last one is its own decode row, and what is
-        to be scored is computed anew."""
+        """Most tokens that it may take from the cache: its last one is its own decode row, and a scored
+        prompt is computed anew."""
         return self.scored_tokens if self.needs_scores else len(self.tokens) - 1
 
     @property
     def is_complete(self) -> bool:
-        """Whether it asked for scores alone, and has them."""
+        """Whether it wanted scores alone, and has them."""
         return self.request.max_tokens == 0 and not self.needs_scores
 
     def note_span(self, start: int, stop: int) -> None:
-        """Notes that a call computed these of its tokens at once."""
+        """Notes that one call computed these of its tokens."""
         self.computed = stop
         if start >= self.prompt_length - 1:
             self.forced_spans[start] = stop
 
     def end(self) -> None:
-        """Says that it takes part no more."""
+        """Marks it as over."""
         self._over = True
 
     def accept_forced(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a token that was forced: the place of the next draw moves on."""
+        """Appends a forced token; the position of the next draw moves on."""
         if self.sampling_state is not None:
             self.sampling_state.accept(token)
         return self.accept(token, ends)
 
     def accept(self, token: int, ends: frozenset[int]) -> StopCause | None:
-        """Appends a drawn token; why the sequence ends with it, if it does."""
+        """Appends a drawn token; returns the cause if the sequence ends with it."""
         self.tokens.append(token)
         if token in ends and not self.request.sampling.ignore_eos:
             return StopCause.END
@@ -182,7 +182,8 @@ class TokenSequence:
 
 
 def find_common_end(one: "array[int]", other: "array[int]", start: int, stop: int) -> int:
-    """Up to where two arrays of tokens are equal, at most `stop`; below `start` they are known to be."""
+    """The place up to which two arrays of tokens are equal, at most `stop`; they are known to be equal below
+    `start`."""
     if start >= stop:
         return stop
     differ = np.frombuffer(one, np.int32)[start:stop] != np.frombuffer(other, np.int32)[start:stop]
@@ -204,7 +205,7 @@ MOST_IDS = 256
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """How the engine schedules."""
+    """Sizes and bounds that the scheduler keeps to, fixed when the model is loaded."""
 
     sequences: int
     """Sequences that run at once."""
@@ -241,8 +242,8 @@ class SchedulingPolicy:
     takes about as long as a step of a small model."""
 
     def compute_prompt_budget(self, coming: int, pace: float) -> int:
-        """Prompt tokens of a step beside those that wait for their next token, while so many prompts come in.
-        `pace`: seconds that one takes; 0 while unknown."""
+        """Prompt tokens of a step beside sequences that wait for their next token, while so many prompts come
+        in. `pace`: seconds that one prompt token takes; 0 while unknown."""
         rate = max(LEAST_PACE, 1 / pace) if pace else LEAST_PACE
         patience = self.step_latency * max(1, min(MOST_PATIENCE, coming))
         return max(1, min(self.budget, int(patience * rate)))

@@ -32,8 +32,8 @@ Keys = NDArray[np.int32]
 
 
 def apply_filters(sampling: Sampling, weights: Floats) -> None:
-    """Makes nothing of what min-p, top-k, top-p and typical-p, one after the other, leave out; something
-    stays.
+    """Applies min-p, top-k, top-p and typical-p in this order. Weights that are filtered out become 0; at
+    least one stays.
 
     `weights`: one row, the largest is 1.
     """
@@ -55,7 +55,7 @@ def sum_weights(weights: Floats) -> float:
 
 
 def keep_only(weights: Floats, places: Ids) -> None:
-    """Makes nothing of all weights but these."""
+    """Sets all weights but these to 0."""
     kept = weights[places]
     weights.fill(0.0)
     weights[places] = kept
@@ -71,8 +71,8 @@ def compute_atypicality(weights: Floats) -> Floats:
 
 
 def keep_smallest(keys: Keys, weights: Floats, wanted: float) -> None:
-    """Makes nothing of all but the fewest smallest keys whose weights sum to `wanted`, at least one; of equal
-    ones the first stay.
+    """Keeps the fewest smallest keys whose weights sum to `wanted`, at least one, and sets the other weights
+    to 0; of equal keys the first stay.
 
     `keys`: not negative.
     """
@@ -108,7 +108,7 @@ def find_typical(weights: Wide, mass: float) -> Ids:
 
 
 def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
-    """Places of the fewest smallest keys whose weights sum to `wanted`, at least one; of equal ones the
+    """Places of the fewest smallest keys whose weights sum to `wanted`, at least one; of equal keys the
     first.
 
     `keys`: not negative.
@@ -133,6 +133,6 @@ def find_fewest(keys: Keys, weights: Floats | Wide, wanted: float) -> Ids:
 
 
 def find_reaching(sums: Wide, wanted: float) -> int:
-    """The first of the running sums that reaches `wanted` and is more than nothing, or the one that reaches
-    their end."""
+    """The index of the first positive running sum that reaches `wanted`, or of the one that reaches the
+    total."""
     return int(sums.searchsorted(min(max(wanted, MIN_MASS), float(sums[-1]))))

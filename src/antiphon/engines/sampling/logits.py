@@ -34,7 +34,7 @@ ROWS = 1 << 8
 
 
 def count_columns(vocabulary: int) -> int:
-    """Columns of a row; a row of fewer ids has one for each."""
+    """Columns of a row. A row with fewer ids has one column for each."""
     return min(vocabulary, MANY_COLUMNS if vocabulary >= MANY else COLUMNS)
 
 
@@ -74,7 +74,7 @@ class TopLogits:
 
 @dataclass(slots=True)
 class LogitBlock:
-    """Rows with the maxima of their columns."""
+    """Rows of logits with the maxima of their columns."""
 
     rows: Floats
     maxima: Floats
@@ -83,12 +83,12 @@ class LogitBlock:
 
     @classmethod
     def of(cls, rows: Floats) -> "LogitBlock":
-        """At most ROWS of them."""
+        """Makes a block of at most ROWS rows."""
         maxima = find_column_maxima(rows)
         return cls(rows, maxima, maxima.max(axis=1))
 
     def select(self, picked: Rows) -> "LogitBlock":
-        """These rows, in ascending order; nothing is copied when they are all."""
+        """These rows, in ascending order. Nothing is copied when they are all rows."""
         if len(picked) == len(self.rows):
             return self
         return LogitBlock(
@@ -133,12 +133,12 @@ class LogitBlock:
 
 
 def select_rows(numbers: Floats, picked: Rows) -> Floats:
-    """These rows' numbers, in ascending order; not copied when they are all."""
+    """The numbers of these rows, in ascending order. Nothing is copied when they are all rows."""
     return numbers if len(picked) == len(numbers) else numbers[picked]
 
 
 def make_sort_keys(values: Floats) -> NDArray[np.int64]:
-    """Integers of 32 bits that are the smaller the larger a number is."""
+    """32-bit integers that get smaller as the number gets larger."""
     bits = (values + np.float32(0.0)).view(np.int32)  # adding makes one zero of the two
     rising = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return np.int64(0x7FFFFFFF) - rising
@@ -164,7 +164,7 @@ def count_chunk_rows(vocabulary: int) -> int:
 
 
 def compute_top_logprobs(rows: Floats, tops: Floats, room: Floats) -> NDArray[np.float64]:
-    """(rows,) log-probability of the likeliest token. Overwrites as many rows of `room`."""
+    """The log-probability of each row's likeliest token, as (rows,). Overwrites as many rows of `room`."""
     shifted = np.subtract(rows, tops[:, None], out=room[: len(rows)])
     sums = np.exp(shifted, out=shifted).sum(axis=1)
     said: NDArray[np.float64] = -np.log(sums.astype(np.float64))
@@ -233,7 +233,7 @@ def _score(
 
 
 def fill_missing_ids(head: TopLogits, row: int, vocabulary: int) -> None:
-    """Fills what a row lacks with ids of no probability."""
+    """Fills a row's missing places with ids of no probability."""
     found, wanted = int(head.found[row]), head.ids.shape[1]
     others = np.setdiff1d(np.arange(min(vocabulary, 2 * wanted)), head.ids[row, :found])
     head.ids[row, found:] = others[: wanted - found]

@@ -57,7 +57,7 @@ Flags = NDArray[np.bool_]
 
 
 class SampledToken(NamedTuple):
-    """A token and what is said of it. A tuple, since one is made for each token."""
+    """A token and its log-probabilities. It is a tuple, because one is made for each token."""
 
     token: int
     logprob: float | None = None
@@ -71,7 +71,7 @@ RowResult = tuple[SampledToken, float | None] | AntiphonError | None
 
 @dataclass(slots=True)
 class FilterSettings:
-    """What the rows of a block are filtered by, one number for each row."""
+    """The filter settings of a block's rows, one number for each row."""
 
     states: list[SamplingState]
     uniforms: Wide
@@ -98,7 +98,7 @@ class FilterSettings:
 
 
 class Sampler:
-    """For one size of vocabulary; used by one thread."""
+    """Draws for one size of vocabulary; one thread uses it."""
 
     def __init__(self, vocabulary: int) -> None:
         self._size = count_chunk_rows(vocabulary)
@@ -108,11 +108,11 @@ class Sampler:
     def draw(
         self, logits: Floats, drawings: Sequence[SamplingState | None]
     ) -> list[SampledToken | AntiphonError | None]:
-        """The token of each row, or the error that ends its sequence; the drawings note their tokens.
+        """The token of each row, or the error that ends its sequence; the states note their tokens.
 
-        `logits`: (rows, vocabulary), the model's own, only read. None for a row that nobody asks for. Raises
-        nothing: a row that cannot be drawn from for a defect of ours is an InternalError that says where it
-        lies, and the other rows' tokens are what they are without it.
+        `logits`: (rows, vocabulary), the model's own, only read. A state is None for a row that nobody needs.
+        Raises nothing: a defect of ours in one row is an InternalError that says where it is, and the other
+        rows keep their tokens.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             try:
@@ -126,7 +126,7 @@ class Sampler:
             return [note_draw(*each) for each in zip(drawings, found, strict=True)]
 
     def _draw_all(self, logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-        """What `draw` says, before any drawing has noted it."""
+        """The results of `draw`, before any state has noted them."""
         if all(drawing is None or drawing.is_plain for drawing in drawings):
             return _take_likeliest(logits, drawings)
         starts = range(0, len(drawings), self._size)
@@ -202,7 +202,7 @@ class Sampler:
 
 
 def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingState]) -> Iterator[Pairs]:
-    """What is told beside each row's drawn token; `best`: log-probabilities of the likeliest."""
+    """The tokens to report beside each row's drawn token; `best`: log-probabilities of the likeliest."""
     counts = [0 if one.listed_tokens else one.logprobs or 0 for one in asked]
     most = max((count for count in counts if count <= SHARED_ALTERNATIVES), default=0)
     lists = list_likeliest(block, best, most) if most else None
@@ -217,7 +217,7 @@ def list_alternatives(block: LogitBlock, best: Wide, asked: Sequence[SamplingSta
 
 
 def choose_top_count(drawing: SamplingState) -> int:
-    """How many of a row's largest logits are to be looked at; 0 when nothing is filtered."""
+    """How many of a row's largest logits to look at; 0 when nothing is filtered."""
     sampling = drawing.sampling
     if drawing.mirostat is not None:
         return ESTIMATION_TOKENS if drawing.mirostat.version == 1 else TOP_COUNT
@@ -228,7 +228,7 @@ def choose_top_count(drawing: SamplingState) -> int:
 
 
 class _FilterGroup:
-    """Rows of a block that are looked at in one way."""
+    """Rows of a block that look at the same number of largest logits."""
 
     def __init__(self, block: LogitBlock, wanted: FilterSettings, room: Floats) -> None:
         self._block = block
@@ -236,12 +236,12 @@ class _FilterGroup:
         self._buffer = room
 
     def draw_from_all(self) -> list[tuple[int, float | None]]:
-        """Tokens of rows that nothing is filtered from."""
+        """Draws for rows without filters."""
         weights, sums = self._weigh(np.arange(len(self._block.rows)))
         return [(token, None) for token in draw_by_columns(weights, sums, self._settings.uniforms).tolist()]
 
     def draw_from_top(self, length: int) -> list[tuple[int, float | None]]:
-        """Tokens of filtered rows, and the surprise in bits of those that Mirostat steers."""
+        """Draws for filtered rows, with the surprise in bits where Mirostat is on."""
         head = self._block.find_top(length)
         falls = (head.values - self._block.tops[:, None]) * self._settings.inverse_temperatures[:, None]
         weights = np.exp(falls).astype(np.float64)
@@ -362,7 +362,7 @@ def find_passing(weights: Wide, wanted: Wide) -> NDArray[np.intp]:
 
 
 def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) -> list[RowResult]:
-    """Greedy tokens, nothing more."""
+    """Greedy tokens without anything else."""
     tokens = logits.argmax(axis=1)
     sound = np.isfinite(logits[np.arange(len(tokens)), tokens]).tolist()
     results: list[RowResult] = []
@@ -375,7 +375,7 @@ def _take_likeliest(logits: Floats, drawings: Sequence[SamplingState | None]) ->
 
 
 def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken | AntiphonError | None:
-    """What a row gives, once its drawing has noted it."""
+    """Has the state note its token; returns the token or the error."""
     if drawing is None or not isinstance(found, tuple):
         return None if isinstance(found, tuple) else found
     drawn, surprise = found
@@ -384,5 +384,5 @@ def note_draw(drawing: SamplingState | None, found: RowResult) -> SampledToken |
 
 
 def unwrap_single(found: list[RowResult] | AntiphonError) -> RowResult:
-    """What a single row gives."""
+    """The result of a single row."""
     return found if isinstance(found, AntiphonError) else found[0]

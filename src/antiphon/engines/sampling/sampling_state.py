@@ -26,7 +26,7 @@ VERSIONS = (1, 2)
 
 
 class MirostatThreshold:
-    """The threshold, in bits, of one sequence: twice the target at first."""
+    """The threshold of one sequence, in bits. It begins at twice the target."""
 
     __slots__ = ("_rate", "_target", "threshold", "version")
 
@@ -46,13 +46,13 @@ class MirostatThreshold:
         self.threshold = 2.0 * wanted.target
 
     def find_min_weight(self, mass: float) -> float:
-        """Version 2: the weight below which a token is more surprising than the threshold, of weights that
-        sum to `mass`."""
+        """Version 2: the smallest weight whose surprise is within the threshold, of weights that sum to
+        `mass`."""
         return float(mass * 2.0 ** -max(self.threshold, 0.0))
 
     def count_kept(self, best: NDArray[np.float64], vocabulary: int) -> int:
-        """Version 1: how many of the likeliest tokens to keep, by Zipf's law fitted to the weights of the
-        best ones, in descending order."""
+        """Version 1: how many of the likeliest tokens to keep, by Zipf's law fitted to the best weights in
+        descending order."""
         best = best[:ESTIMATION_TOKENS][best[:ESTIMATION_TOKENS] > 0]
         if len(best) < 2:
             return 1
@@ -75,8 +75,8 @@ class MirostatThreshold:
 
 
 class BannedSequences:
-    """Of one output, which grows by `add`. What is looked at in a step are the sequences whose last token but
-    one has just been said."""
+    """Sequences of tokens that one output must not hold. `add` extends the output. Each step looks only at
+    the sequences whose second-last token was just drawn."""
 
     def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
         """Each of at least one token."""
@@ -97,7 +97,7 @@ class BannedSequences:
         self._output.append(token)
 
     def find_banned(self) -> Ids:
-        """The tokens that may not come next; some may be there twice."""
+        """The tokens that would complete a banned sequence now; some may appear twice."""
         begun = self._after.get(self._output[-1], ()) if self._output else ()
         if not begun:
             return self._always
@@ -118,7 +118,7 @@ FIRST_CAPACITY = 64
 
 
 class TokenPenalties:
-    """The tokens of prompt and output, and what each costs: penalties touch these and no others."""
+    """The tokens of prompt and output, and the penalty of each. Penalties touch these and no others."""
 
     def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
         known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
@@ -155,7 +155,8 @@ class TokenPenalties:
 
 @dataclass(slots=True, eq=False)
 class SamplingState:
-    """Built where the request is taken: raises InvalidValue for what this vocabulary cannot do."""
+    """What the draws of one sequence depend on. Building it raises InvalidValue for what this vocabulary
+    cannot do."""
 
     sampling: Sampling
     choice: int
@@ -219,14 +220,14 @@ class SamplingState:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether the next draw's logits are other than the model's."""
+        """Whether the next draw uses other logits than the model's."""
         if self._early_ends is not None and self.position >= self.sampling.min_tokens:
             self._early_ends = None
         return self._always_changes or self._early_ends is not None or self.mask is not None
 
     def may_forbid(self, tokens: Sequence[int]) -> bool:
-        """Whether the next tokens might hold one that may not come there: then each has to be drawn, though a
-        constraint leaves no other."""
+        """Whether one of the next tokens may be forbidden. Then each must be drawn, even where a constraint
+        leaves no other."""
         if self._bans is not None or self._allowed is not None:
             return True
         early = (
@@ -236,12 +237,12 @@ class SamplingState:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the next draw is the model's likeliest token, and nothing is said of it."""
+        """Whether the next draw is the model's likeliest token, and nothing is reported about it."""
         return self.is_greedy and self.logprobs is None and not self.changes_logits
 
     def apply_to(self, row: Floats) -> None:
-        """Logit bias, penalties and masks, in place. Masks come last, so that nothing is added to an
-        infinity; the result is that of masks before all."""
+        """Applies logit bias, penalties and masks to a row, in place. Masks come last, so that nothing is
+        added to an infinity; the result is that of masks first."""
         if self._bias is not None:
             ids, values = self._bias
             row[ids] += values
@@ -259,7 +260,7 @@ class SamplingState:
             row[~self.mask] = -np.inf
 
     def accept(self, token: int, surprise: float | None = None) -> None:
-        """Notes what was drawn, and how surprising it was, in bits, where Mirostat steers."""
+        """Notes the drawn token, and where Mirostat is on its surprise in bits."""
         self.position += 1
         if self._penalties is not None:
             self._penalties.add(token)
@@ -270,7 +271,7 @@ class SamplingState:
 
 
 def require_valid_sampling(sampling: Sampling, vocabulary: int) -> None:
-    """Raises InvalidValue for what has no meaning; the ranges that a dialect allows are narrower."""
+    """Raises InvalidValue for a value without a meaning. The ranges of a dialect are narrower."""
     wrong = {
         "temperature": not 0 <= sampling.temperature < float("inf"),
         "top_p": not 0 <= sampling.top_p <= 1,
@@ -309,7 +310,7 @@ def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
 
 
 def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
-    """Token ids and what is added to each; what is said twice adds up."""
+    """Token ids and the bias of each; biases of one token add up."""
     sums: dict[int, float] = {}
     for token, value in biases:
         sums[token] = sums.get(token, 0.0) + value
@@ -326,13 +327,13 @@ S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
 
 
 def hash_seed(seed: int, choice: int) -> int:
-    """64 bits for seed and choice."""
+    """64 bits made of seed and choice."""
     packed = (seed % 2**64).to_bytes(8, "little") + choice.to_bytes(8, "little")
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
 
 
 def draw_uniform(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """Numbers in [0, 1), each of its key and position alone: the SplitMix64 generator (Steele and others,
+    """Numbers in [0, 1), each from its key and position alone: the SplitMix64 generator (Steele and others,
     2014), started at the key and read at the position."""
     state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
     state = (state ^ (state >> S30)) * FIRST

@@ -93,7 +93,7 @@ async def closing_disturbs_no_other(probe: TokenProbe) -> None:
 
 
 async def siblings_close_alone(probe: TokenProbe) -> None:
-    """The first of a group is closed in its prefill, then once more in mid-stream; the others go on."""
+    """Closes the first of a group in its prefill, then another first in mid-stream; the others go on."""
     if probe.info.sequences < 3:
         return
     expected = await probe.run(probe.build_request(max_tokens=12))
@@ -194,7 +194,8 @@ async def one_actor_does_not_fill_the_queue(probe: TokenProbe) -> None:
 
 
 async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
-    """What an actor asks for later overtakes what it asked for before, and takes no other actor's turn."""
+    """A later request of an actor overtakes an earlier one by its priority, and takes no other actor's
+    turn."""
     if probe.queue is not None and probe.queue < 3:
         return
     order: list[str] = []
@@ -221,7 +222,7 @@ async def lower_priorities_come_first_of_one_actor(probe: TokenProbe) -> None:
 
 
 def _build_endless_request(probe: TokenProbe, index: int) -> TokenRequest:
-    """One that goes on until it is closed, or its context is full."""
+    """A request that goes on until it is closed, or its context is full."""
     endless = replace(GREEDY, ignore_eos=True)
     return replace(probe.build_request(sampling=endless), actor=f"running-{index}", group=f"g{index}")
 
@@ -239,7 +240,7 @@ async def _require_queued(probe: TokenProbe, count: int) -> None:
 
 
 async def _find_refusal(probe: TokenProbe, request: TokenRequest) -> AntiphonError | None:
-    """What a request ends with at once; None when it waits."""
+    """The error that a request ends with at once; None when it waits."""
     try:
         async with asyncio.timeout(probe.patience):
             await probe.run(request)

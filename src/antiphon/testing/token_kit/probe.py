@@ -44,7 +44,7 @@ class SequenceRun:
 
 @dataclass(slots=True)
 class TokenProbe:
-    """The engine under examination."""
+    """The engine under test."""
 
     engine: TokenEngine
     info: EngineInfo
@@ -119,7 +119,7 @@ class TokenProbe:
         return (await self.engine.info()).load
 
     async def require_idle(self, rule: str) -> None:
-        """Requires the counters of what is held to stand again where they stood in the beginning."""
+        """Requires the counters of what is held to be as they were in the beginning."""
 
         async def is_idle() -> bool:
             now, then = await self.get_load(), self.resting
@@ -134,6 +134,6 @@ class TokenProbe:
     async def close_while_waiting(
         self, events: AsyncGenerator[TokenEvent, None], moment: float, rule: str
     ) -> None:
-        """Closes as a reader does that waits for the next event and is cancelled."""
+        """Closes as a reader that is cancelled while it waits for the next event."""
         await require_end(interrupt(anext(events, None), moment), rule, moment + self.patience)
         await self.close(events, rule)

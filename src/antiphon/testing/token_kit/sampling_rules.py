@@ -124,7 +124,7 @@ async def mirostat_draws_by_seed_and_not_at_temperature_zero(probe: TokenProbe) 
 
 
 def _list_plain_tokens(probe: TokenProbe) -> list[int]:
-    """Ids that mean nothing special, not those that prompts begin with."""
+    """Prompt tokens without a special meaning."""
     special = {*probe.vocabulary.end_ids, probe.vocabulary.bos_id}
     return [token for prompt in probe.prompts for token in prompt if token not in special]
 
@@ -222,7 +222,7 @@ async def no_forced_token_stops_before_min_tokens(probe: TokenProbe) -> None:
 
 
 async def _takes_constraints(probe: TokenProbe) -> bool:
-    """Whether there is something to try. Requires an engine that takes none to refuse them."""
+    """Whether the engine takes constraints. Requires an engine that takes none to refuse them."""
     constraint = FINITE[0][0]
     if isinstance(probe.engine, ConstraintEngine):
         try:
@@ -249,7 +249,7 @@ async def _require_end_after(probe: TokenProbe, request: TokenRequest, least: in
 
 
 async def _require_refusal(probe: TokenProbe, request: TokenRequest) -> str:
-    """The sentence that a sequence ends with which may go on with no token."""
+    """The message of a sequence that may go on with no token."""
     rule = "no end and no stop token comes before min_tokens, forced by a constraint or not: InvalidValue"
     try:
         run = await probe.run(request)

@@ -87,8 +87,8 @@ class AdapterCache:
             known.native.close()
 
     def use(self, digest: str | None) -> None:
-        """Has the next decode compute with this adapter, or with none. Raises EngineError when it cannot be
-        read any more, or was found not to compute."""
+        """Makes the next decode compute with this adapter, or with none. Raises EngineError when the adapter
+        cannot be read any more, or was found to give no numbers."""
         if digest == self._on:
             return
         native = None if digest is None else self._get_native(digest)
@@ -103,7 +103,7 @@ class AdapterCache:
             self._make_room(keep=digest)
 
     def ban(self, digest: str, fault: str) -> None:
-        """Computes with it no more, until it was removed and added again."""
+        """Stops computing with an adapter until it is removed and added again."""
         known = self._known.get(digest)
         if known is None:
             return
@@ -138,7 +138,7 @@ class AdapterCache:
         return known.native
 
     def _make_room(self, keep: str) -> None:
-        """Closes the ones that were used longest ago until the rest fit."""
+        """Closes the least recently used adapters until the rest fit."""
         held = sum(known.size for known in self._known.values() if known.native is not None)
         for digest, known in self._known.items():
             if held <= self._room:
@@ -162,10 +162,11 @@ NO_NUMBERS = "the adapter's weights give no numbers with this model; unload it, 
 
 
 class AdapterRefs:
-    """Adapters lent to sequences that are queued or run."""
+    """Counts the queued and running sequences of each adapter; decides which adapters are refused, and
+    forgets one with its last user."""
 
     def __init__(self, cache: AdapterCache, forget: Callable[[str], None]) -> None:
-        """`forget` gives up all that is kept of an adapter which goes away."""
+        """`forget` drops everything that is kept of an adapter that goes away."""
         self._cache = cache
         self._forget = forget
         self._users: Counter[str] = Counter()
@@ -181,39 +182,39 @@ class AdapterRefs:
         self._leaving.discard(digest)
 
     def remove(self, digest: str) -> None:
-        """Lends it no more, and forgets it now or when it comes back from the last."""
+        """Refuses an adapter to new sequences; forgets it now, or when its last sequence ends."""
         if digest in self._cache:
             self._leaving.add(digest)
             self._forget(digest)
             self._drop_if_unused(digest)
 
     def find_refusal(self, digest: str | None) -> InvalidValue | None:
-        """Why a new sequence may not have it, if so."""
+        """The error for a new sequence that cannot have this adapter, if there is one."""
         if digest is None or self.is_usable(digest):
             return None
         return InvalidValue(f"the engine has no adapter {digest!r}; name one that is loaded", param="adapter")
 
     def is_usable(self, digest: str | None) -> bool:
-        """Whether new sequences may have it."""
+        """Whether new sequences may use it."""
         return digest is None or (digest in self._cache and digest not in self._leaving)
 
     def acquire(self, digest: str | None) -> None:
-        """A sequence has it from here on."""
+        """Counts a sequence that uses it from here on."""
         if digest is not None:
             self._users[digest] += 1
 
     def release(self, digest: str | None) -> None:
-        """A sequence gives it back."""
+        """Counts a sequence that uses it no longer."""
         if digest is not None:
             self._users[digest] -= 1
             self._drop_if_unused(digest)
 
     def is_proved(self, digest: str) -> bool:
-        """Whether it was computed with, and gave numbers."""
+        """Whether a call with it has given numbers."""
         return digest in self._proved
 
     def record_result(self, digest: str, sound: bool) -> bool:
-        """Notes whether a call with it gave numbers. One that did not is computed with no more."""
+        """Notes whether a call with it gave numbers. An adapter that gave none is banned."""
         if sound:
             self._proved.add(digest)
         else:

@@ -12,7 +12,8 @@ from antiphon.errors import InvalidValue
 
 
 class AdapterLoader:
-    """Adapters of one engine, on their way in and out."""
+    """Adapters of one engine while they are added and removed: files are checked and read beside decoding,
+    one after another, before the decode thread takes them."""
 
     def __init__(self, decoder: Callable[[], DecodeLoop]) -> None:
         self._decoder = decoder
@@ -34,19 +35,19 @@ class AdapterLoader:
             here.set()
 
     async def remove(self, digest: str) -> None:
-        """Refuses an adapter from here on; it is forgotten when the last that runs with it has ended."""
+        """Refuses an adapter from here on; it is forgotten when the last sequence with it ends."""
         await self.wait_until_settled(digest)
         decoder = self._decoder()
         await asyncio.wrap_future(decoder.inbox.ask(partial(decoder.adapter_refs.remove, digest)))
 
     async def wait_until_settled(self, digest: str) -> None:
-        """Waits for an adapter that is coming in: whoever asks for it after it was added is to find it."""
+        """Waits for an adapter that is being added, so that a request after it finds it."""
         while (coming := self._loading.get(digest)) is not None:
             await coming.wait()
 
     async def prepare(self, digest: str) -> None:
-        """The same; and one that is only on disk is read once beside decoding, so that the decode thread
-        finds it in the system's cache."""
+        """Waits for an adapter that is being added. One that is only on disk is read once beside decoding, so
+        that the decode thread finds it in the system's cache."""
         await self.wait_until_settled(digest)
         path = self._decoder().adapters.find_unloaded(digest)
         if path is not None:

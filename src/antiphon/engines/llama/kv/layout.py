@@ -39,14 +39,14 @@ class PrefixNode:
         return self.end - self.start
 
     def find_root(self) -> "PrefixNode":
-        """The uppermost above it."""
+        """The root of its tree."""
         node = self
         while node.parent is not None:
             node = node.parent
         return node
 
     def walk_up(self) -> "Iterator[PrefixNode]":
-        """Itself and all above it, less the root."""
+        """Itself and the nodes above it, without the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -55,7 +55,7 @@ class PrefixNode:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """Tokens of a sequence that are computed already, and where."""
+    """The tokens of a sequence that are computed already, and their place in the cache."""
 
     length: int
     node: PrefixNode | None = None
@@ -74,7 +74,7 @@ class TrimCells:
 
 @dataclass(frozen=True, slots=True)
 class CopyCells:
-    """The first `length` positions of one id are to be those of another, which is empty."""
+    """Copies the first `length` positions of one id to another, which is empty."""
 
     source: int
     target: int
@@ -85,7 +85,7 @@ CacheChange = TrimCells | CopyCells
 
 
 class CacheLayout(Protocol):
-    """The cells of the cache, who uses them, and what is kept in them."""
+    """The cells of the cache: which sequences use them, and which are kept."""
 
     total: int
     changes: list[CacheChange]
@@ -100,25 +100,26 @@ class CacheLayout(Protocol):
         """Cells that are kept for later and that no running sequence uses."""
 
     def match(self, sequence: TokenSequence) -> PrefixMatch:
-        """The longest part of the sequence that it may take from the cache."""
+        """The longest beginning of the sequence that it may take from the cache."""
 
     def count_shareable(self, running: TokenSequence, waiting: TokenSequence) -> int:
-        """How much of a waiting sequence a running one will have computed, when its prompt is."""
+        """How many tokens of a waiting sequence a running one will have computed when its prompt is
+        computed."""
 
     def count_available(self, match: PrefixMatch) -> int:
-        """Cells that a sequence with this match could be given, kept ones that it does not share included."""
+        """Cells that a sequence with this match may get, including kept cells that it does not share."""
 
     def admit(self, sequence: TokenSequence, match: PrefixMatch) -> None:
-        """Gives it an id, and what it shares."""
+        """Gives the sequence an id and the prefix that it shares."""
 
     def release(self, sequence: TokenSequence, keep: bool) -> None:
-        """Takes its id back; its computed tokens may stay."""
+        """Takes the sequence's id back; its computed tokens may stay."""
 
     def reserve(self, count: int) -> bool:
-        """Whether so many cells are free, after giving up what is kept as far as needed."""
+        """Frees kept cells as needed; whether so many cells are free then."""
 
     def forget(self, adapter: str) -> None:
-        """Gives up everything that is kept of prompts computed with this adapter."""
+        """Gives up all kept prompts that were computed with this adapter."""
 
     def forget_all(self) -> None:
-        """Gives up everything that is kept."""
+        """Gives up all kept prompts."""

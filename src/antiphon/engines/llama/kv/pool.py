@@ -18,7 +18,7 @@ from antiphon.engines.llama.sequence import PrefixKey, TokenSequence, find_commo
 
 
 class PrefixTree:
-    """All that is computed, and by which id it is held."""
+    """The computed tokens, and the ids that hold them."""
 
     def __init__(self) -> None:
         self.kept: dict[int, PrefixNode] = {}
@@ -73,7 +73,7 @@ class PrefixTree:
         return keeper
 
     def add(self, sequence: TokenSequence, match: PrefixMatch) -> None:
-        """The sequence, whose id is set, goes on from the match."""
+        """Adds a sequence, whose id is set, after its match."""
         seat = sequence.running_id
         root = self._roots.setdefault(sequence.key, PrefixNode(array("i"), 0, 0, None))
         above = self._split_at(match.node or root, match.length)
@@ -92,7 +92,7 @@ class PrefixTree:
         self._tails[sequence] = tail
 
     def finish(self, sequence: TokenSequence, keep: bool) -> bool:
-        """The sequence runs no more; whether its id is kept, with what it has computed."""
+        """Ends a running sequence; whether its id is kept with what it has computed."""
         tail, seat = self._tails.pop(sequence), sequence.running_id
         tail.stop, tail.owner = sequence.computed, None
         self._shared += tail.size
@@ -139,11 +139,11 @@ class PrefixTree:
     # --- nodes
 
     def _is_duplicate(self, leaf: PrefixNode, key: PrefixKey) -> bool:
-        """Whether other ids hold all that a leaf's one does."""
+        """Whether other ids hold everything that the leaf's id holds."""
         return leaf.size > 0 and self.match(key, leaf.tokens, leaf.stop, leaf).length == leaf.stop
 
     def _settle_leaf(self, seat: int) -> bool:
-        """Takes an empty leaf away; whether its id holds the end of what remains alone, and so is kept."""
+        """Removes an empty leaf; whether its id alone holds the end of what remains, and so is kept."""
         node = self.kept[seat]
         if node.size == 0 and not node.children and node.parent is not None and node.parent.parent:
             node.parent.children.remove(node)
@@ -167,7 +167,7 @@ class PrefixTree:
         return upper
 
     def _join(self, node: PrefixNode) -> None:
-        """Makes one node of this one and its only child, when the same ids hold both."""
+        """Joins this node with its only child where the same ids hold both."""
         if len(node.children) != 1 or node.children[0].ids != node.ids:
             return
         (child,) = node.children
@@ -187,7 +187,7 @@ MIN_TRIM = 64
 
 
 class PoolLayout:
-    """`Cells` of one pool. Used cells, kept cells and free ones make up the total."""
+    """`CacheLayout` of one pool. Used cells, kept cells and free ones make up the total."""
 
     def __init__(self, ids: int, total: int, most_kept: int | None = None) -> None:
         self.total = total

@@ -44,7 +44,7 @@ class KVStream:
 
 
 class StreamLayout:
-    """`Cells` of several streams."""
+    """`CacheLayout` of several streams."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.total = policy.cells * policy.sequences
@@ -157,7 +157,7 @@ class StreamLayout:
             self._move(mover, self.streams[target])
 
     def _move(self, source: KVStream, target: KVStream) -> None:
-        """Whoever runs in one stream goes on in the other."""
+        """Moves the sequence that runs in one stream to another."""
         mover = source.owner
         self._vacate(target)
         if mover is None:
@@ -168,15 +168,15 @@ class StreamLayout:
         source.owner, source.key, mover.id = None, None, target.id
 
     def _is_continued(self, source: KVStream, match: PrefixMatch) -> bool:
-        """Whether a match's stream is gone on with: little is lost, or there is no other."""
+        """Whether the sequence goes on in the matching stream: little is lost, or there is no other."""
         if source.owner is not None:
             return False
         others = any(stream.owner is None and stream is not source for stream in self.streams)
         return source.kept <= 2 * match.length or not others
 
     def _find_empty_stream(self, sequence: TokenSequence, source: KVStream | None) -> KVStream:
-        """An empty stream as near to the running ones of its adapter as there is; the first one's is as far
-        as there is from others, so that there is room for more. What was kept in it moves."""
+        """An empty stream, as near as possible to the running streams of its adapter. The first one of an
+        adapter is as far as possible from others, to leave room for more. What was kept in it moves."""
         free = [stream for stream in self.streams if stream.owner is None and stream is not source]
         running = [stream for stream in self.streams if stream.owner is not None]
         mine = [stream for stream in running if stream.key is not None and stream.key[0] == sequence.key[0]]
@@ -188,7 +188,7 @@ class StreamLayout:
         return stream
 
     def _vacate(self, stream: KVStream, source: KVStream | None = None) -> None:
-        """Empties a stream: what is kept in it takes the place of what was used longest ago."""
+        """Empties a stream. Its kept content replaces the least recently used one."""
         if not stream.kept:
             return
         idle = [other for other in self.streams if other.owner is None and other is not source]
@@ -208,7 +208,8 @@ class StreamLayout:
     # --- what may be taken over
 
     def _count_reusable(self, stream: KVStream, sequence: TokenSequence) -> int:
-        """How much of a stream's content the sequence takes over: none that is not worth its copy."""
+        """How many of a stream's tokens the sequence takes over; 0 where copying costs more than
+        computing."""
         most = min(stream.length, sequence.reusable_tokens)
         if self._policy.exact:
             most = min(most, sequence.prompt_length - 1)  # what it drew itself were rows of their own

@@ -115,8 +115,8 @@ class NativeContext:
         return params
 
     def _require_sizes(self, library: Library) -> None:
-        """The library's own account of the context against what was asked: the last proof of the struct
-        layout."""
+        """Compares the library's own sizes of the context with the requested ones: the last proof of the
+        struct layout."""
         shape = self.shape
         said = {
             name: getattr(self._call, name)(self.pointer)
@@ -179,7 +179,8 @@ class NativeContext:
         output: bool,
         every: bool = False,
     ) -> None:
-        """Consecutive rows of one sequence; `output` is said of the last, `every` of all."""
+        """Consecutive rows of one sequence. `output`: whether the last row gives logits; `every`: whether all
+        do."""
         end = at + len(tokens)
         self.tokens[at:end] = tokens
         self.positions[at:end] = np.arange(position, position + len(tokens))
@@ -188,8 +189,8 @@ class NativeContext:
         self.outputs[end - 1] = output or every
 
     def decode(self, rows: int) -> int:
-        """Computes the first `rows` rows of the arrays: a `Decoded`, or negative. Releases the interpreter
-        meanwhile."""
+        """Computes the first `rows` rows of the arrays: a `DecodeStatus`, or negative. Releases the
+        interpreter meanwhile."""
         self._batch.n_tokens = rows
         return int(self._call.llama_decode(self.pointer, self._batch))
 
@@ -233,7 +234,7 @@ class NativeContext:
         self._flag[0] = SET
 
     def resume(self) -> None:
-        """Takes `abort` back."""
+        """Withdraws `abort`."""
         self._flag[0] = CLEAR
 
 
@@ -245,7 +246,9 @@ Vector = NDArray[np.float32]
 
 
 class NativeEmbedder(NativeContext):
-    """Owns a native context until `close`."""
+    """A llama_context that makes vectors of texts. Each text is a sequence of its own, and nothing of it is
+    kept. A model that is not causal needs a whole text in one pass through the network; a causal one takes a
+    longer text in parts."""
 
     def __init__(self, model: NativeModel, shape: ContextSizes, pooling: Pooling) -> None:
         """`shape.rows` must hold a whole text unless the model is causal. Raises as `NativeContext` does."""
@@ -268,8 +271,8 @@ class NativeEmbedder(NativeContext):
             raise LibraryError(f"{library.path} pools by {pooling} where {self._wanted} was asked for")
 
     def compute(self, texts: Sequence["array[int]"]) -> tuple[int, Vector]:
-        """A `Decoded` or a negative number, and the pooled rows of the texts as (texts, dimensions); they
-        mean nothing unless it is DONE.
+        """A `DecodeStatus` or a negative number, and the pooled rows of the texts as (texts, dimensions);
+        they mean nothing unless it is DONE.
 
         Several texts have at most `shape.rows` tokens together; one alone may have more, of a causal model.
         """

@@ -113,7 +113,7 @@ class Library:
         functions.llama_log_set(self._quiet, None)
 
     def describe_version(self) -> str:
-        """What the library says of itself, for people."""
+        """The library's own version text, for people."""
         parts = [f"llama.cpp {self.layout.build}"]
         for name in ("llama_version", "ggml_commit"):
             if hasattr(self.call, name):
@@ -123,7 +123,7 @@ class Library:
         return " ".join(part for part in parts if part and part != "unknown")
 
     def list_cpu_features(self) -> tuple[str, ...]:
-        """CPU features that the library was built to use and this machine has, as the library names them."""
+        """CPU features that the library was built to use and this machine has, by the library's names."""
         text = (self.call.llama_print_system_info() or b"").decode("utf-8", "replace")
         return tuple(re.findall(r"(\w+) = 1\b", text))
 
@@ -190,7 +190,7 @@ def open_library(path: Path, layouts: tuple[StructLayout, ...] = LAYOUTS) -> Lib
 
 
 def explain_load_error(error: str) -> str:
-    """The loader's message, and the package that brings what it misses."""
+    """The loader's message, with the package that brings the missing library."""
     missing = re.match(r"(lib[\w+-]+?)\.so[.\d]*: cannot open shared object", error)
     package = PACKAGES.get(missing[1]) if missing else None
     return f"{error}; install the system package {package}." if package else f"{error}."
@@ -216,7 +216,7 @@ SUFFIXES = (".dylib", ".so") if sys.platform == "darwin" else (".so",)
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A file that should be a library, and what brought it."""
+    """A file that should be a library, and the package or setting it comes from."""
 
     path: Path
     origin: str
@@ -241,8 +241,7 @@ def find_library(
 
 
 def resolve_library_file(path: Path) -> Path:
-    """The library that a setting means: the file itself, or the libllama of a directory. Raises
-    LibraryError."""
+    """The library file of a setting: the file itself, or the libllama of a directory. Raises LibraryError."""
     if path.is_dir():
         for suffix in SUFFIXES:
             if (path / f"libllama{suffix}").is_file():

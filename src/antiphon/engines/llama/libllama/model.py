@@ -99,7 +99,7 @@ class NativeModel:
     # --- vocabulary
 
     def get_piece(self, token: int) -> bytes:
-        """What the token adds to a text; empty for control tokens."""
+        """The bytes that the token adds to a text; empty for control tokens."""
         buffer, size = self._piece, len(self._piece)
         length = self._call.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, False)
         if length < 0:
@@ -136,7 +136,8 @@ class NativeModel:
         return bool(self._call.llama_vocab_get_add_bos(self._vocabulary))
 
     def find_embedding_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an EOS."""
+        """The tokens that the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an
+        EOS."""
         plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
         for at in range(len(whole) - len(plain) + 1):
             if whole[at : at + len(plain)] == plain:
@@ -144,8 +145,8 @@ class NativeModel:
         return tuple(whole[:1]) if self.adds_bos() else (), ()
 
     def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
-        """Token ids of UTF-8 text in which nothing is a control token. `whole`: with what stands before and
-        after it."""
+        """Token ids of UTF-8 text that holds no control tokens. `whole`: with the tokens before and after a
+        whole text."""
         if not text:
             return []
         room = len(text) + 16
@@ -188,7 +189,8 @@ class NativeAdapter:
             raise LoadError(f"the adapter {path.name} has the alpha {alpha}; it must be a positive number")
 
     def _read_alpha(self) -> float:
-        """What its matrices are multiplied with, times their rank; not a number where it says none."""
+        """The adapter's alpha: its matrices are multiplied by alpha over rank. NaN where the file has
+        none."""
         buffer = ctypes.create_string_buffer(LONGEST_NUMBER)
         self._call.llama_adapter_meta_val_str(self.pointer, ALPHA, buffer, LONGEST_NUMBER)
         try:
@@ -204,7 +206,8 @@ class NativeAdapter:
 
 
 def set_adapter(call: ctypes.CDLL, context: int, adapter: NativeAdapter | None, scale: float = 1.0) -> int:
-    """Lets the context compute with this adapter, or with none, from the next decode on; 0 when it does."""
+    """Makes the context compute with this adapter, or with none, from the next decode on. Returns 0 on
+    success."""
     if adapter is None:
         return int(call.llama_set_adapters_lora(context, None, 0, None))
     pointers = (ctypes.c_void_p * 1)(adapter.pointer)
@@ -297,7 +300,7 @@ class NativeTokenizer:
         return (*found, *self._tokenize_plain(text, strip, False))
 
     def _tokenize_plain(self, text: str, left: bool, right: bool) -> list[int]:
-        """Ids of text without control tokens, less the space at an end that the token beside it swallows."""
+        """Ids of text without control tokens, less the space that a token beside it swallows."""
         text = text.lstrip() if left else text
         text = text.rstrip() if right else text
         return self._model.tokenize(text.encode("utf-8", "surrogatepass"))

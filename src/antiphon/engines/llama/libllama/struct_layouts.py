@@ -2,8 +2,8 @@
 apart.
 
 llama.cpp changes its parameter structs without notice, and a wrong layout is memory corruption, not an error.
-So nothing is passed by value before `recognise` has compared what the library's own default-params functions
-return, field by field, with a table. It opens no library.
+So nothing is passed by value before `recognise_layout` has compared what the library's own default-params
+functions return, field by field, with a table. It opens no library.
 """
 
 import ctypes
