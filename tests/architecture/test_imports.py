@@ -98,7 +98,7 @@ BORDERS = {
     "prometheus_client": ("antiphon.telemetry.exposition", "antiphon.cli.engine_rates"),
     "psutil": ("antiphon.cli.running",),
     "psycopg": ("antiphon.store",),
-    "redis": ("antiphon.limits.redis", "antiphon.limits.reaching"),
+    "redis": ("antiphon.limits.redis",),
     "sqlite3": ("antiphon.store",),
     "sqlalchemy": ("antiphon.store",),
     "alembic": ("antiphon.store",),

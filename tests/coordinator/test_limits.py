@@ -19,7 +19,7 @@ from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, 
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameReader
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import LedgerSeeds, Taken
+from antiphon.limits.seeding import LedgerSeeder, SeedAmounts
 from antiphon.store.database import Database
 from antiphon.store.entries import SqlEntries
 from antiphon.testing.clock import FakeClock
@@ -184,11 +184,11 @@ def holds_welcome(data: bytes) -> bool:
 class SlowLedger:
     """What is asked of it is read at once, and answered when that is released."""
 
-    def __init__(self, seeds: LedgerSeeds) -> None:
+    def __init__(self, seeds: LedgerSeeder) -> None:
         self._seeds = seeds
         self.read, self.released = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, limits: Sequence[Limit]) -> Taken:
+    async def __call__(self, limits: Sequence[Limit]) -> SeedAmounts:
         taken = await self._seeds(limits)
         self.read.set()
         await self.released.wait()
@@ -206,7 +206,7 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
     database.ready()
     entries = SqlEntries(database)
-    ledger = SlowLedger(LedgerSeeds(entries, clock.wall, began=began))
+    ledger = SlowLedger(LedgerSeeder(entries, clock.wall, started_at=began))
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
         await first.enter_async_context(coordinating(path))
@@ -247,7 +247,7 @@ async def test_a_limit_that_is_newer_than_the_coordinator_begins_with_all_rows(t
     database.ready()
     entries = SqlEntries(database)
     entries.add([row("a", began - 10, 5), row("b", began - 10, 30), row("c", began - 10, None)])
-    seeds = LedgerSeeds(entries, clock.wall, began=began)
+    seeds = LedgerSeeder(entries, clock.wall, started_at=began)
     old, new = limit(9), Limit(
         "limit_new", limit(9).subject, "key_1", Measure.REQUESTS, 9, began // 1_000, Window.MINUTE
     )  # fmt: skip
@@ -256,7 +256,7 @@ async def test_a_limit_that_is_newer_than_the_coordinator_begins_with_all_rows(t
         old.id: 2,
         new.id: 3,
     }
-    later = LedgerSeeds(entries, lambda: clock.wall() + 30.0, began=began)
+    later = LedgerSeeder(entries, lambda: clock.wall() + 30.0, started_at=began)
     assert sum(amount for _, amount in (await later([old]))[old.id]) == 3, "all that is told has a counter"
     seeds.close()
     later.close()

@@ -16,8 +16,8 @@ from antiphon.coordinator.client import CoordinatorClient
 from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import Taken
-from antiphon.limits.snapshot import save, take
+from antiphon.limits.seeding import SeedAmounts
+from antiphon.limits.snapshot import save_snapshot, pop_snapshot
 from antiphon.limits.windows import SECOND, Moment
 from antiphon.testing.clock import FakeClock
 from tests.coordinator.processes import KEPT, PATIENCE, Processes, soon
@@ -156,7 +156,7 @@ class Ledger:
     def __init__(self) -> None:
         self.asked, self.released = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, limits: Sequence[Limit]) -> Taken:
+    async def __call__(self, limits: Sequence[Limit]) -> SeedAmounts:
         self.asked.set()
         await self.released.wait()
         return {}
@@ -185,7 +185,7 @@ async def test_nothing_is_admitted_before_everything_counts_that_stands(processe
 async def test_while_the_ledger_cannot_be_read_nothing_begins_at_nothing(processes):
     reads = 0
 
-    async def seeds(limits: Sequence[Limit]) -> Taken:
+    async def seeds(limits: Sequence[Limit]) -> SeedAmounts:
         nonlocal reads
         reads += 1
         if reads == 1:
@@ -251,9 +251,9 @@ NOW = Moment(50_000 * SECOND, 1_800_000_000.0)
 def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic, is_used):
     """Not an old one, nor where a clock was set, nor after another start of the machine."""
     clock, path = FakeClock(NOW.monotonic / SECOND, NOW.wall), tmp_path / KEPT
-    save(path, LocalLimiter(clock).snapshot())
+    save_snapshot(path, LocalLimiter(clock).snapshot())
     now = Moment(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
-    assert (take(path, now) is not None) is is_used
+    assert (pop_snapshot(path, now) is not None) is is_used
     assert not path.exists()
 
 
@@ -261,11 +261,11 @@ def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic
 def test_a_file_that_cannot_be_read_is_none(tmp_path, content):
     path = tmp_path / KEPT
     path.write_bytes(content)
-    assert take(path, NOW) is None and not path.exists()
+    assert pop_snapshot(path, NOW) is None and not path.exists()
 
 
 def test_a_file_of_another_release_is_none(tmp_path):
     path = tmp_path / KEPT
-    save(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).snapshot())
+    save_snapshot(path, LocalLimiter(FakeClock(NOW.monotonic / SECOND, NOW.wall)).snapshot())
     path.write_text(json.dumps(json.loads(path.read_text()) | {"release": "0"}))
-    assert take(path, NOW) is None
+    assert pop_snapshot(path, NOW) is None

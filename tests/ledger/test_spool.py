@@ -20,9 +20,8 @@ from antiphon.ledger import drain as draining
 from antiphon.ledger import segments
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.drain import Drain
-from antiphon.ledger.reading import SegmentReader
 from antiphon.ledger.records import HEADER, MARK, MOST, Kind, encoded, framed
-from antiphon.ledger.segments import SIZE, segments_of
+from antiphon.ledger.segments import SIZE, SegmentReader, segments_of
 from antiphon.ledger.spool import AWAY, GROWTH, SPARES, Spool
 from antiphon.telemetry.logs import FIELDS
 from tests.support.ledger_doubles import Kept, completion, intent

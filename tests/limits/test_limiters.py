@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.domain.limits import MOST_UNITS, Amounts, LimitStatus, Measure, Window
+from antiphon.domain.limits import MAX_COST_UNITS, Amounts, LimitStatus, Measure, Window
 from antiphon.domain.money import NANO
 from antiphon.errors import (
     BudgetExceeded,
@@ -281,7 +281,7 @@ async def test_without_the_ledger_nothing_passes_unless_the_operator_says_so(lim
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
 async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, window):
-    budget = limit(MOST_UNITS * NANO, Measure.COST, window)
+    budget = limit(MAX_COST_UNITS * NANO, Measure.COST, window)
 
     async def seeds(_):
         return {budget.id: [(NOON - 2, budget.amount - 2**53 - 5), (NOON - 1, 2**53)]}
@@ -302,7 +302,7 @@ async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, wind
 
 
 async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
-    budget = limit(MOST_UNITS * NANO, Measure.COST, Window.MONTH)
+    budget = limit(MAX_COST_UNITS * NANO, Measure.COST, Window.MONTH)
 
     async def seeds(_):
         return {budget.id: [(NOON - 1, 2**62)] * 3}

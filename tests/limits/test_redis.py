@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.domain.limits import Amounts, Measure, Window
 from antiphon.errors import BudgetExceeded, LimitsUnavailable, RateLimited, SettingsError
-from antiphon.limits.periods import period
-from antiphon.limits.redis import LEASE_S, RedisLimiter
+from antiphon.limits.redis.limiter import LEASE_S, RedisLimiter
+from antiphon.limits.windows import find_period
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import TimedRedis, ended
 from tests.support.limits import NOON, ONE, limit, tokens
@@ -132,14 +132,14 @@ async def test_every_day_of_a_long_time_is_in_the_period_that_it_is_in(node, clo
         at = (day + timedelta(days=number, seconds=number % 3)).timestamp()
         node._clock = FakeClock(wall=at)
         resets = [each.reset for each in await node.standing(budgets)]
-        ends = [period(each.window, at)[1] - at for each in budgets if each.window is not None]
+        ends = [find_period(each.window, at)[1] - at for each in budgets if each.window is not None]
         assert resets == pytest.approx(ends), at
 
 
 @pytest.mark.parametrize("ahead", [-120.0, 120.0])
 async def test_the_clock_of_redis_says_which_day_it_is(node, ahead):
     """A minute from midnight, before it and after it, the node thinks of another day."""
-    midnight = period(Window.DAY, NOON)[1]
+    midnight = find_period(Window.DAY, NOON)[1]
     node.ahead = ahead
     node._clock = FakeClock(wall=midnight - ahead / 2)
     budget = limit(10, window=Window.DAY)
@@ -174,12 +174,12 @@ async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(
             assert refused.value.retryable
         assert not limiter.available
         with pytest.raises(LimitsUnavailable):
-            await limiter.standing([three])
+            await limiter.read_status([three])
         with pytest.raises(LimitsUnavailable):
             await limiter.extend("a", [three], ONE)
         limiter.settle("a", ONE)
         own_redis.start()  # empty: what was counted is gone
-        await until(lambda: limiter.available and not limiter._ended)
+        await until(lambda: limiter.available and not limiter._settled)
         limiter._clock.advance(1)
         assert (await limiter.reserve("c", [three], ONE))[0].remaining == 2
 
@@ -193,7 +193,7 @@ async def test_while_redis_is_away_each_process_counts_alone_where_the_operator_
         await limiter.reserve("b", [two], ONE)
         with pytest.raises(RateLimited):
             await limiter.reserve("c", [two], ONE)
-        assert (await limiter.standing([two]))[0].remaining == 0
+        assert (await limiter.read_status([two]))[0].remaining == 0
         limiter.settle("b", Amounts())
         assert (await limiter.extend("a", [two], ONE))[0].remaining == 0
         assert await limiter.extend("before", [two], ONE) == ()
@@ -302,7 +302,7 @@ async def test_a_caller_that_leaves_while_more_is_taken_leaves_what_was_used(nod
 
 async def test_all_that_is_settled_is_told_where_two_tell_at_once(node, monkeypatch):
     """As at the end: `aclose` tells beside `keep_connected`."""
-    monkeypatch.setattr("antiphon.limits.redis.BATCH", 1)
+    monkeypatch.setattr("antiphon.limits.redis.limiter.BATCH", 1)
     budget = limit(100, OUTPUT, Window.DAY)
     for claim in "abc":
         await node.reserve(claim, [budget], tokens(20))

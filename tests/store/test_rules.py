@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace as replace_entry
 
 from antiphon.domain.ledger import Entry
-from antiphon.domain.limits import MOST_UNITS, Limit, Measure, Subject, Window
+from antiphon.domain.limits import MAX_COST_UNITS, Limit, Measure, Subject, Window
 from antiphon.domain.money import NANO
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Project
@@ -25,7 +25,7 @@ from antiphon.store.tenancy import SqlTenancy
 
 BY = By("admin", 100)
 MINUTE = Limit("limit-1", Subject.PROJECT, "default", Measure.REQUESTS, 600, 5, Window.MINUTE)
-LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MOST_UNITS * NANO, 7, Window.MONTH)
+LARGEST = Limit("limit-3", Subject.USER, "ann", Measure.COST, MAX_COST_UNITS * NANO, 7, Window.MONTH)
 AT_ONCE = Limit("limit-2", Subject.MODEL, "cantor", Measure.CONCURRENT, 4, 6, models=None, note="shared")
 PRICE = Price("price-1", "cantor*", "USD", 1_000, 150_000_000, 600_000_000, created=7)
 LATER = Price("price-2", "*", "USD", 2_000, 1 << 40, 1, 0, 2**53, until=3_000, note="sale")

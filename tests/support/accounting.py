@@ -94,7 +94,7 @@ class Counting:
         self._inner.settle(claim, amounts, at)
 
     async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        return await self._inner.standing(limits)
+        return await self._inner.read_status(limits)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

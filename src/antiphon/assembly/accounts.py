@@ -14,12 +14,12 @@ from antiphon.errors import SettingsError
 from antiphon.ipc.tasks import task_group
 from antiphon.ledger.spool import Spool
 from antiphon.limits.base import Limiter
-from antiphon.limits.seeding import LedgerSeeds
+from antiphon.limits.seeding import LedgerSeeder
 from antiphon.pipeline.reserve import Accounting
 from antiphon.settings import Settings
 
 if TYPE_CHECKING:
-    from antiphon.limits.redis import RedisLimiter
+    from antiphon.limits.redis.limiter import RedisLimiter
 
 
 @asynccontextmanager
@@ -51,12 +51,12 @@ async def keeping_account(
 
 @asynccontextmanager
 async def _connect_redis(
-    settings: Settings, url: str, seeds: LedgerSeeds, clock: Clock
+    settings: Settings, url: str, seeds: LedgerSeeder, clock: Clock
 ) -> "AsyncIterator[RedisLimiter]":
     """The limits in Redis, connected while the context lasts. Its library is imported only here. Raises
     SettingsError."""
     try:
-        from antiphon.limits.redis import RedisLimiter
+        from antiphon.limits.redis.limiter import RedisLimiter
     except ModuleNotFoundError:
         raise SettingsError("limits.url needs the client of Redis: pip install 'antiphon[redis]'") from None
     opens = settings.limits.unavailable == "open"

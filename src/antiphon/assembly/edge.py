@@ -22,8 +22,8 @@ from antiphon.http.admin.tenancy import TenancyResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.http.state import AppState
-from antiphon.ledger.base import WatchedLedger
-from antiphon.limits.base import Watched
+from antiphon.ledger.base import MonitoredLedger
+from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.settings import Settings
@@ -56,9 +56,9 @@ def edge_of(
         verifiers=tuple(verifiers),
         keys_on=managed is not None,
         admin=() if managed is None else admin_endpoints(managed, accounting, models, clock),
-        limiter=accounting.limiter if accounting and isinstance(accounting.limiter, Watched) else None,
+        limiter=accounting.limiter if accounting and isinstance(accounting.limiter, MonitoredLimiter) else None,
         limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
-        ledger=accounting.ledger if accounting and isinstance(accounting.ledger, WatchedLedger) else None,
+        ledger=accounting.ledger if accounting and isinstance(accounting.ledger, MonitoredLedger) else None,
         clock=clock,
         coordinator=coordinator,
         metrics=metrics,

@@ -46,7 +46,7 @@ class Limiting:
 
     async def standing(self, actor: Actor, id_: str) -> LimitStatus:
         """How one stands now. Raises NotFound and LimitsUnavailable."""
-        (standing,) = await self._limiter.standing([self.limit(actor, id_)])
+        (standing,) = await self._limiter.read_status([self.limit(actor, id_)])
         return standing
 
     async def add(self, actor: Actor, wanted: LimitRequest) -> Limit:

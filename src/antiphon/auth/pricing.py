@@ -59,7 +59,7 @@ class Pricing:
         limits = self._changes.directory.limits
         counted = [limit for limit in limits if limit.measure is Measure.COST]
         return [
-            model for model in self.find_unpriced(models) if any(limit.is_for(model) for limit in counted)
+            model for model in self.find_unpriced(models) if any(limit.applies_to(model) for limit in counted)
         ]
 
     async def add(self, actor: Actor, wanted: WantedPrice) -> Price:

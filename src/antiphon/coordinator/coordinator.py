@@ -17,7 +17,7 @@ from antiphon.ipc.sockets import bind_private, remove
 from antiphon.ipc.tasks import task_group
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.snapshot import Snapshot, save
+from antiphon.limits.snapshot import Snapshot, save_snapshot
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.totals import Totals
 
@@ -84,7 +84,7 @@ class Coordinator:
         """Leaves what is counted now to the next coordinator."""
         if self._limiter is not None and self._kept is not None:
             try:
-                save(self._kept, self._limiter.snapshot())
+                save_snapshot(self._kept, self._limiter.snapshot())
             except OSError as problem:
                 record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
 

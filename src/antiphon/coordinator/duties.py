@@ -11,8 +11,8 @@ from antiphon.domain.context import Clock
 from antiphon.errors import StoreUnavailable
 from antiphon.ledger.drain import Drain
 from antiphon.limits.local import LocalLimiter
-from antiphon.limits.seeding import SECOND, LedgerSeeds
-from antiphon.limits.snapshot import take
+from antiphon.limits.seeding import SECOND, LedgerSeeder
+from antiphon.limits.snapshot import pop_snapshot
 from antiphon.settings import Settings
 from antiphon.store.base import Entries, Tenancy
 
@@ -50,7 +50,7 @@ async def coordinating(
         def make(tasks: asyncio.TaskGroup) -> Coordinator:
             coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
             if kept is not None and limiter is not None:
-                snapshot = take(kept, limiter.now())
+                snapshot = pop_snapshot(kept, limiter.now())
                 if snapshot is not None:
                     coordinator.load(snapshot)
             return coordinator
@@ -82,7 +82,7 @@ async def draining(settings: Settings, entries: Entries) -> AsyncIterator[Drain]
 @asynccontextmanager
 async def seeding(
     entries: Entries, tenancy: Tenancy, drain: Drain | None, clock: Clock, began: int | None = None
-) -> AsyncIterator[LedgerSeeds]:
+) -> AsyncIterator[LedgerSeeder]:
     """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
     it, where it runs in this process. Where another process drains, as with two servers of one directory,
     that one has had a moment for it, and the ledger is taken as it is. `began`: as of LedgerSeeds."""
@@ -91,7 +91,7 @@ async def seeding(
         if drain is not None and not drain.drain_now() and not drain.standing.elsewhere:
             raise StoreUnavailable("what was written down is not in the database yet")
 
-    seeds = LedgerSeeds(entries, clock.wall, drained, tenancy.families, began)
+    seeds = LedgerSeeder(entries, clock.wall, drained, tenancy.families, began)
     try:
         yield seeds
     finally:

@@ -7,9 +7,9 @@ from antiphon.domain.identity import matches
 from antiphon.domain.money import NANO
 from antiphon.domain.values import Value
 
-MOST = 2**53
+MAX_COUNT = 2**53
 """Of what is counted in whole numbers: what JSON's numbers hold exactly for everybody."""
-MOST_UNITS = 9_000_000_000
+MAX_COST_UNITS = 9_000_000_000
 """Of cost, in units of the currency. Nano-units end at 2**63 in databases and in Redis; the rest is for what
 counts beyond a limit."""
 
@@ -50,14 +50,14 @@ class Window(StrEnum):
     MONTH = "month"
 
 
-def beyond(measure: Measure, amount: int) -> str | None:
+def explain_too_large(measure: Measure, amount: int) -> str | None:
     """Why a limit cannot be of so much; None where it can."""
     if measure is not Measure.COST:
-        return None if amount <= MOST else f"a limit of {measure} is of at most {MOST}"
-    if amount <= MOST_UNITS * NANO:
+        return None if amount <= MAX_COUNT else f"a limit of {measure} is of at most {MAX_COUNT}"
+    if amount <= MAX_COST_UNITS * NANO:
         return None
     return (
-        f"a limit of cost is of at most {MOST_UNITS} units of the currency ({MOST_UNITS * NANO} billionths)"
+        f"a limit of cost is of at most {MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
     )
 
 
@@ -80,7 +80,7 @@ class Limit:
     """Pattern of the names of the models whose requests count; None is every model."""
     note: str = ""
 
-    def is_for(self, model: str) -> bool:
+    def applies_to(self, model: str) -> bool:
         """Whether requests to a model count, of whomever it is."""
         if self.subject is Subject.MODEL and self.target != model:
             return False
@@ -106,7 +106,7 @@ class Amounts(Value, frozen=True):
     cost: int = 0
     """Nano-units."""
 
-    def of(self, measure: Measure) -> int:
+    def amount_of(self, measure: Measure) -> int:
         """How much of one measure; of what is counted at once nothing."""
         if measure is _REQUESTS:
             return self.requests

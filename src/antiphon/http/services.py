@@ -35,9 +35,8 @@ from antiphon.errors import (
 )
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRequest, Adapters
-from antiphon.pipeline.authorize import authorize_name
 from antiphon.pipeline.deployments import Deployments
-from antiphon.pipeline.resolve import resolve
+from antiphon.pipeline.resolve import authorize_name, resolve
 from antiphon.settings import is_loopback
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.registry import Models
 from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
-from antiphon.ledger.base import WatchedLedger
-from antiphon.limits.base import Watched
+from antiphon.ledger.base import MonitoredLedger
+from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings_server import ServerSettings
@@ -67,11 +67,11 @@ class AppState:
     """The generations that run now; shutdown ends them."""
     metrics: Metrics = field(default_factory=Metrics)
     """Shared with the pipeline, which counts generations."""
-    limiter: Watched | None = None
+    limiter: MonitoredLimiter | None = None
     """Who counts limits, where that is another process, which may be away."""
     limits_open: bool = False
     """Whether requests pass whose limits nobody can count."""
-    ledger: WatchedLedger | None = None
+    ledger: MonitoredLedger | None = None
     """Where generations are written down; None, where keys are off."""
     coordinator: Coordination | None = None
     """What the HTTP processes of the server share; None, where there is no other."""

@@ -34,7 +34,7 @@ class LedgerState(StrEnum):
 
 
 @runtime_checkable
-class WatchedLedger(Protocol):
+class MonitoredLedger(Protocol):
     """A ledger that says how it stands."""
 
     @property

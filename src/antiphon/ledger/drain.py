@@ -15,9 +15,8 @@ from pathlib import Path
 
 from antiphon.domain.ledger import Entry
 from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
-from antiphon.ledger.reading import SegmentReader
 from antiphon.ledger.records import encoded
-from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
+from antiphon.ledger.segments import UNFINISHED, SegmentReader, segments_of, take_lock
 from antiphon.ledger.spool import AWAY, ready
 from antiphon.store.base import Entries
 from antiphon.telemetry.logs import record

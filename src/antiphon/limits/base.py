@@ -32,7 +32,7 @@ class Limiter(Protocol):
         does nothing. `at`: when it ended as the ledger has it, in Unix milliseconds; None where the ledger
         has no entry."""
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         """How limits stand, in their order; takes nothing. Raises LimitsUnavailable."""
 
     async def aclose(self) -> None:
@@ -40,7 +40,7 @@ class Limiter(Protocol):
 
 
 @runtime_checkable
-class Watched(Protocol):
+class MonitoredLimiter(Protocol):
     """A limiter that asks somebody else, who may be away."""
 
     @property

@@ -10,10 +10,10 @@ from antiphon.domain.limits import Limit
 from antiphon.ipc.frames import FrameError, from_line, to_line
 from antiphon.limits.windows import SECOND, Moment
 
-LONGEST_S = 60.0
+MAX_AGE_S = 60.0
 """Age at which a file is stale: the windows that slide are over, and the ledger knows the rest."""
 
-MOST_DRIFT_S = 1.0
+MAX_DRIFT_S = 1.0
 """Seconds by which the clocks may have moved apart: more is another start of the machine, or a clock that was
 set."""
 
@@ -56,7 +56,7 @@ class Snapshot:
     release: str = antiphon.__version__
 
 
-def save(path: Path, snapshot: Snapshot) -> None:
+def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Writes a file that only this user may read. Raises OSError."""
     new = path.with_suffix(".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -64,7 +64,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
     new.replace(path)
 
 
-def take(path: Path, now: Moment) -> Snapshot | None:
+def pop_snapshot(path: Path, now: Moment) -> Snapshot | None:
     """Reads the file and removes it. None where there is none, or where it is stale or cannot be read: then
     counters begin with the ledger."""
     try:
@@ -74,5 +74,5 @@ def take(path: Path, now: Moment) -> Snapshot | None:
     except (OSError, FrameError):
         return None
     age, ticked = now.wall - snapshot.at.wall, (now.monotonic - snapshot.at.monotonic) / SECOND
-    usable = 0 <= age <= LONGEST_S and abs(age - ticked) <= MOST_DRIFT_S
+    usable = 0 <= age <= MAX_AGE_S and abs(age - ticked) <= MAX_DRIFT_S
     return snapshot if usable and snapshot.release == antiphon.__version__ else None

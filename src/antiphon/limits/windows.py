@@ -6,11 +6,11 @@ They count and refuse nobody. A place is where an amount was counted, so that it
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from antiphon.domain.limits import Limit, Measure, Window
 from antiphon.domain.values import Value
-from antiphon.limits.periods import period
 
 WINDOW = 60_000_000_000
 """Nanoseconds of the window that slides."""
@@ -19,7 +19,7 @@ BUCKETS = 1_000
 limit, and it is missed for at most a thousandth of the window longer than it must be."""
 BUCKET = WINDOW // BUCKETS
 SECOND = 1_000_000_000
-AGAIN = 1.0
+CONCURRENT_RETRY_S = 1.0
 """Seconds after which to ask again for what frees itself when another request ends."""
 
 
@@ -32,38 +32,38 @@ class Moment(Value, frozen=True):
     """Unix seconds."""
 
 
-class Counter(Protocol):
+class UsageCounter(Protocol):
     """What one limit has counted."""
 
-    def used(self, now: Moment) -> int:
+    def total(self, now: Moment) -> int:
         """How much counts now."""
 
-    def take(self, now: Moment, amount: int) -> int:
+    def add(self, now: Moment, amount: int) -> int:
         """Counts more from now on. Gives the place."""
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         """Counts less of what was taken at a place; what no longer counts changes nothing."""
 
-    def holds(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: Moment, place: int) -> bool:
         """Whether what was taken at a place counts now."""
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: Moment, at: float, amount: int) -> None:
         """Counts what was taken at an earlier moment, in Unix seconds."""
 
-    def wait(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: Moment, excess: int) -> float:
         """Seconds until so much less counts, if nothing more is taken."""
 
-    def reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: Moment) -> float:
         """Seconds until nothing of what counts now counts any more."""
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         """Amounts by their places."""
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         """Counts what another counter of the kind held, and nothing else."""
 
 
-class Sliding:
+class SlidingWindow:
     """Of the last 60 seconds, in buckets by time."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Sliding:
         self._looked = 0
         """Number of the bucket in which what had passed was last taken out."""
 
-    def used(self, now: Moment) -> int:
+    def total(self, now: Moment) -> int:
         current = now.monotonic // BUCKET
         if current != self._looked:
             self._looked = current
@@ -82,23 +82,23 @@ class Sliding:
                 self._total -= buckets.pop(bucket)
         return self._total
 
-    def take(self, now: Moment, amount: int) -> int:
+    def add(self, now: Moment, amount: int) -> int:
         bucket = now.monotonic // BUCKET
         self._buckets[bucket] = self._buckets.get(bucket, 0) + amount
         self._total += amount
         return bucket
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         if place in self._buckets:
             self._buckets[place] -= amount
             self._total -= amount
             if self._buckets[place] <= 0:
                 del self._buckets[place]
 
-    def holds(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: Moment, place: int) -> bool:
         return place >= now.monotonic // BUCKET - BUCKETS
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: Moment, at: float, amount: int) -> None:
         ago = max(0, int((now.wall - at) * SECOND))
         bucket = (now.monotonic - ago) // BUCKET
         known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
@@ -106,31 +106,31 @@ class Sliding:
         self._total += amount
         self._looked = 0  # it may have passed already
 
-    def wait(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: Moment, excess: int) -> float:
         freed = 0
         for bucket, amount in self._buckets.items():
             freed += amount
             if freed >= excess:
-                return self._left(now, bucket)
+                return self._seconds_left(now, bucket)
         return WINDOW / SECOND
 
-    def reset(self, now: Moment) -> float:
-        return self._left(now, next(reversed(self._buckets))) if self._buckets else 0.0
+    def seconds_until_reset(self, now: Moment) -> float:
+        return self._seconds_left(now, next(reversed(self._buckets))) if self._buckets else 0.0
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         return dict(self._buckets)
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         self._buckets = OrderedDict(sorted(places.items()))
         self._total, self._looked = sum(places.values()), 0
 
     @staticmethod
-    def _left(now: Moment, bucket: int) -> float:
+    def _seconds_left(now: Moment, bucket: int) -> float:
         """Seconds until a bucket leaves the window."""
         return max(0, (bucket + BUCKETS + 1) * BUCKET - now.monotonic) / SECOND
 
 
-class Calendar:
+class CalendarWindow:
     """Of a day, week or month of UTC."""
 
     def __init__(self, window: Window) -> None:
@@ -140,84 +140,113 @@ class Calendar:
         self._now = (0, 0)
         """Beginning and end of the period that was looked at last."""
 
-    def used(self, now: Moment) -> int:
-        return self._periods.get(self._begin(now.wall), 0)
+    def total(self, now: Moment) -> int:
+        return self._periods.get(self._find_begin(now.wall), 0)
 
-    def take(self, now: Moment, amount: int) -> int:
-        begin, periods = self._begin(now.wall), self._periods
+    def add(self, now: Moment, amount: int) -> int:
+        begin, periods = self._find_begin(now.wall), self._periods
         periods[begin] = periods.get(begin, 0) + amount
         periods.move_to_end(begin)
         while len(periods) > 2:
             periods.popitem(last=False)
         return begin
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         if place in self._periods:
             self._periods[place] -= amount
 
-    def holds(self, now: Moment, place: int) -> bool:
-        return place == self._begin(now.wall)
+    def is_current(self, now: Moment, place: int) -> bool:
+        return place == self._find_begin(now.wall)
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
-        if period(self._window, at)[0] == self._begin(now.wall):
-            self.take(now, amount)
+    def add_past(self, now: Moment, at: float, amount: int) -> None:
+        if find_period(self._window, at)[0] == self._find_begin(now.wall):
+            self.add(now, amount)
 
-    def wait(self, now: Moment, excess: int) -> float:
-        return self.reset(now)
+    def seconds_until_room(self, now: Moment, excess: int) -> float:
+        return self.seconds_until_reset(now)
 
-    def reset(self, now: Moment) -> float:
-        self._begin(now.wall)
+    def seconds_until_reset(self, now: Moment) -> float:
+        self._find_begin(now.wall)
         return self._now[1] - now.wall
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         return dict(self._periods)
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         self._periods = OrderedDict(places)
 
-    def _begin(self, wall: float) -> int:
+    def _find_begin(self, wall: float) -> int:
         if not self._now[0] <= wall < self._now[1]:
-            self._now = period(self._window, wall)
+            self._now = find_period(self._window, wall)
         return self._now[0]
 
 
-class AtOnce:
+class ConcurrencyCounter:
     """Of requests that are running."""
 
     def __init__(self) -> None:
         self._running = 0
 
-    def used(self, now: Moment) -> int:
+    def total(self, now: Moment) -> int:
         return self._running
 
-    def take(self, now: Moment, amount: int) -> int:
+    def add(self, now: Moment, amount: int) -> int:
         self._running += amount
         return 0
 
-    def give(self, place: int, amount: int) -> None:
+    def subtract(self, place: int, amount: int) -> None:
         self._running -= amount
 
-    def holds(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: Moment, place: int) -> bool:
         return True
 
-    def remember(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: Moment, at: float, amount: int) -> None:
         """What has ended does not run."""
 
-    def wait(self, now: Moment, excess: int) -> float:
-        return AGAIN
+    def seconds_until_room(self, now: Moment, excess: int) -> float:
+        return CONCURRENT_RETRY_S
 
-    def reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: Moment) -> float:
         return 0.0
 
-    def places(self) -> dict[int, int]:
+    def export_amounts(self) -> dict[int, int]:
         return {0: self._running}
 
-    def put(self, places: Mapping[int, int]) -> None:
+    def import_amounts(self, places: Mapping[int, int]) -> None:
         self._running = places.get(0, 0)
 
 
-def counter_of(limit: Limit) -> Counter:
+def make_counter(limit: Limit) -> UsageCounter:
     """A new counter of what a limit limits."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
-        return AtOnce()
-    return Sliding() if limit.window is Window.MINUTE else Calendar(limit.window)
+        return ConcurrencyCounter()
+    return SlidingWindow() if limit.window is Window.MINUTE else CalendarWindow(limit.window)
+
+
+SKEW_S = 3600.0
+"""By which another machine's clock may be behind ours."""
+
+DAYS = {Window.DAY: 1, Window.WEEK: 7}
+
+
+def find_period(window: Window, at: float) -> tuple[int, int]:
+    """Unix seconds of the beginning and of the end of the day, week (from Monday) or month that a moment is
+    in. Raises ValueError for a window that slides."""
+    day = datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    match window:
+        case Window.DAY | Window.WEEK:
+            begin = day if window is Window.DAY else day - timedelta(days=day.weekday())
+            end = begin + timedelta(days=DAYS[window])
+        case Window.MONTH:
+            begin = day.replace(day=1)
+            end = (begin + timedelta(days=31)).replace(day=1)
+        case Window.MINUTE:
+            raise ValueError("a window that slides has no beginning")
+    return int(begin.timestamp()), int(end.timestamp())
+
+
+def find_period_bounds(window: Window, at: float) -> tuple[int, int, int]:
+    """Beginning of a period, its end, and the end of the next one. A clock that shows about the time `at` is
+    in one of the two."""
+    begin, end = find_period(window, at - SKEW_S)
+    return begin, end, find_period(window, end)[1]

@@ -17,7 +17,7 @@ from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
 from antiphon.pipeline.adapters import AdapterRequest, Adapters
-from antiphon.pipeline.authorize import authorize_name
+from antiphon.pipeline.resolve import authorize_name
 from antiphon.telemetry.logs import record
 
 AT_ONCE = 2

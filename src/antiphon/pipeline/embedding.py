@@ -14,9 +14,9 @@ from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import ModelRoute, Models
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.account import Ending, RequestMeter
 from antiphon.pipeline.attempt import Reserve, first_that_begins, pass_unlimited
 from antiphon.pipeline.meter import OK, ending, is_answered
+from antiphon.pipeline.request_meter import Ending, RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.logs import record

@@ -26,8 +26,8 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
-from antiphon.pipeline.account import Ending, RequestMeter
 from antiphon.pipeline.attempt import Begun
+from antiphon.pipeline.request_meter import Ending, RequestMeter
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 

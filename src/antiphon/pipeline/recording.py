@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Context
 from antiphon.domain.events import Event, Finished, ReasoningDelta, TextDelta, ToolCallBegun, ToolCallDelta
 from antiphon.ledger.base import Recorder
-from antiphon.pipeline.account import RequestMeter
+from antiphon.pipeline.request_meter import RequestMeter
 
 
 async def record_stream(

@@ -183,7 +183,7 @@ class Reservation:
         taken = self._taken
         if taken is NOTHING:
             self._is_open = True  # there is something to settle from now on, whether the answer comes or not
-            self._progress.standings = await self._limiter.reserve(
+            self._progress.limit_statuses = await self._limiter.reserve(
                 self._claim, self._refresh_limits(), wanted
             )
         elif wanted != taken:
@@ -193,7 +193,7 @@ class Reservation:
                 wanted.output_tokens - taken.output_tokens,
                 wanted.cost - taken.cost,
             )
-            self._progress.standings = await self._limiter.extend(self._claim, self._refresh_limits(), more)
+            self._progress.limit_statuses = await self._limiter.extend(self._claim, self._refresh_limits(), more)
         self._taken = wanted
 
     def _refresh_limits(self) -> tuple[Limit, ...]:
@@ -214,4 +214,4 @@ class Reservation:
                 if not isinstance(refusal, LargerThanLimit):
                     self._scarce.add(limit, self._clock.monotonic())
         told = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
-        self._progress.standings = told or self._progress.standings
+        self._progress.limit_statuses = told or self._progress.limit_statuses

@@ -15,11 +15,11 @@ from antiphon.domain.events import Event
 from antiphon.domain.request import GenerationRequest
 from antiphon.domain.values import changed
 from antiphon.engines.registry import Models
-from antiphon.pipeline.account import RequestMeter
 from antiphon.pipeline.attempt import attempt, pass_unlimited
 from antiphon.pipeline.embedding import embed
 from antiphon.pipeline.meter import meter_stream
 from antiphon.pipeline.recording import record_stream
+from antiphon.pipeline.request_meter import RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.metrics import Metrics

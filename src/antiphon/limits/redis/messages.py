@@ -5,22 +5,22 @@ from dataclasses import dataclass
 
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import LimitsUnavailable
-from antiphon.limits.periods import bounds, period
-from antiphon.limits.wording import refusal, worst
+from antiphon.limits.refusals import build_refusal, pick_worst
+from antiphon.limits.windows import find_period_bounds, find_period
 
 MICRO = 1_000_000
 INTEGERS_END = 2**63
 """Of Redis."""
-RUNNING = "running"
+CONCURRENT_KIND = "running"
 """The kind of what is counted at once."""
 Argument = str | int
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptAnswer:
     """Of STANDING or TAKE."""
 
-    word: str
+    status: str
     """`stands`, `refused` or `unknown`."""
     rows: Sequence[Sequence[int]] = ()
     """By limit what is used, and microseconds until nothing of it is."""
@@ -33,19 +33,19 @@ class Answer:
     """Unix milliseconds."""
 
     @staticmethod
-    def of(said: object) -> "Answer":
+    def parse(said: object) -> "ScriptAnswer":
         """Raises LimitsUnavailable for what no script of ours says."""
         match said:
             case ["stands", [*rows]]:
-                return Answer("stands", [_integers(row) for row in rows])
+                return ScriptAnswer("stands", [_parse_integers(row) for row in rows])
             case ["unknown", [*numbers]]:
-                return Answer("unknown", numbers=[number - 1 for number in _integers(numbers)])
+                return ScriptAnswer("unknown", numbers=[number - 1 for number in _parse_integers(numbers)])
             case ["refused", [*rows], [*refusals], int(at)]:
-                refused = [(number - 1, *said) for number, *said in map(_integers, refusals)]
-                return Answer("refused", [_integers(row) for row in rows], refusals=refused, at=at)
+                refused = [(number - 1, *said) for number, *said in map(_parse_integers, refusals)]
+                return ScriptAnswer("refused", [_parse_integers(row) for row in rows], refusals=refused, at=at)
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
-    def standings(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
+    def build_statuses(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
         """How limits stand. Raises what refuses, where one of them does."""
         standings = tuple(
             LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
@@ -54,48 +54,48 @@ class Answer:
         if not self.refusals:
             return standings
         refusals = (
-            (refusal(limits[place], asked[place], own, wait / MICRO, self.at / 1_000), place)
+            (build_refusal(limits[place], asked[place], own, wait / MICRO, self.at / 1_000), place)
             for place, wait, own in self.refusals
         )
-        raise worst(refusals, standings)
+        raise pick_worst(refusals, standings)
 
 
-def kind_of(limit: Limit) -> str:
+def counter_kind(limit: Limit) -> str:
     """How the scripts name what a limit counts by."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
-        return RUNNING
+        return CONCURRENT_KIND
     return str(limit.window)
 
 
-def limits_said(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
+def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
     """Limits with what is asked of each, as arguments. `now`: Unix seconds."""
     said: list[Argument] = []
     for limit, amount in zip(limits, asked, strict=True):
-        said += [limit.id, kind_of(limit), str(limit.measure), limit.amount, amount]
-        said += bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
+        said += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
+        said += find_period_bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
     return said
 
 
-def used_said(claim: str, amounts: Amounts) -> list[Argument]:
+def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
     """What a claim really used, as arguments."""
     return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
 
 
-def taken_said(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
+def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
     """What was taken of a limit before it had a counter, as arguments: of a period the sum. `now`: Unix
     seconds."""
-    said: list[Argument] = [limit.id, kind_of(limit)]
+    said: list[Argument] = [limit.id, counter_kind(limit)]
     if limit.window is None:
         return said
     if limit.window is not Window.MINUTE:
-        begin = period(limit.window, now)[0]
+        begin = find_period(limit.window, now)[0]
         return [*said, begin, min(sum(amount for at, amount in taken if at >= begin), INTEGERS_END - 1)]
     for at, amount in sorted(taken):
         said += [int(at * MICRO), amount]
     return said
 
 
-def _integers(row: object) -> list[int]:
+def _parse_integers(row: object) -> list[int]:
     """Numbers, of which large ones come as text."""
     try:
         if isinstance(row, list):

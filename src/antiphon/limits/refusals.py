@@ -24,18 +24,18 @@ NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
 
-def described(limit: Limit) -> str:
+def describe_limit(limit: Limit) -> str:
     """What a limit is: `600 requests per minute for the key key_1`."""
-    return f"{_counted(limit)} for the {limit.subject} {limit.target}"
+    return f"{_describe_amount(limit)} for the {limit.subject} {limit.target}"
 
 
-def _counted(limit: Limit) -> str:
+def _describe_amount(limit: Limit) -> str:
     often = "at once" if limit.window is None else f"per {limit.window}"
     models = "" if limit.models is None else f" to models {limit.models}"
-    return f"{amount_of(limit.measure, limit.amount)} {often}{models}"
+    return f"{format_amount(limit.measure, limit.amount)} {often}{models}"
 
 
-def amount_of(measure: Measure, amount: int) -> str:
+def format_amount(measure: Measure, amount: int) -> str:
     """So much of a measure, in words."""
     one, several = NOUNS[measure]
     if measure is Measure.COST:
@@ -43,33 +43,33 @@ def amount_of(measure: Measure, amount: int) -> str:
     return f"{amount:,} {one if amount == 1 else several}"
 
 
-def refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
+def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
     """Why so much more of what a limit counts does not fit. `own`: what the request itself took of it
     before its size was known; `wait`: seconds until it does fit; `wall`: Unix seconds.
 
     Two begin as OpenAI's do, since clients look for these words; that of what never fits must hold none of
     them: clients would send it again."""
-    name = described(limit)
+    name = describe_limit(limit)
     if own + asked > limit.amount:
         return LargerThanLimit(
-            f"this request alone takes {amount_of(limit.measure, own + asked)}, which is larger than the "
+            f"this request alone takes {format_amount(limit.measure, own + asked)}, which is larger than the "
             f"limit of {name}: ask for less"
         )
     if limit.is_budget:
         ends = datetime.fromtimestamp(math.ceil(wall + wait), UTC)
         return BudgetExceeded(
             f"You exceeded your current quota: the budget of {name} has no room for "
-            f"{amount_of(limit.measure, asked)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
+            f"{format_amount(limit.measure, asked)} more. It resets at {ends:%Y-%m-%d %H:%M:%S} UTC.",
             retry_after=wait,
         )
     return RateLimited(
-        f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_counted(limit)} has no "
-        f"room for {amount_of(limit.measure, asked)} more. Please try again in {math.ceil(wait)}s.",
+        f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} has no "
+        f"room for {format_amount(limit.measure, asked)} more. Please try again in {math.ceil(wait)}s.",
         retry_after=wait,
     )
 
 
-def worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
+def pick_worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
     """Of several the one that says most: never, not before the budget resets, not before the longest wait.
     Each comes with the number of its limit, and leaves with all standings, its own first.
 

@@ -203,7 +203,7 @@ local function standings(limits)
 end
 """
 
-STANDING = """
+READ_STATUS = """
 local limits = limits_from(1)
 local numbers = unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
@@ -341,16 +341,16 @@ class Scripts:
     """All of them, whole."""
 
     take: str
-    standing: str
+    read_status: str
     settle: str
     renew: str
     seed: str
 
 
-def scripts(time: str = TIME) -> Scripts:
+def build_scripts(time: str = TIME) -> Scripts:
     """The scripts by a clock, said in Lua."""
     said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "LATE": LATE_S, "TIME": time}
     shared = SHARED
     for name, value in said.items():
         shared = shared.replace(f"%{name}%", str(value))
-    return Scripts(*(shared + each for each in (TAKE, STANDING, SETTLE, RENEW, SEED)))
+    return Scripts(*(shared + each for each in (TAKE, READ_STATUS, SETTLE, RENEW, SEED)))

@@ -22,36 +22,44 @@ from redis.exceptions import RedisError
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import LimitsUnavailable, SettingsError
-from antiphon.limits.answers import RUNNING, Answer, Argument, kind_of, limits_said, taken_said, used_said
-from antiphon.limits.local import LocalLimiter, asked_of
-from antiphon.limits.scripts import Scripts, scripts
-from antiphon.limits.seeding import Asking, Seeds
+from antiphon.limits.local import LocalLimiter, claim_amount
+from antiphon.limits.redis.messages import (
+    CONCURRENT_KIND,
+    ScriptAnswer,
+    Argument,
+    counter_kind,
+    encode_limits,
+    encode_seed,
+    encode_claim,
+)
+from antiphon.limits.redis.scripts import Scripts, build_scripts
+from antiphon.limits.seeding import SeedReader, Seeder
 from antiphon.telemetry.logs import record
 
 CONNECTIONS = 32
-ANSWER_S = 1.0
+TIMEOUT_S = 1.0
 """Seconds in which Redis answers; else it is not there."""
-PULSE_S = 1.0
+POLL_S = 1.0
 """Seconds between two looks whether it is there."""
-PATIENCE_S = 0.25
+RETRY_PAUSE_S = 0.25
 """Seconds after a failure in which nobody tries again."""
 LEASE_S = 30.0
-RENEWED_S = 10.0
+RENEWAL_S = 10.0
 BATCH = 500
 """Claims of one call."""
-DOUBTFUL = 10_000
+MAX_UNCERTAIN = 10_000
 """Claims that Redis may have heard of, and that are told to be over; more than these stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
 @dataclass(slots=True)
-class Held:
+class RedisClaim:
     """A claim that stands in Redis."""
 
     limits: tuple[Limit, ...]
     step: int = 0
     """How often it took more, or may have."""
-    doubtful: bool = False
+    is_uncertain: bool = False
     """Whether nobody knows if it took more: Redis may still get to hear of it, even after its end."""
 
 
@@ -63,10 +71,10 @@ class RedisLimiter:
         self,
         url: str,
         clock: Clock,
-        seeds: Seeds | None = None,
+        seeds: Seeder | None = None,
         opens: bool = False,
         prefix: str = "antiphon",
-        said: Scripts | None = None,
+        custom_scripts: Scripts | None = None,
     ) -> None:
         """`opens`: whether this process counts alone while Redis is away; else nothing passes then. Connects
         to nothing yet. `said`: the scripts, where they are not the usual ones. Raises SettingsError for an
@@ -75,9 +83,9 @@ class RedisLimiter:
             pool = BlockingConnectionPool.from_url(
                 url,
                 max_connections=CONNECTIONS,
-                timeout=ANSWER_S,
-                socket_timeout=ANSWER_S,
-                socket_connect_timeout=ANSWER_S,
+                timeout=TIMEOUT_S,
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
                 retry=Retry(NoBackoff(), 1),
                 decode_responses=True,
             )
@@ -87,81 +95,81 @@ class RedisLimiter:
             ) from None
         self._redis = Redis.from_pool(pool)
         self._clock = clock
-        self._asking = Asking(seeds, clock, opens)
-        self._alone = LocalLimiter(clock, seeds, opens=True) if opens else None
+        self._seed_reader = SeedReader(seeds, clock, opens)
+        self._fallback = LocalLimiter(clock, seeds, opens=True) if opens else None
         self._keys = [f"{{{prefix}}}:limits"]
         """One slot of a cluster, since every script touches many keys."""
-        texts, registered = said or scripts(), self._redis.register_script
-        self._take, self._standing = registered(texts.take), registered(texts.standing)
-        self._settle, self._renew = registered(texts.settle), registered(texts.renew)
-        self._seed = registered(texts.seed)
-        self._held: dict[str, Held] = {}
-        self._ended: deque[tuple[str, Amounts]] = deque()
+        texts, registered = custom_scripts or build_scripts(), self._redis.register_script
+        self._take_script, self._read_script = registered(texts.take), registered(texts.read_status)
+        self._settle_script, self._renew_script = registered(texts.settle), registered(texts.renew)
+        self._seed_script = registered(texts.seed)
+        self._claims: dict[str, RedisClaim] = {}
+        self._settled: deque[tuple[str, Amounts]] = deque()
         """Claims that Redis is to be told of, with what was used."""
-        self._told = asyncio.Event()
-        self._telling = asyncio.Lock()
+        self._has_settled = asyncio.Event()
+        self._sending = asyncio.Lock()
         """Held while Redis is told: what it was told of is taken off by whoever told it."""
-        self._failed: float | None = None
+        self._failed_at: float | None = None
         """When Redis did not answer; None, where it did."""
 
     @property
     def available(self) -> bool:
         """Whether Redis answered when it was asked last."""
-        return self._failed is None
+        return self._failed_at is None
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        held = Held(tuple(limits))
-        asked = [asked_of(limit, amounts) for limit in limits]
+        held = RedisClaim(tuple(limits))
+        asked = [claim_amount(limit, amounts) for limit in limits]
         try:
-            standings = await self._taken(claim, held.step, limits, asked)
+            standings = await self._take_amounts(claim, held.step, limits, asked)
         except asyncio.CancelledError:
-            self._doubt(claim)
+            self._settle_uncertain(claim)
             raise
         except LimitsUnavailable:
-            self._doubt(claim)
-            if self._alone is None:
+            self._settle_uncertain(claim)
+            if self._fallback is None:
                 raise
-            return await self._alone.reserve(claim, limits, amounts)
-        self._held[claim] = held
+            return await self._fallback.reserve(claim, limits, amounts)
+        self._claims[claim] = held
         return standings
 
     async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        held = self._held.get(claim)
+        held = self._claims.get(claim)
         if held is None:
-            return () if self._alone is None else await self._alone.extend(claim, limits, amounts)
+            return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
         held.step += 1  # also where no answer comes: what Redis may have taken is not taken for the next
         try:
-            return await self._taken(claim, held.step, limits, [amounts.of(each.measure) for each in limits])
+            return await self._take_amounts(claim, held.step, limits, [amounts.amount_of(each.measure) for each in limits])
         except asyncio.CancelledError:
-            held.doubtful = True
+            held.is_uncertain = True
             raise
         except LimitsUnavailable:
-            held.doubtful = True
-            if self._alone is None:
+            held.is_uncertain = True
+            if self._fallback is None:
                 raise
             return ()
 
     def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
-        if (held := self._held.pop(claim, None)) is not None:
-            self._ended.append((claim, amounts))
-            self._told.set()
-            if held.doubtful:
-                self._doubt(claim)
-        elif self._alone is not None:
-            self._alone.settle(claim, amounts)
+        if (held := self._claims.pop(claim, None)) is not None:
+            self._settled.append((claim, amounts))
+            self._has_settled.set()
+            if held.is_uncertain:
+                self._settle_uncertain(claim)
+        elif self._fallback is not None:
+            self._fallback.settle(claim, amounts)
 
-    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+    async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         try:
-            answer = await self._known(limits, self._standing, self._limits_said(limits, [0] * len(limits)))
+            answer = await self._call_seeded(limits, self._read_script, self._encode_limits(limits, [0] * len(limits)))
         except LimitsUnavailable:
-            if self._alone is None:
+            if self._fallback is None:
                 raise
-            return await self._alone.standing(limits)
-        return answer.standings(limits)
+            return await self._fallback.read_status(limits)
+        return answer.build_statuses(limits)
 
     async def aclose(self) -> None:
         with suppress(LimitsUnavailable):
-            await self._tell()
+            await self._send_settled()
         await self._redis.aclose()
 
     async def keep_connected(self) -> None:
@@ -169,95 +177,95 @@ class RedisLimiter:
         renewed = self._clock.monotonic()
         while True:
             with suppress(LimitsUnavailable):
-                await self._tell()
-                if self._clock.monotonic() - renewed >= RENEWED_S:
+                await self._send_settled()
+                if self._clock.monotonic() - renewed >= RENEWAL_S:
                     renewed = self._clock.monotonic()
-                    await self._renewed()
-            await self._pause()
+                    await self._renew_leases()
+            await self._wait_for_work()
 
     # --- how it is done ---
 
-    def _doubt(self, claim: str) -> None:
+    def _settle_uncertain(self, claim: str) -> None:
         """Ends a claim of which nobody knows whether Redis has heard, or will hear yet."""
-        if len(self._ended) < DOUBTFUL:
-            self._ended.append((claim, Amounts()))
-            self._told.set()
+        if len(self._settled) < MAX_UNCERTAIN:
+            self._settled.append((claim, Amounts()))
+            self._has_settled.set()
 
-    async def _pause(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Until there is something to tell, but not longer than a pulse, after which Redis is looked for;
         where it is away, a pulse."""
         try:
-            async with asyncio.timeout(PULSE_S):
-                await (self._told if self.available else asyncio.Event()).wait()
+            async with asyncio.timeout(POLL_S):
+                await (self._has_settled if self.available else asyncio.Event()).wait()
         except TimeoutError:
             with suppress(LimitsUnavailable):
-                await self._asked(self._renew, [0])
+                await self._call(self._renew_script, [0])
 
-    async def _tell(self) -> None:
-        self._told.clear()
-        async with self._telling:
-            while self._ended:
-                batch = list(islice(self._ended, BATCH))
-                await self._asked(self._settle, [each for ended in batch for each in used_said(*ended)])
+    async def _send_settled(self) -> None:
+        self._has_settled.clear()
+        async with self._sending:
+            while self._settled:
+                batch = list(islice(self._settled, BATCH))
+                await self._call(self._settle_script, [each for ended in batch for each in encode_claim(*ended)])
                 for _ in batch:
-                    self._ended.popleft()
+                    self._settled.popleft()
 
-    async def _renewed(self) -> None:
+    async def _renew_leases(self) -> None:
         claims = [
             claim
-            for claim, held in self._held.items()
-            if any(kind_of(limit) == RUNNING for limit in held.limits)
+            for claim, held in self._claims.items()
+            if any(counter_kind(limit) == CONCURRENT_KIND for limit in held.limits)
         ]
         for at in range(0, len(claims), BATCH):
-            await self._asked(self._renew, [int(LEASE_S * 1_000), *claims[at : at + BATCH]])
+            await self._call(self._renew_script, [int(LEASE_S * 1_000), *claims[at : at + BATCH]])
 
-    async def _taken(
+    async def _take_amounts(
         self, claim: str, step: int, limits: Sequence[Limit], asked: Sequence[int]
     ) -> tuple[LimitStatus, ...]:
-        arguments = [claim, step, int(LEASE_S * 1_000), *self._limits_said(limits, asked)]
-        answer = await self._known(limits, self._take, arguments)
-        return answer.standings(limits, asked)
+        arguments = [claim, step, int(LEASE_S * 1_000), *self._encode_limits(limits, asked)]
+        answer = await self._call_seeded(limits, self._take_script, arguments)
+        return answer.build_statuses(limits, asked)
 
-    def _limits_said(self, limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
-        return limits_said(limits, asked, self._clock.wall())
+    def _encode_limits(self, limits: Sequence[Limit], asked: Sequence[int]) -> list[Argument]:
+        return encode_limits(limits, asked, self._clock.wall())
 
-    async def _known(
+    async def _call_seeded(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
-    ) -> Answer:
+    ) -> ScriptAnswer:
         """What a script answers once every limit has its counter."""
-        if self._failed is not None and self._clock.monotonic() - self._failed < PATIENCE_S:
-            raise self._unavailable()
-        answer = Answer.of(await self._asked(script, arguments))
-        if answer.word == "unknown":
-            await self._seeded([limits[place] for place in answer.numbers])
-            answer = Answer.of(await self._asked(script, arguments))
-        if answer.word == "unknown":
-            raise self._unavailable()
+        if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_PAUSE_S:
+            raise self._build_unavailable()
+        answer = ScriptAnswer.parse(await self._call(script, arguments))
+        if answer.status == "unknown":
+            await self._seed_counters([limits[place] for place in answer.numbers])
+            answer = ScriptAnswer.parse(await self._call(script, arguments))
+        if answer.status == "unknown":
+            raise self._build_unavailable()
         return answer
 
-    async def _seeded(self, limits: Sequence[Limit]) -> None:
+    async def _seed_counters(self, limits: Sequence[Limit]) -> None:
         """Makes counters of what the ledger knows. Raises LimitsUnavailable."""
-        taken = await self._asking.taken(limits)
+        taken = await self._seed_reader.read(limits)
         for limit in limits:
-            said = taken_said(limit, taken.get(limit.id, ()), self._clock.wall())
-            await self._asked(self._seed, said)
+            said = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
+            await self._call(self._seed_script, said)
 
-    async def _asked(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
+    async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
         """What Redis answers. Raises LimitsUnavailable."""
         try:
             said: object = await script(keys=self._keys, args=arguments)
         except FAILURES as problem:
-            if self._failed is None:
+            if self._failed_at is None:
                 record("limits_unavailable", logging.ERROR, problem=type(problem).__name__)
-            self._failed = self._clock.monotonic()
-            raise self._unavailable() from None
-        if self._failed is not None:
-            self._failed = None
+            self._failed_at = self._clock.monotonic()
+            raise self._build_unavailable() from None
+        if self._failed_at is not None:
+            self._failed_at = None
             record("limits_available", logging.WARNING)
         return said
 
     @staticmethod
-    def _unavailable() -> LimitsUnavailable:
+    def _build_unavailable() -> LimitsUnavailable:
         return LimitsUnavailable(
             "what is used of the limits is counted in Redis, which does not answer; try again",
             retry_after=1.0,

@@ -12,19 +12,19 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from antiphon.domain.context import SystemClock
 from antiphon.errors import LimitsUnavailable
-from antiphon.limits.redis import RedisLimiter
+from antiphon.limits.redis.limiter import RedisLimiter
 
 UNAUTHENTICATED = "already authenticated"
 """In what a Redis with a password answers to a client's first word."""
 
 
-def reached(url: str, within: float) -> str:
+def check_redis(url: str, within: float) -> str:
     """What answers there and where, without name and password. `within`: seconds in which it has to. Raises
     SettingsError for what is no address, as a start does, and LimitsUnavailable for what cannot count."""
     RedisLimiter(url, SystemClock())  # knows what an address is
-    shown = _shown(url)
+    shown = _strip_credentials(url)
     try:
-        facts = asyncio.run(_asked(url, within))
+        facts = asyncio.run(_fetch_info(url, within))
     except TimeoutError:
         raise LimitsUnavailable(f"{shown} does not answer within {within:g} seconds") from None
     except (RedisError, OSError) as problem:
@@ -38,7 +38,7 @@ def reached(url: str, within: float) -> str:
     return f"{name.capitalize()} {facts.get(f'{name}_version', '')} answers at {shown}"
 
 
-async def _asked(url: str, within: float) -> dict[str, object]:
+async def _fetch_info(url: str, within: float) -> dict[str, object]:
     """What it says of itself."""
     async with asyncio.timeout(within), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
         await redis.ping()
@@ -46,7 +46,7 @@ async def _asked(url: str, within: float) -> dict[str, object]:
         return facts
 
 
-def _shown(url: str) -> str:
+def _strip_credentials(url: str) -> str:
     """The address without name, password and options."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
