@@ -51,7 +51,7 @@ class Node:
         self.tenants = Tenants(self.changes, self.tenancy, PEPPER)
 
     def _told(self, known):
-        self.book.learn(known.limits, known.prices, known.families())
+        self.book.update(known.limits, known.prices, known.families())
 
     async def accepts(self, secret):
         try:

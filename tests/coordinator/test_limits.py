@@ -81,7 +81,7 @@ async def test_a_budget_that_is_gone_stays_a_budget(pair) -> None:
 async def test_claims_of_one_tick_travel_in_one_frame_each_way(path: str) -> None:
     async with coordinating(path), connected(path) as client:
         limits = [limit(10)]
-        await client.limits.standing(limits)
+        await client.limits.read_status(limits)
         assert client._channel is not None
         frames = (client._channel._writer, client._channel._reader)
         before = [each._sequence for each in frames]
@@ -96,15 +96,15 @@ async def test_the_end_of_a_worker_ends_its_claims_and_no_others(path: str) -> N
         await worker.reserve("1", [at_once, used], tokens(10))
         async with connected(path) as leaving:
             await leaving.limits.reserve("2", [at_once, used], tokens(20))
-            assert [each.remaining for each in await worker.standing([at_once, used])] == [0, 70]
+            assert [each.remaining for each in await worker.read_status([at_once, used])] == [0, 70]
         async with asyncio.timeout(PATIENCE):
-            while (await worker.standing([at_once]))[0].remaining == 0:
+            while (await worker.read_status([at_once]))[0].remaining == 0:
                 await asyncio.sleep(0.01)
-        assert [each.remaining for each in await worker.standing([at_once, used])] == [1, 70], (
+        assert [each.remaining for each in await worker.read_status([at_once, used])] == [1, 70], (
             "what it had reserved counts as used"
         )
         worker.settle("1", NOTHING)
-        assert [each.remaining for each in await worker.standing([at_once, used])] == [2, 80]
+        assert [each.remaining for each in await worker.read_status([at_once, used])] == [2, 80]
 
 
 async def test_who_leaves_while_asking_has_reserved_nothing(pair) -> None:
@@ -145,7 +145,7 @@ async def test_what_a_coordinator_did_not_hear_before_it_died_is_told_to_the_nex
         await first.aclose()
         await stack.enter_async_context(coordinating(path))
         await soon(lambda: client.limits.available)
-        (standing,) = await client.limits.standing([limit(10)])
+        (standing,) = await client.limits.read_status([limit(10)])
         assert standing.remaining == 9
 
 
@@ -173,7 +173,7 @@ async def test_a_welcome_that_comes_with_the_greeting_is_answered(path: str, mon
         monkeypatch.setattr(Channel, "data_received", receive_together)
         await stack.enter_async_context(coordinating(path))
         await soon(lambda: client.limits.available)
-        (standing,) = await client.limits.standing([limit(10)])
+        (standing,) = await client.limits.read_status([limit(10)])
         assert standing.remaining == 9
 
 
@@ -219,7 +219,7 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
             one.limits.settle("ends", ONE, began + ended)
         await stack.enter_async_context(coordinating(path, ledger, began))
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
-            group.create_task(other.limits.standing([budget]))
+            group.create_task(other.limits.read_status([budget]))
             await ledger.read.wait()
             await soon(lambda: one.limits.available)
             if reads_first and ended >= 0:
@@ -228,9 +228,9 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
                 one.limits.settle("ends", NOTHING)  # what ended earlier was told to nobody any more
             ledger.released.set()
         async with asyncio.timeout(PATIENCE):
-            while (await other.limits.standing([budget]))[0].remaining != 9:
+            while (await other.limits.read_status([budget]))[0].remaining != 9:
                 await asyncio.sleep(0.002)
-        assert (await one.limits.standing([budget]))[0].remaining == 9
+        assert (await one.limits.read_status([budget]))[0].remaining == 9
     database.close()
 
 

@@ -48,7 +48,7 @@ def counts(client: CoordinatorClient) -> bool:
 
 
 async def left(client: CoordinatorClient) -> list[int]:
-    return [each.remaining for each in await client.limits.standing(ALL)]
+    return [each.remaining for each in await client.limits.read_status(ALL)]
 
 
 async def test_the_new_one_asks_the_old_one_until_that_leaves_and_then_is_asked(processes):

@@ -31,7 +31,7 @@ async def add(server, **said):
 
 def holding(server, model, at):
     """The price by which a request is reckoned."""
-    found = Rules((), server.pricing._changes.directory.prices).price_of(model, at)
+    found = Rules((), server.pricing._changes.directory.prices).find_price(model, at)
     return found and found.id
 
 

@@ -26,7 +26,7 @@ def database(tmp_path):
 def recorder(database):
     """One of a process that has learnt who keeps what."""
     made = StoreRecorder(SqlRecords(database), lambda: NOW)
-    made.learn(SqlTenancy(database).directory())
+    made.update_projects(SqlTenancy(database).directory())
     return made
 
 

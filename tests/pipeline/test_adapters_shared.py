@@ -89,9 +89,9 @@ def process(shared: Shared, engine: Host, *declared: str) -> Process:
     adapters = Adapters(models, {"base": home}, FakeClock(), Metrics(), shared)
     for name in declared:
         adapters.declare(name, "base", Adapter(name * 8, f"/kept/{name}", 4, 8.0, 100))
-    shared.followers.append(adapters.learn)
+    shared.followers.append(adapters.update_names)
     if shared.revision:
-        adapters.learn(shared.names)
+        adapters.update_names(shared.names)
     return Process(models, adapters, noted, lost)
 
 
@@ -192,7 +192,7 @@ async def test_a_process_that_starts_in_a_server_that_serves_is_not_refused_for_
         await first.adapters.restore("base")
     engine.gone.clear()
     await first.adapters.restore("base")
-    await first.adapters.settle()
+    await first.adapters.publish_settings()
     engine.gone.add("/kept/own")
     engine.paths.clear()
     later = process(shared, engine, "own", "other")

@@ -163,7 +163,7 @@ async def _report_ready(
             await host.load(LoadSpec(name))
             await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
-        await adapters.settle()
+        await adapters.publish_settings()
     status.ready()
 
 

@@ -66,8 +66,8 @@ def managing(
 
     def learn(directory: Directory) -> None:
         keyring.learn(directory)
-        rulebook.learn(directory.limits, directory.prices, directory.families())
-        recorder.learn(directory)
+        rulebook.update(directory.limits, directory.prices, directory.families())
+        recorder.update_projects(directory)
         for watcher in watchers:
             watcher()
         coordinator.know(directory.revision)

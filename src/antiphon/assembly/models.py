@@ -102,7 +102,7 @@ def adapters_over(
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     if names is not None:
-        names.follow(adapters.learn)
+        names.follow(adapters.update_names)
     return adapters
 
 

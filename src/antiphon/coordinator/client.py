@@ -42,7 +42,7 @@ from antiphon.errors import EngineError
 from antiphon.ipc.channel import Channel
 from antiphon.ipc.frames import FrameError, FrameReader, Incompatible, Message
 from antiphon.ipc.tasks import task_group
-from antiphon.ledger.segments import take_lock
+from antiphon.ledger.segments import try_lock
 from antiphon.telemetry.exposition import Series
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.totals import Totals
@@ -382,7 +382,7 @@ def _opened(path: str) -> Iterator[int | None]:
 
 def _taken(lock: int | None) -> bool:
     """Whether this process may coordinate now."""
-    return lock is None or take_lock(lock)
+    return lock is None or try_lock(lock)
 
 
 @asynccontextmanager

@@ -88,7 +88,7 @@ async def seeding(
     that one has had a moment for it, and the ledger is taken as it is. `began`: as of LedgerSeeds."""
 
     def drained() -> None:
-        if drain is not None and not drain.drain_now() and not drain.standing.elsewhere:
+        if drain is not None and not drain.drain_now() and not drain.status.another_drains:
             raise StoreUnavailable("what was written down is not in the database yet")
 
     seeds = LedgerSeeder(entries, clock.wall, drained, tenancy.families, began)

@@ -17,9 +17,9 @@ from antiphon.store.base import Directory, Records
 from antiphon.telemetry.logs import record as log
 from antiphon.telemetry.redaction import redacted_json
 
-MOST_BYTES = 32 << 20
+MAX_QUEUED = 32 << 20
 """Of texts that wait to be kept."""
-LONGEST = 256 << 10
+MAX_TEXT = 256 << 10
 """Characters of each text that are kept."""
 BATCH = 50
 PAUSE_S = 0.5
@@ -38,15 +38,15 @@ class StoreRecorder:
         self._store = store
         self._wall = wall
         self._projects: dict[str, Recording] = {}
-        self._waiting: deque[tuple[Record, Recording]] = deque()
-        self._bytes = 0
+        self._queue: deque[tuple[Record, Recording]] = deque()
+        self._queued_length = 0
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self.dropped = 0
         """Records for which there was no room."""
 
-    def learn(self, directory: Directory) -> None:
+    def update_projects(self, directory: Directory) -> None:
         """From now on these projects keep their requests."""
         self._projects = {
             project.id: project.recording for project in directory.projects if project.recording is not None
@@ -64,13 +64,13 @@ class StoreRecorder:
         expires = at // 1000 + recording.days * DAY_S
         kept = Record(id_, project, at, expires, request, answer)
         with self._lock:
-            if self._bytes + size(kept) > MOST_BYTES:
+            if self._queued_length + text_length(kept) > MAX_QUEUED:
                 self.dropped += 1
                 if self.dropped.bit_count() == 1:  # the first, the second, the fourth: no log is flooded
                     log("record_dropped", logging.WARNING, dropped=self.dropped)
                 return
-            self._bytes += size(kept)
-            self._waiting.append((kept, recording))
+            self._queued_length += text_length(kept)
+            self._queue.append((kept, recording))
 
     def start(self) -> None:
         """Begins to bring records into the store."""
@@ -78,48 +78,48 @@ class StoreRecorder:
 
     def stop(self, within: float) -> None:
         """Keeps what still waits, for so many seconds, and ends."""
-        self._over.set()
+        self._stopping.set()
         self._thread.join(within)
 
     def _run(self) -> None:
         expiry = 0.0
         while True:
-            over = self._over.is_set()
+            over = self._stopping.is_set()
             try:
                 if time.monotonic() >= expiry:
                     expiry = time.monotonic() + EXPIRY_S
                     self._store.expire(int(self._wall()))
-                while self._bring():
+                while self._store_batch():
                     pass
             except StoreUnavailable:
-                self._over.wait(RETRY_S)
+                self._stopping.wait(RETRY_S)
             if over:
                 return
-            self._over.wait(PAUSE_S)
+            self._stopping.wait(PAUSE_S)
 
-    def _bring(self) -> bool:
+    def _store_batch(self) -> bool:
         """Brings the first of what waits; whether there was something."""
         with self._lock:
-            batch = [self._waiting[at] for at in range(min(BATCH, len(self._waiting)))]
+            batch = [self._queue[at] for at in range(min(BATCH, len(self._queue)))]
         if not batch:
             return False
-        self._store.add([_cleaned(record, recording) for record, recording in batch])
+        self._store.add([_redact_record(record, recording) for record, recording in batch])
         with self._lock:
             for record, _ in batch:
-                self._waiting.popleft()
-                self._bytes -= size(record)
+                self._queue.popleft()
+                self._queued_length -= text_length(record)
         return True
 
 
-def size(record: Record) -> int:
+def text_length(record: Record) -> int:
     """Characters that a record holds."""
     return len(record.request) + len(record.answer)
 
 
-def _cleaned(record: Record, recording: Recording) -> Record:
+def _redact_record(record: Record, recording: Recording) -> Record:
     """As it is kept: cut where nothing is cut into that is no longer found then."""
     return replace(
         record,
-        request=redacted_json(record.request, recording.redact, LONGEST),
-        answer=redacted_json(record.answer, recording.redact, LONGEST),
+        request=redacted_json(record.request, recording.redact, MAX_TEXT),
+        answer=redacted_json(record.answer, recording.redact, MAX_TEXT),
     )

@@ -28,11 +28,11 @@ _CHECK = struct.Struct(">I")
 HEADER = _HEAD.size + _CHECK.size
 """Bytes before each payload."""
 
-MOST = 64 * 1024
+MAX_PAYLOAD = 64 * 1024
 """Bytes of the largest payload: sixteen tags of OpenAI's largest size, however they are escaped."""
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record says of a generation."""
 
     INTENT = 1
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     """It ended."""
 
 
-class Record(NamedTuple):
+class SpoolRecord(NamedTuple):
     """One record as it was read."""
 
     kind: int
@@ -52,48 +52,48 @@ class Record(NamedTuple):
     """Bytes of all of it."""
 
 
-def framed(kind: Kind, number: int, payload: bytes) -> bytes:
+def frame_record(kind: RecordKind, number: int, payload: bytes) -> bytes:
     """The bytes of a record."""
     head = _HEAD.pack(MARK, kind, number, len(payload))
     return head + _CHECK.pack(crc32(payload, crc32(head))) + payload
 
 
-def record_at(data: bytes, at: int) -> Record | None:
+def parse_record(data: bytes, at: int) -> SpoolRecord | None:
     """The whole record that begins there; None where there is none, or not all of it."""
     if len(data) - at < HEADER:
         return None
     mark, kind, number, length = _HEAD.unpack_from(data, at)
     begin = at + HEADER
-    if mark != MARK or length > MOST or begin + length > len(data):
+    if mark != MARK or length > MAX_PAYLOAD or begin + length > len(data):
         return None
     payload = data[begin : begin + length]
     (check,) = _CHECK.unpack_from(data, at + _HEAD.size)
     if check != crc32(payload, crc32(data[at : at + _HEAD.size])):
         return None
-    return Record(kind, number, payload, HEADER + length)
+    return SpoolRecord(kind, number, payload, HEADER + length)
 
 
-def next_record(data: bytes, at: int) -> int | None:
+def find_record(data: bytes, at: int) -> int | None:
     """Where the first whole record begins, there or later."""
     while (at := data.find(MARK, at)) >= 0:
-        if record_at(data, at) is not None:
+        if parse_record(data, at) is not None:
             return at
         at += 1
     return None
 
 
-def _plain(value: object) -> object:
+def _encode_mapping(value: object) -> object:
     """What the encoder does not know by itself."""
     if isinstance(value, MappingProxyType):
         return dict(value)
     raise NotImplementedError
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=_encode_mapping)
 _DECODER = msgspec.json.Decoder(Entry)
 
 
-def encoded(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """The payload. Half a character of UTF-16, which is no text, is written as a question mark."""
     try:
         return _ENCODER.encode(entry)
@@ -102,7 +102,7 @@ def encoded(entry: Entry) -> bytes:
         return json.dumps(values, default=dict, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def decoded(payload: bytes) -> Entry | None:
+def decode_entry(payload: bytes) -> Entry | None:
     """The entry of a payload; None for what this version cannot read."""
     try:
         return _DECODER.decode(payload)

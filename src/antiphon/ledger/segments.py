@@ -17,7 +17,7 @@ from pathlib import Path
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import changed
-from antiphon.ledger.records import HEADER, MOST, Kind, Record, decoded, framed, next_record, record_at
+from antiphon.ledger.records import HEADER, MAX_PAYLOAD, RecordKind, SpoolRecord, decode_entry, frame_record, find_record, parse_record
 from antiphon.telemetry.logs import record
 
 SIZE = 1024 * 1024
@@ -28,7 +28,7 @@ UNFINISHED = ".new"
 """Of a file that is being made; it has no lock for a moment, so it has no name either that a drain reads."""
 
 
-class Segment:
+class SegmentWriter:
     """A file that this process writes. One thread writes; another syncs and closes."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -52,7 +52,7 @@ class Segment:
 
     def begin(self, payload: bytes, room: int) -> int:
         """Writes an intent and sets `room` bytes aside for its end; returns its number. Raises OSError."""
-        self._write(framed(Kind.INTENT, self._number, payload))
+        self._write(frame_record(RecordKind.INTENT, self._number, payload))
         number = self._number
         self._number += 1
         self._reserved += room
@@ -64,7 +64,7 @@ class Segment:
         OSError."""
         self._reserved -= room
         self._pending -= 1
-        self._write(framed(Kind.COMPLETION, number, payload))
+        self._write(frame_record(RecordKind.COMPLETION, number, payload))
 
     def _write(self, record: bytes) -> None:
         written = os.pwrite(self._descriptor, record, self._position)
@@ -84,19 +84,19 @@ class Segment:
         os.close(descriptor)
 
 
-def framed_size(payload: int) -> int:
+def frame_size(payload: int) -> int:
     """Bytes of the record that holds so many of payload."""
     return HEADER + payload
 
 
-def made(directory: Path) -> Segment:
+def create_segment(directory: Path) -> SegmentWriter:
     """A new file, locked and at its full size. Raises OSError, with nothing left behind."""
     path = directory / f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        _fill(descriptor)
+        _allocate(descriptor)
         os.fsync(descriptor)
         unfinished.rename(path)
         sync_directory(directory)
@@ -104,10 +104,10 @@ def made(directory: Path) -> Segment:
         unfinished.unlink(missing_ok=True)
         os.close(descriptor)
         raise
-    return Segment(descriptor, path)
+    return SegmentWriter(descriptor, path)
 
 
-def _fill(descriptor: int) -> None:
+def _allocate(descriptor: int) -> None:
     """Takes the file's space from the disk now, so that no later write can want for it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, SIZE)
@@ -133,7 +133,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def take_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Whether the file's lock is this descriptor's now; it is nobody else's then."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,14 +142,14 @@ def take_lock(descriptor: int) -> bool:
     return True
 
 
-def segments_of(directory: Path) -> list[Path]:
+def list_segments(directory: Path) -> list[Path]:
     """The spool's files, the oldest first. Raises OSError."""
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
 
 
-INTENT = int(Kind.INTENT)
+INTENT = int(RecordKind.INTENT)
 
-CHUNK = 4 * (HEADER + MOST)
+CHUNK = 4 * (HEADER + MAX_PAYLOAD)
 """Bytes that are read at once: several of the largest records."""
 
 
@@ -163,7 +163,7 @@ class SegmentReader:
         """Whether all of it was read, and nothing more will be written."""
         self._descriptor = os.open(path, os.O_RDONLY)
         self._at = 0
-        self._waiting: dict[int, bytes] = {}
+        self._intents: dict[int, bytes] = {}
         self._abandoned = False
 
     def read(self, most: int) -> list[Entry]:
@@ -172,14 +172,14 @@ class SegmentReader:
         if self.is_done:
             return found
         # Asked first: whatever a writer wrote before it went is seen by what is read afterwards.
-        self._abandoned = self._abandoned or take_lock(self._descriptor)
+        self._abandoned = self._abandoned or try_lock(self._descriptor)
         while len(found) < most:
             if self._read_chunk(found):
                 continue
             if self._skip_damage():
                 continue
             if self._abandoned:
-                found.extend(self._aborted())
+                found.extend(self._build_aborted())
                 self.is_done = True
             break
         return found
@@ -192,59 +192,59 @@ class SegmentReader:
         """Takes the whole records that stand at the position; whether there were any."""
         data = os.pread(self._descriptor, CHUNK, self._at)
         at = 0
-        while (read := record_at(data, at)) is not None:
+        while (read := parse_record(data, at)) is not None:
             at += read.size
             if read.kind == INTENT:
-                self._waiting[read.number] = read.payload
-            elif (entry := self._completed(read)) is not None:
+                self._intents[read.number] = read.payload
+            elif (entry := self._decode_completion(read)) is not None:
                 found.append(entry)
         self._at += at
         return at > 0
 
-    def _completed(self, read: Record) -> Entry | None:
+    def _decode_completion(self, read: SpoolRecord) -> Entry | None:
         """The entry of a generation's end; None where it cannot be read."""
-        entry = decoded(read.payload)
+        entry = decode_entry(read.payload)
         if entry is None:
-            self._damaged("a record is of another version", read.size)
+            self._log_damage("a record is of another version", read.size)
         else:
-            self._waiting.pop(read.number, None)
+            self._intents.pop(read.number, None)
         return entry
 
-    def _aborted(self) -> list[Entry]:
+    def _build_aborted(self) -> list[Entry]:
         """What is left of a writer that is gone: what it had begun."""
         found = []
-        for payload in self._waiting.values():
-            entry = decoded(payload)
+        for payload in self._intents.values():
+            entry = decode_entry(payload)
             if entry is None:
-                self._damaged("a record is of another version", len(payload))
+                self._log_damage("a record is of another version", len(payload))
             else:
                 found.append(changed(entry, status=ABORTED, source=UsageSource.ESTIMATED))
-        self._waiting.clear()
+        self._intents.clear()
         return found
 
     def _skip_damage(self) -> bool:
         """Goes on to the next whole record, if there is one behind what cannot be read."""
         if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
             return False  # not written yet
-        rest = self._rest()
-        behind = next_record(rest, 0)
+        rest = self._read_rest()
+        behind = find_record(rest, 0)
         if behind is None:
             cut = len(rest.rstrip(b"\0"))
             if self._abandoned and cut:
-                self._damaged("its writer was cut", cut)
+                self._log_damage("its writer was cut", cut)
             return False
         # A reader beside a writer may see a record half and the one behind it whole: the second look decides.
-        if record_at(self._rest(), 0) is None:
-            self._damaged("a record is damaged", behind)
+        if parse_record(self._read_rest(), 0) is None:
+            self._log_damage("a record is damaged", behind)
             self._at += behind
         return True
 
-    def _rest(self) -> bytes:
+    def _read_rest(self) -> bytes:
         """Everything from the position on."""
         size = os.fstat(self._descriptor).st_size
         return os.pread(self._descriptor, max(0, size - self._at), self._at)
 
-    def _damaged(self, problem: str, size: int) -> None:
+    def _log_damage(self, problem: str, size: int) -> None:
         record(
             "spool_damaged",
             logging.WARNING,

@@ -33,10 +33,10 @@ from antiphon.ipc.frames import from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
-MOST_ADAPTERS = 2048
+MAX_ADAPTERS = 2048
 """Names at once: each is a line of /v1/models and a handful of series of /metrics."""
 
-Keep = Callable[[str, Path | None], Awaitable[Adapter]]
+KeepAdapter = Callable[[str, Path | None], Awaitable[Adapter]]
 """Takes an adapter's path as a caller wrote it, checks the files, and keeps them under their digest. The
 second is the one directory that it lies in; None are the operator's. Raises InvalidValue, which names
 `lora_path`, and PermissionDenied."""
@@ -47,12 +47,12 @@ class AdapterTarget:
     """A base model that takes adapters."""
 
     engine: Adapting
-    keep: Keep
-    view: Callable[[str], Engine]
+    keep: KeepAdapter
+    create_engine: Callable[[str], Engine]
     """The model's engine, computing with the adapter of a digest."""
-    note: Callable[[Mapping[str, str]], None] = lambda _: None
+    note_adapters: Callable[[Mapping[str, str]], None] = lambda _: None
     """Is told all that the engine has, path by digest, which other processes gave it."""
-    lose: Callable[[str, str], None] = lambda *_: None
+    note_unloaded: Callable[[str, str], None] = lambda *_: None
     """Is told the digest of an adapter that the engine does not take although it has a name, and why: it is
     given it again after a while."""
 
@@ -67,7 +67,7 @@ class AdapterRequest:
     """The base model's name; None is the only one there is."""
     in_place: bool = False
     """Whether it may take the place of one of the same name."""
-    among: Path | None = None
+    directory: Path | None = None
     """The one directory that the path lies in; None are the operator's."""
     may_use: Callable[[str], bool] = lambda _: True
     """Whether the caller may know of a base model."""
@@ -76,7 +76,7 @@ class AdapterRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class AdapterName:
     """A name as it is told to other processes."""
 
     name: str
@@ -111,52 +111,52 @@ class Adapters:
     def __init__(
         self,
         models: Models,
-        homes: Mapping[str, AdapterTarget],
+        targets: Mapping[str, AdapterTarget],
         clock: Clock,
         metrics: Metrics,
         shared: SharedNames | None = None,
     ) -> None:
         """`homes`: by the base model's name. `shared`: None, where no other process has the same names."""
         self._models = models
-        self._homes = homes
+        self._targets = targets
         self._clock = clock
         self._metrics = metrics
         self._shared = shared
-        self._reading = asyncio.Lock()
+        self._file_lock = asyncio.Lock()
         """Held while files are read, which takes long and memory: one adapter at a time."""
-        self._changing = asyncio.Lock()
+        self._change_lock = asyncio.Lock()
         """Held while names and engines change: what follows sees what was before."""
 
     @property
     def bases(self) -> tuple[str, ...]:
         """Names of the models that take adapters."""
-        return tuple(self._homes)
+        return tuple(self._targets)
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
         """Names an adapter of the settings, before its engine has it: until then requests wait for it.
         Raises LoadError for a model that takes none."""
-        if base not in self._homes:
+        if base not in self._targets:
             raise LoadError(f"the adapter {name} cannot be served: the model {base} takes no adapters")
-        self._put(name, base, adapter)
+        self._add_model(name, base, adapter)
 
     async def restore(self, base: str) -> None:
         """Gives a base model's engine the adapters that have names. Raises EngineUnavailable, and, as the
         server starts, InvalidValue for one that it refuses; in one that serves already such a name fails
         alone, until the engine takes it."""
-        for model in tuple(self._of(base)):
+        for model in tuple(self._adapters_of(base)):
             if model.adapter is None:
                 continue
             digest = model.adapter.digest
             try:
-                await self._homes[base].engine.add_adapter(digest, model.adapter.path)
+                await self._targets[base].engine.add_adapter(digest, model.adapter.path)
             except InvalidValue as refused:
                 if self._shared is None or not self._shared.revision:
                     raise InvalidValue(
                         f"the adapter {model.name} cannot be served: {refused.message}", param="lora_path"
                     ) from None
-                self._homes[base].lose(digest, refused.message)
+                self._targets[base].note_unloaded(digest, refused.message)
 
-    async def settle(self) -> None:
+    async def publish_settings(self) -> None:
         """The names of the settings are served: a process that starts from here on does so in a server that
         serves."""
         if self._shared is not None and not self._shared.revision:
@@ -169,11 +169,11 @@ class Adapters:
         Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
         has changed.
         """
-        base, home = self._home(wanted.base, wanted.may_use)
+        base, home = self._find_target(wanted.base, wanted.may_use)
         self._require_free(wanted)
-        async with self._reading:
-            adapter = await home.keep(wanted.path, wanted.among)
-        async with self._changing:
+        async with self._file_lock:
+            adapter = await home.keep(wanted.path, wanted.directory)
+        async with self._change_lock:
             while not await self._load(wanted, base, adapter):
                 pass  # another process was faster: what it changed is known here now
 
@@ -189,24 +189,24 @@ class Adapters:
                 param="lora_name",
             )
         try:
-            await self._homes[base].engine.add_adapter(adapter.digest, adapter.path)
+            await self._targets[base].engine.add_adapter(adapter.digest, adapter.path)
         except InvalidValue as refused:
             raise InvalidValue(refused.message, param="lora_path") from None
         deployed = wanted.deployed and wanted.deployed(base)
         if again and deployed is None:
             return True
-        named = Named(wanted.name, base, adapter, int(self._clock.wall()), deployed)
+        named = AdapterName(wanted.name, base, adapter, int(self._clock.wall()), deployed)
         if not await self._publish(self._collect_names() | {wanted.name: named}):
             return False
         record("adapter_loaded", name=wanted.name, base=base, digest=adapter.digest)
         if before is not None and not again:
-            await self._release(before)
+            await self._release_adapter(before)
         return True
 
     async def unload(self, name: str) -> None:
         """Takes a name away at once; what runs with it ends. Raises ModelNotFound, or InvalidValue for a
         base model."""
-        async with self._changing:
+        async with self._change_lock:
             while True:
                 model = self._models.get(name) if name in self._models else None
                 if model is None:
@@ -223,13 +223,13 @@ class Adapters:
                 if await self._publish(names):
                     break
             record("adapter_unloaded", name=name, base=model.parent)
-            await self._release(model)
+            await self._release_adapter(model)
 
-    def learn(self, names: bytes) -> None:
+    def update_names(self, names: bytes) -> None:
         """From now on these are the names, as `SharedNames` was given them by this or another process."""
-        self._learn({named.name: named for named in from_line(names, tuple[Named, ...])})
+        self._apply_names({named.name: named for named in from_line(names, tuple[AdapterName, ...])})
 
-    def _learn(self, there: Mapping[str, Named]) -> None:
+    def _apply_names(self, there: Mapping[str, AdapterName]) -> None:
         for model in self._models.adapters():
             named = there.get(model.name)
             if named is None or not self._is_served(named):
@@ -240,34 +240,34 @@ class Adapters:
                 self._metrics.forget(model.name)
         for named in there.values():
             if not self._is_served(named):
-                self._put(named.name, named.base, named.adapter, named.deployed, named.created)
-        for base, home in self._homes.items():
-            home.note({model.adapter.digest: model.adapter.path for model in self._of(base) if model.adapter})
+                self._add_model(named.name, named.base, named.adapter, named.deployed, named.created)
+        for base, home in self._targets.items():
+            home.note_adapters({model.adapter.digest: model.adapter.path for model in self._adapters_of(base) if model.adapter})
 
-    def _is_served(self, named: Named) -> bool:
+    def _is_served(self, named: AdapterName) -> bool:
         """Whether a name means the same here."""
         if named.name not in self._models:
             return False
         model = self._models.get(named.name)
         return _is_same(model, named.base, named.adapter) and model.deployed == named.deployed
 
-    def _collect_names(self) -> dict[str, Named]:
+    def _collect_names(self) -> dict[str, AdapterName]:
         """The names as they are now."""
         return {
-            model.name: Named(model.name, model.parent, model.adapter, model.created, model.deployed)
+            model.name: AdapterName(model.name, model.parent, model.adapter, model.created, model.deployed)
             for model in self._models.adapters()
             if model.parent is not None and model.adapter is not None
         }
 
-    async def _publish(self, names: Mapping[str, Named]) -> bool:
+    async def _publish(self, names: Mapping[str, AdapterName]) -> bool:
         """Has every process serve these names; False where another process changed them meanwhile. Raises
         EngineError where the others cannot be told: then nothing has changed."""
         if self._shared is None:
-            self._learn(names)
+            self._apply_names(names)
             return True
         return await self._shared.publish(self._shared.revision, to_line(tuple(names.values())))
 
-    def _put(
+    def _add_model(
         self,
         name: str,
         base: str,
@@ -276,42 +276,42 @@ class Adapters:
         created: int | None = None,
     ) -> None:
         kind = self._models.get(base).routes[0].kind
-        routes = (ModelRoute(self._homes[base].view(adapter.digest), kind),)
+        routes = (ModelRoute(self._targets[base].create_engine(adapter.digest), kind),)
         created = int(self._clock.wall()) if created is None else created
         self._models.put(Model(name, routes, created, base, adapter, deployed))
 
-    async def _release(self, gone: Model) -> None:
+    async def _release_adapter(self, gone: Model) -> None:
         """Has the engine let go of what no name needs any more. One that is away has nothing to let go of."""
         await gone.engine.aclose()
         if gone.parent is None or gone.adapter is None:
             return
         digest = gone.adapter.digest
-        if any(_has(model, digest) for model in self._of(gone.parent)):
+        if any(_has_digest(model, digest) for model in self._adapters_of(gone.parent)):
             return
         with suppress(EngineUnavailable):
-            await self._homes[gone.parent].engine.remove_adapter(digest)
+            await self._targets[gone.parent].engine.remove_adapter(digest)
 
-    def _of(self, base: str) -> Iterable[Model]:
+    def _adapters_of(self, base: str) -> Iterable[Model]:
         return (model for model in self._models.adapters() if model.parent == base)
 
-    def _home(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
+    def _find_target(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
         """The base model of an adapter, by name."""
         if name is None:
-            if len(self._homes) == 1:
-                return next(iter(self._homes.items()))
-            known = ", ".join(filter(may_use, self._homes)) or "none"
+            if len(self._targets) == 1:
+                return next(iter(self._targets.items()))
+            known = ", ".join(filter(may_use, self._targets)) or "none"
             raise MissingParameter(
                 f"base_model_name is missing; models that take adapters: {known}", param="base_model_name"
             )
         if not may_use(name):
             raise ModelNotFound(absent(name), param="base_model_name")
-        if name not in self._homes:
+        if name not in self._targets:
             try:
                 found = self._models.get(name, may_use)
             except ModelNotFound as refusal:
                 raise ModelNotFound(refusal.message, param="base_model_name") from None
             raise UnsupportedParameter(f"{found.name} takes no adapters", param="base_model_name")
-        return name, self._homes[name]
+        return name, self._targets[name]
 
     def require_no_alias(self, name: str) -> None:
         """Raises InvalidValue for a name that means another model: its callers would get this one."""
@@ -327,17 +327,17 @@ class Adapters:
                 )
             return
         self.require_no_alias(wanted.name)
-        if len(self._models.adapters()) >= MOST_ADAPTERS:
-            record("adapters_full", logging.WARNING, most=MOST_ADAPTERS)
+        if len(self._models.adapters()) >= MAX_ADAPTERS:
+            record("adapters_full", logging.WARNING, most=MAX_ADAPTERS)
             raise InvalidValue(
-                f"{MOST_ADAPTERS:,} adapters are loaded, which is the most; unload one first",
+                f"{MAX_ADAPTERS:,} adapters are loaded, which is the most; unload one first",
                 param="lora_name",
             )
 
 
 def _is_same(model: Model, base: str, adapter: Adapter) -> bool:
-    return model.parent == base and _has(model, adapter.digest)
+    return model.parent == base and _has_digest(model, adapter.digest)
 
 
-def _has(model: Model, digest: str) -> bool:
+def _has_digest(model: Model, digest: str) -> bool:
     return model.adapter is not None and model.adapter.digest == digest

@@ -22,13 +22,13 @@ from antiphon.errors import EngineLost, EngineUnavailable
 
 T = TypeVar("T")
 
-FIRST_PAUSE = 0.05
+FIRST_PAUSE_S = 0.05
 """Seconds before the first retry; an engine's process takes at least this long to come back."""
 
-MOST_LOSSES = 1
+MAX_LOSSES = 1
 """Engine processes that may end while one request waits; at the second it may be what ends them."""
 
-LONGEST_PAUSE = 0.5
+MAX_PAUSE_S = 0.5
 """Seconds between later retries: short beside a model's loading time, long beside the cost of asking."""
 
 Reserve = Callable[[ModelRoute, RequestSize], Awaitable[None]]
@@ -39,7 +39,7 @@ async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
     """`Reserve` where nothing is limited."""
 
 
-class Begun:
+class StartedStream:
     """A stream that has begun, as a context that closes it."""
 
     __slots__ = ("_stream", "events", "first")
@@ -55,7 +55,7 @@ class Begun:
         self.events = events
         """Those after the first."""
 
-    async def __aenter__(self) -> "Begun":
+    async def __aenter__(self) -> "StartedStream":
         return self
 
     def __aexit__(
@@ -70,13 +70,13 @@ def attempt(
     context: Context,
     patience: float,
     reserve: Reserve,
-) -> Awaitable[Begun]:
+) -> Awaitable[StartedStream]:
     """The stream of the first route that begins. Raises what the last try raised."""
-    start = partial(_start, request=request, context=context, reserve=reserve)
-    return first_that_begins(routes, start, context, patience)
+    start = partial(_start_route, request=request, context=context, reserve=reserve)
+    return try_routes(routes, start, context, patience)
 
 
-async def first_that_begins(
+async def try_routes(
     routes: tuple[ModelRoute, ...],
     start: Callable[[ModelRoute], Awaitable[T]],
     context: Context,
@@ -87,7 +87,7 @@ async def first_that_begins(
     give_up = context.clock.monotonic() + patience
     if context.deadline is not None:
         give_up = min(give_up, context.deadline)
-    pause, losses = FIRST_PAUSE, 0
+    pause, losses = FIRST_PAUSE_S, 0
     for route in cycle(routes):
         try:
             return await start(route)
@@ -95,11 +95,11 @@ async def first_that_begins(
             losses += isinstance(error, EngineLost)
             if route is not routes[-1]:
                 continue
-            given_up = losses > MOST_LOSSES or all(map(_has_failed, routes))
+            given_up = losses > MAX_LOSSES or all(map(_has_failed, routes))
             if given_up or context.clock.monotonic() + pause >= give_up:
                 raise
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = min(pause * 2, MAX_PAUSE_S)
     raise ValueError("a model has at least one route")
 
 
@@ -107,9 +107,9 @@ def _has_failed(route: ModelRoute) -> bool:
     return route.engine.state() is EngineState.FAILED
 
 
-async def _start(
+async def _start_route(
     route: ModelRoute, *, request: GenerationRequest, context: Context, reserve: Reserve
-) -> Begun:
+) -> StartedStream:
     """One try. Closed again when it has no first event."""
     prepared = await route.engine.prepare(request, context)
     await reserve(route, prepared.size)
@@ -117,7 +117,7 @@ async def _start(
     stream = prepared.stream(context)
     events = await stream.__aenter__()
     try:
-        return Begun(stream, await anext(events), events)
+        return StartedStream(stream, await anext(events), events)
     except BaseException as error:
         await stream.__aexit__(type(error), error, error.__traceback__)
         raise

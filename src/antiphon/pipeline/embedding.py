@@ -14,8 +14,8 @@ from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import ModelRoute, Models
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.attempt import Reserve, first_that_begins, pass_unlimited
-from antiphon.pipeline.meter import OK, ending, is_answered
+from antiphon.pipeline.attempt import Reserve, try_routes, pass_unlimited
+from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge
 from antiphon.pipeline.request_meter import Ending, RequestMeter
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
@@ -49,18 +49,18 @@ async def embed(
     try:
         if account is not None:
             await account.open()
-        start = partial(_start, request=request, context=context, reserve=reserve)
-        found = await first_that_begins(model.routes, start, context, patience)
+        start = partial(_attempt, request=request, context=context, reserve=reserve)
+        found = await try_routes(model.routes, start, context, patience)
     except BaseException as error:
-        status = ending(error, context)
+        status = find_status(error, context)
         raise
     finally:
         tokens = context.progress.embedded if found is None else found.prompt_tokens
         ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
-        answered = lost is not None or is_answered(sys.exception(), context)
+        answered = lost is not None or is_logged_by_edge(sys.exception(), context)
         ended = ended if lost is None else changed(ended, status=lost.code)
-        _settle(ended, request, context, metrics, answered)
+        _report(ended, request, context, metrics, answered)
     try:
         if lost is not None:
             raise lost
@@ -69,7 +69,7 @@ async def embed(
     return found
 
 
-async def _start(
+async def _attempt(
     route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
 ) -> Embeddings:
     """One try."""
@@ -84,7 +84,7 @@ async def _start(
     return await prepared.embed(context)
 
 
-def _settle(
+def _report(
     ended: Ending, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
 ) -> None:
     tokens = ended.usage.prompt_tokens

@@ -26,7 +26,7 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
-from antiphon.pipeline.attempt import Begun
+from antiphon.pipeline.attempt import StartedStream
 from antiphon.pipeline.request_meter import Ending, RequestMeter
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
@@ -36,10 +36,10 @@ CANCELLED = "cancelled"
 
 
 @dataclass(slots=True)
-class Tally:
+class GenerationTally:
     """What is known of one generation so far."""
 
-    began: float
+    started_at: float
     """Monotonic seconds."""
     first_token: float | None = None
     queued: float | None = None
@@ -49,7 +49,7 @@ class Tally:
     reasoning_tokens: int = 0
     source: UsageSource = UsageSource.ENGINE
     finish_reasons: list[str] = field(default_factory=list)
-    whole: bool = False
+    is_whole: bool = False
     """Whether the stream came to its end."""
 
     def add(self, event: Event, clock: Clock) -> None:
@@ -72,9 +72,9 @@ class Tally:
             self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
             self.completion_tokens = event.completion_tokens
             self.reasoning_tokens, self.source = event.reasoning_tokens, event.source
-            self.whole = True
+            self.is_whole = True
 
-    def ending(self, status: str, now: float) -> Ending:
+    def build_ending(self, status: str, now: float) -> Ending:
         """How it ended. `now`: monotonic seconds."""
         usage = Usage(
             self.prompt_tokens,
@@ -83,8 +83,8 @@ class Tally:
             self.reasoning_tokens,
             self.source,
         )
-        first = None if self.first_token is None else self.first_token - self.began
-        return Ending(status, usage, now - self.began, self.queued, first)
+        first = None if self.first_token is None else self.first_token - self.started_at
+        return Ending(status, usage, now - self.started_at, self.queued, first)
 
 
 class Settlement:
@@ -94,7 +94,7 @@ class Settlement:
 
     def __init__(
         self,
-        tally: Tally,
+        tally: GenerationTally,
         request: GenerationRequest,
         context: Context,
         metrics: Metrics,
@@ -114,13 +114,13 @@ class Settlement:
     ) -> None:
         """Raises LedgerFull where a generation that is whole cannot be written down."""
         tally, context = self._tally, self._context
-        whole = tally.whole and not isinstance(error, AntiphonError)
-        ended = tally.ending(OK if whole else ending(error, context), context.clock.monotonic())
+        whole = tally.is_whole and not isinstance(error, AntiphonError)
+        ended = tally.build_ending(OK if whole else find_status(error, context), context.clock.monotonic())
         lost = None if self._account is None else self._account.close(ended)
         if lost is not None:
             ended = changed(ended, status=lost.code)
-        answered = lost is not None or is_answered(error, context)
-        _settle(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
+        answered = lost is not None or is_logged_by_edge(error, context)
+        _report(ended, tally.finish_reasons, self._request, context, self._metrics, answered)
         try:
             if lost is not None and error is None:
                 raise lost
@@ -129,7 +129,7 @@ class Settlement:
 
 
 async def meter_stream(
-    begin: Callable[[], Awaitable[Begun]],
+    begin: Callable[[], Awaitable[StartedStream]],
     request: GenerationRequest,
     context: Context,
     metrics: Metrics,
@@ -141,9 +141,9 @@ async def meter_stream(
     Raises LedgerFull where a generation that is whole cannot be written down: so its last bytes are not sent.
     """
     clock = context.clock
-    tally = Tally(clock.monotonic())
+    tally = GenerationTally(clock.monotonic())
     settlement = Settlement(tally, request, context, metrics, account)
-    async with settlement, await _open(begin, account) as begun:
+    async with settlement, await _start_metered(begin, account) as begun:
         event: Event | None = begun.first
         while event is not None:
             tally.add(event, clock)
@@ -153,13 +153,13 @@ async def meter_stream(
             event = await anext(begun.events, None)
 
 
-async def _open(begin: Callable[[], Awaitable[Begun]], account: RequestMeter | None) -> Begun:
+async def _start_metered(begin: Callable[[], Awaitable[StartedStream]], account: RequestMeter | None) -> StartedStream:
     if account is not None:
         await account.open()
     return await begin()
 
 
-def ending(error: BaseException | None, context: Context) -> str:
+def find_status(error: BaseException | None, context: Context) -> str:
     """How a request ended that is not whole: its error's code, or cancelled when the caller left. The edge
     cancels it at the deadline too, where it does not end by itself first."""
     if isinstance(error, AntiphonError):
@@ -170,7 +170,7 @@ def ending(error: BaseException | None, context: Context) -> str:
     return DeadlineExceeded.code if context.remaining() == 0 else CANCELLED
 
 
-def _settle(
+def _report(
     ended: Ending,
     reasons: Sequence[str],
     request: GenerationRequest,
@@ -206,7 +206,7 @@ def _settle(
         record("generation", logging.INFO, **named, **values)
 
 
-def is_answered(error: BaseException | None, context: Context) -> bool:
+def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
     """Whether the edge answers the end of a request with an error: then its one log record is the edge's."""
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)

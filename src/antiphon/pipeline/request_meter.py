@@ -45,7 +45,7 @@ class RequestMeter:
 
     __slots__ = (
         "_accounting",
-        "_asked",
+        "_requested_name",
         "_context",
         "_is_bounded",
         "_metrics",
@@ -63,7 +63,7 @@ class RequestMeter:
         self,
         accounting: Accounting,
         model: Model,
-        asked: str,
+        requested_name: str,
         is_bounded: bool,
         context: Context,
         metrics: Metrics,
@@ -72,7 +72,7 @@ class RequestMeter:
         there may be. Raises PermissionDenied where a limit of cost holds and nobody knows what it costs."""
         self._accounting = accounting
         self._model = model
-        self._asked = asked
+        self._requested_name = requested_name
         self._is_bounded = is_bounded
         self._context = context
         self._metrics = metrics
@@ -102,7 +102,7 @@ class RequestMeter:
         await self._reservation.take(size, self._price, self._is_bounded)
         if not self.is_admitted:
             told = Usage(size.prompt_tokens, 0, source=UsageSource.ESTIMATED)
-            self._accounting.ledger.begin(self._entry(told, self._cost(told)))
+            self._accounting.ledger.begin(self._build_entry(told, self._compute_cost(told)))
             self.is_admitted = True
         self.granted = self._reservation.granted
 
@@ -114,8 +114,8 @@ class RequestMeter:
     def _set_price(self) -> None:
         """Takes the price of the route. Raises PermissionDenied where a limit of cost holds and nobody knows
         what the route costs."""
-        name, rules = self._route.price or self._model.name, self._accounting.rulebook.rules
-        self._price = rules.price_of(name, self.at // MILLISECONDS)
+        name, rules = self._route.price or self._model.name, self._accounting.limit_index.rules
+        self._price = rules.find_price(name, self.at // MILLISECONDS)
         if self._price is None:
             _require_countable(rules, self._context.actor, self._model.name)
 
@@ -125,14 +125,14 @@ class RequestMeter:
         if not self.is_admitted:
             self._reservation.settle(NOTHING)
             return None
-        if self._price is not None and self._price.currency != self._accounting.rulebook.rules.currency:
+        if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
             self._price = None  # the currency was decided anew meanwhile: sums are of one
         usage = ending.usage
-        cost = self._cost(usage) if usage.total_tokens else 0
+        cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
             self._metrics.spent(self._model.name, self._price.currency, cost)
         try:
-            self._accounting.ledger.complete(self._entry(usage, cost, ending))
+            self._accounting.ledger.complete(self._build_entry(usage, cost, ending))
         except LedgerFull as full:
             record("completion_lost", logging.ERROR, request_id=self._context.request_id, entry=self.id)
             return full
@@ -141,12 +141,12 @@ class RequestMeter:
             self._reservation.settle(used, self.at + round(ending.total * MILLISECONDS))
         return None
 
-    def _cost(self, usage: Usage) -> int:
+    def _compute_cost(self, usage: Usage) -> int:
         if self._price is None:
             return 0
         return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
-    def _entry(self, usage: Usage, cost: int, ending: Ending | None = None) -> Entry:
+    def _build_entry(self, usage: Usage, cost: int, ending: Ending | None = None) -> Entry:
         """What the ledger is told; without an ending as an intent. Both times made from the beginning:
         replacing the fields of one that is there takes longer."""
         context, model, price = self._context, self._model, self._price
@@ -160,7 +160,7 @@ class RequestMeter:
             user=actor.user,
             dialect=origin.dialect,
             operation=origin.operation,
-            asked=self._asked.replace(NUL, UNKNOWN),
+            asked=self._requested_name.replace(NUL, UNKNOWN),
             model=model.name,
             adapter=None if model.adapter is None else model.adapter.digest,
             engine=self._route.kind,
@@ -174,9 +174,9 @@ class RequestMeter:
             cost=cost,
             currency="" if price is None else price.currency,
             status=ABORTED if ending is None else ending.status,
-            queue_ms=None if ending is None else _milliseconds(ending.queued),
-            ttft_ms=None if ending is None else _milliseconds(ending.first_token),
-            total_ms=None if ending is None else _milliseconds(ending.total),
+            queue_ms=None if ending is None else _to_milliseconds(ending.queued),
+            ttft_ms=None if ending is None else _to_milliseconds(ending.first_token),
+            total_ms=None if ending is None else _to_milliseconds(ending.total),
             end_user=origin.end_user,
             tags=origin.tags,
         )
@@ -184,7 +184,7 @@ class RequestMeter:
 
 def _require_countable(rules: Rules, actor: Actor, model: str) -> None:
     """Raises PermissionDenied where a limit counts cost and the model has no price: everything would pass."""
-    for limit in rules.limits_of(actor, model):
+    for limit in rules.find_limits(actor, model):
         if limit.measure is Measure.COST:
             raise PermissionDenied(
                 f"the model {model} has no price here, and a limit in cost holds, which could not count it: "
@@ -194,5 +194,5 @@ def _require_countable(rules: Rules, actor: Actor, model: str) -> None:
             )
 
 
-def _milliseconds(seconds: float | None) -> int | None:
+def _to_milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * MILLISECONDS)

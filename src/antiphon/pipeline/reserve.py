@@ -17,14 +17,14 @@ from antiphon.limits.base import Limiter
 from antiphon.pipeline.rules import LimitIndex
 from antiphon.telemetry.metrics import Metrics
 
-FIRST = Amounts(requests=1, input_tokens=1)
+MINIMUM = Amounts(requests=1, input_tokens=1)
 """What every request takes at least; its prompt is not counted yet."""
 
 NOTHING = Amounts()
 
-BOUNDLESS = sys.maxsize
+UNLIMITED = sys.maxsize
 
-LATELY = 60.0
+EXHAUSTED_S = 60.0
 """Seconds."""
 
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
@@ -45,11 +45,11 @@ class ExhaustedLimits:
     def add(self, limit: Limit, now: float) -> None:
         """It has had none just now. `now`: monotonic seconds."""
         self._until.pop(limit.id, None)
-        self._until[limit.id] = now + LATELY
+        self._until[limit.id] = now + EXHAUSTED_S
         while self._until[first := next(iter(self._until))] <= now:  # of limits that nobody asks for any more
             del self._until[first]
 
-    def any_of(self, limits: tuple[Limit, ...], now: float) -> bool:
+    def includes_any(self, limits: tuple[Limit, ...], now: float) -> bool:
         """Whether one of them is among these; forgets it where that was long ago."""
         for id_ in [limit.id for limit in limits if limit.id in self._until]:
             if self._until[id_] > now:
@@ -64,13 +64,13 @@ class Accounting:
 
     limiter: Limiter
     ledger: Ledger
-    rulebook: LimitIndex
+    limit_index: LimitIndex
     reserve_tokens: int
     """Output tokens that a request reserves which does not say how many it wants, and by how many it then
     goes on."""
     recorder: Recorder | None = None
     """Who keeps requests word by word, of projects that want it."""
-    scarce: ExhaustedLimits = field(default_factory=ExhaustedLimits)
+    exhausted: ExhaustedLimits = field(default_factory=ExhaustedLimits)
 
 
 class Reservation:
@@ -85,13 +85,13 @@ class Reservation:
         "_limits",
         "_metrics",
         "_model",
-        "_most",
+        "_max_output",
         "_price",
         "_progress",
         "_prompt",
-        "_rulebook",
+        "_limit_index",
         "_rules",
-        "_scarce",
+        "_exhausted",
         "_step",
         "_taken",
         "granted",
@@ -109,26 +109,26 @@ class Reservation:
         self._limiter = accounting.limiter
         self._step = accounting.reserve_tokens
         self._claim = claim
-        self._rulebook, self._rules = accounting.rulebook, accounting.rulebook.rules
+        self._limit_index, self._rules = accounting.limit_index, accounting.limit_index.rules
         self._actor, self._model = context.actor, model
-        self._limits = self._rules.limits_of(context.actor, model)
+        self._limits = self._rules.find_limits(context.actor, model)
         self._price: Price | None = None
         self._progress, self._clock = context.progress, context.clock
         self._metrics = metrics
-        self._scarce = accounting.scarce
+        self._exhausted = accounting.exhausted
         self._taken = NOTHING
         self._is_open = False
-        self._prompt = self._most = 0
-        self.granted = 0 if self._limits else BOUNDLESS
+        self._prompt = self._max_output = 0
+        self.granted = 0 if self._limits else UNLIMITED
         """Output tokens that may be made before more is asked for."""
 
     async def open(self) -> None:
         """Takes the request itself where a limit of its had no room lately: so that whoever goes on asking
         costs no template and no tokenizer. Else all is taken at once when its size is known. Raises
         RateLimited, BudgetExceeded or LimitsUnavailable."""
-        if self._limits and self._scarce.any_of(self._limits, self._clock.monotonic()):
+        if self._limits and self._exhausted.includes_any(self._limits, self._clock.monotonic()):
             try:
-                await self._take(FIRST)
+                await self._take(MINIMUM)
             except REFUSALS as refusal:
                 self._count_refusal(refusal)
                 raise
@@ -136,9 +136,9 @@ class Reservation:
     async def take(self, size: RequestSize, price: Price | None, is_bounded: bool) -> None:
         """Takes the prompt and the output, and what both cost. `is_bounded`: whether the caller said how much
         output there may be; else it takes a step of it, or as much of one as a limit can ever give."""
-        if self.granted == BOUNDLESS:
+        if self.granted == UNLIMITED:
             return None
-        self._prompt, self._most, self._price = size.prompt_tokens, size.output_tokens, price
+        self._prompt, self._max_output, self._price = size.prompt_tokens, size.output_tokens, price
         output = size.output_tokens if is_bounded else min(size.output_tokens, self._step)
         while True:
             try:
@@ -153,7 +153,7 @@ class Reservation:
         """Takes more output, now that more was made than is granted: a step, or as much of one as there is.
         Raises RateLimited or BudgetExceeded where there is no room even for what was made."""
         needed = made - self.granted
-        step = max(needed, min(self._step, self._most - self.granted))
+        step = max(needed, min(self._step, self._max_output - self.granted))
         while True:
             try:
                 return await self._extend(self.granted + step)
@@ -199,9 +199,9 @@ class Reservation:
     def _refresh_limits(self) -> tuple[Limit, ...]:
         """Those of its limits that still hold, as they are now. One that was added meanwhile is for requests
         that begin later."""
-        rules = self._rulebook.rules
+        rules = self._limit_index.rules
         if rules is not self._rules:
-            now = {limit.id: limit for limit in rules.limits_of(self._actor, self._model)}
+            now = {limit.id: limit for limit in rules.find_limits(self._actor, self._model)}
             self._limits = tuple(now[limit.id] for limit in self._limits if limit.id in now)
             self._rules = rules
         return self._limits
@@ -212,6 +212,6 @@ class Reservation:
             if limit.id == refusal.limit:
                 self._metrics.limited(limit.subject, limit.measure, limit.window)
                 if not isinstance(refusal, LargerThanLimit):
-                    self._scarce.add(limit, self._clock.monotonic())
+                    self._exhausted.add(limit, self._clock.monotonic())
         told = tuple(each for each in refusal.standings if isinstance(each, LimitStatus))
         self._progress.limit_statuses = told or self._progress.limit_statuses
