@@ -17,8 +17,8 @@ from antiphon.domain.limits import Amounts, Limit, Measure, Window
 from antiphon.errors import BudgetExceeded, RateLimited, StoreUnavailable
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import SeedAmounts
-from antiphon.limits.snapshot import save_snapshot, pop_snapshot
-from antiphon.limits.windows import SECOND, Moment
+from antiphon.limits.snapshot import pop_snapshot, save_snapshot
+from antiphon.limits.windows import SECOND, ClockReading
 from antiphon.testing.clock import FakeClock
 from tests.coordinator.processes import KEPT, PATIENCE, Processes, soon
 from tests.support.host_link import short_directory
@@ -234,7 +234,7 @@ async def test_what_was_counted_outlives_a_stop_and_a_start_in_a_file(path, proc
     assert await left(third) == [100, 100, 3], "after a death there is the ledger alone"
 
 
-NOW = Moment(50_000 * SECOND, 1_800_000_000.0)
+NOW = ClockReading(50_000 * SECOND, 1_800_000_000.0)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_file_is_used_while_its_places_mean_the_same(tmp_path, wall, monotonic
     """Not an old one, nor where a clock was set, nor after another start of the machine."""
     clock, path = FakeClock(NOW.monotonic / SECOND, NOW.wall), tmp_path / KEPT
     save_snapshot(path, LocalLimiter(clock).snapshot())
-    now = Moment(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
+    now = ClockReading(NOW.monotonic + int(monotonic * SECOND), NOW.wall + wall)
     assert (pop_snapshot(path, now) is not None) is is_used
     assert not path.exists()
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from antiphon.domain.money import decimal, nanos
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Role
-from antiphon.pipeline.rules import Rules
+from antiphon.pipeline.rules import RuleSet
 from antiphon.store.base import By
 from tests.http.test_admin import ROOT, keyed
 from tests.http.test_usage import PLAIN
@@ -31,7 +31,7 @@ async def add(server, **said):
 
 def holding(server, model, at):
     """The price by which a request is reckoned."""
-    found = Rules((), server.pricing._changes.directory.prices).find_price(model, at)
+    found = RuleSet((), server.pricing._changes.directory.prices).find_price(model, at)
     return found and found.id
 
 

@@ -682,7 +682,11 @@ def test_a_record_that_was_seen_half_beside_a_whole_one_behind_it_is_looked_at_a
 def test_records_that_lie_across_the_pieces_in_which_a_file_is_read_are_whole(tmp_path):
     path = tmp_path / "a.seg"
     entries = [completion(intent(number), tags={"t": "x" * (number * 997 % 60_000)}) for number in range(30)]
-    path.write_bytes(b"".join(frame_record(RecordKind.COMPLETION, at, encode_entry(each)) for at, each in enumerate(entries)))
+    path.write_bytes(
+        b"".join(
+            frame_record(RecordKind.COMPLETION, at, encode_entry(each)) for at, each in enumerate(entries)
+        )
+    )
     reader = SegmentReader(path)
     found = []
     while not reader.is_done:

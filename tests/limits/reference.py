@@ -41,7 +41,9 @@ class Reference:
             self.taken.append(Taken(at, claim, amount))
 
     def asked(self, amounts: Amounts, first: bool) -> int:
-        return int(first) if self.limit.measure is Measure.CONCURRENT else amounts.amount_of(self.limit.measure)
+        return (
+            int(first) if self.limit.measure is Measure.CONCURRENT else amounts.amount_of(self.limit.measure)
+        )
 
     def settle(self, claim: str, amounts: Amounts) -> None:
         """Only for what was really used is at most what was reserved."""

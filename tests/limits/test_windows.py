@@ -1,8 +1,8 @@
 """What a counter of the last 60 seconds remembers of before it was made."""
 
-from antiphon.limits.windows import SECOND, Moment, SlidingWindow
+from antiphon.limits.windows import SECOND, ClockReading, SlidingWindow
 
-NOW = Moment(1_000 * SECOND, 1_790_000_000.0)
+NOW = ClockReading(1_000 * SECOND, 1_790_000_000.0)
 
 
 def test_what_was_taken_within_the_window_counts_and_before_it_does_not():
@@ -18,5 +18,5 @@ def test_what_is_remembered_passes_with_time_though_it_was_looked_at():
     counter.add_past(NOW, NOW.wall - 59, 3)
     counter.add(NOW, 4)
     assert counter.total(NOW) == 7
-    later = Moment(NOW.monotonic + 2 * SECOND, NOW.wall + 2)
+    later = ClockReading(NOW.monotonic + 2 * SECOND, NOW.wall + 2)
     assert counter.total(later) == 4

@@ -241,7 +241,9 @@ async def test_the_second_request_finds_what_the_first_one_used():
     at = Bench(Books(limit(Measure.TOKENS, 20)))
     await at.run()
     error = await at.refused(RateLimited)
-    assert at.context.progress.limit_statuses[0].remaining == 12 and error.retry_after == pytest.approx(60, abs=1)
+    assert at.context.progress.limit_statuses[0].remaining == 12 and error.retry_after == pytest.approx(
+        60, abs=1
+    )
     at.books.clock.advance(61)
     await at.run()
 

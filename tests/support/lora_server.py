@@ -21,7 +21,7 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.aliases import Aliases
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.state import AppState
-from antiphon.pipeline.adapters import Adapters, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.adapted import AdaptedRenderer
@@ -118,7 +118,7 @@ async def lending(
         name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
         for name, renderer in renderers.items()
     }
-    adapters = Adapters(served, homes, clock, metrics)
+    adapters = AdapterRegistry(served, homes, clock, metrics)
     fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
     verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
     pipeline = Pipeline(served, metrics, restart_patience=0.0)

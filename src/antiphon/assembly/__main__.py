@@ -42,7 +42,7 @@ from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
 from antiphon.ipc.frames import from_line
 from antiphon.ipc.tasks import task_group
-from antiphon.pipeline.adapters import Adapters
+from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.settings import Settings, decode
 from antiphon.telemetry.logs import configure, record, record_loop_failure
 
@@ -132,7 +132,7 @@ async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> Asyn
 
 @asynccontextmanager
 async def reporting(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: Adapters
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
     """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
 
@@ -152,7 +152,7 @@ async def reporting(
 async def _report_ready(
     status: StatusPipe,
     hosts: Mapping[str, HostTokenEngine],
-    adapters: Adapters,
+    adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
     """Only now that every engine is reached, and has its adapters, does the panel invite a first request,
@@ -167,7 +167,9 @@ async def _report_ready(
     status.ready()
 
 
-async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
+async def _restore_adapters(
+    host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
+) -> None:
     """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
     cannot load does."""
     while True:

@@ -56,7 +56,9 @@ def edge_of(
         verifiers=tuple(verifiers),
         keys_on=managed is not None,
         admin=() if managed is None else admin_endpoints(managed, accounting, models, clock),
-        limiter=accounting.limiter if accounting and isinstance(accounting.limiter, MonitoredLimiter) else None,
+        limiter=accounting.limiter
+        if accounting and isinstance(accounting.limiter, MonitoredLimiter)
+        else None,
         limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
         ledger=accounting.ledger if accounting and isinstance(accounting.ledger, MonitoredLedger) else None,
         clock=clock,

@@ -14,7 +14,7 @@ from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
-from antiphon.pipeline.adapters import Adapters, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
@@ -81,7 +81,7 @@ def adapters_over(
     edge: AppState,
     settings: Settings,
     names: CoordinatorClient | None = None,
-) -> Adapters:
+) -> AdapterRegistry:
     """What gives the models adapters; those of the settings have their names already, unless the other
     processes of this server, which share `names`, have gone on from there."""
     lora = settings.lora
@@ -98,7 +98,7 @@ def adapters_over(
                 hosts[model.name].note_adapters,
                 hosts[model.name].lose,
             )
-    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, names)
+    adapters = AdapterRegistry(edge.models, homes, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     if names is not None:
@@ -111,7 +111,7 @@ def lends(lora: LoraSettings) -> bool:
     return bool(lora.directories or lora.repositories)
 
 
-def deployments_over(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
+def deployments_over(adapters: AdapterRegistry, edge: AppState, settings: Settings) -> Deployments:
     """What deploys adapters from the hub and from the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(

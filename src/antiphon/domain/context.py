@@ -80,7 +80,7 @@ class Progress:
     """What becomes known of a request on its way; written by the pipeline and engines, read by whoever
     answers."""
 
-    __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "model", "limit_statuses", "unread")
+    __slots__ = ("account", "attempts", "body", "embedded", "is_ended", "limit_statuses", "model", "unread")
 
     def __init__(self) -> None:
         self.account: Mapping[str, object] = {}

@@ -56,9 +56,7 @@ def explain_too_large(measure: Measure, amount: int) -> str | None:
         return None if amount <= MAX_COUNT else f"a limit of {measure} is of at most {MAX_COUNT}"
     if amount <= MAX_COST_UNITS * NANO:
         return None
-    return (
-        f"a limit of cost is of at most {MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
-    )
+    return f"a limit of cost is of at most {MAX_COST_UNITS} units of the currency ({MAX_COST_UNITS * NANO} billionths)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from antiphon.http.body_budget import BodyBudget
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
-from antiphon.pipeline.adapters import Adapters
+from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -77,7 +77,7 @@ class AppState:
     """What the HTTP processes of the server share; None, where there is no other."""
     bodies: BodyBudget = field(default_factory=BodyBudget)
     """What all request bodies together hold."""
-    adapters: Adapters | None = None
+    adapters: AdapterRegistry | None = None
     """What loads and unloads them; None, where the operator does not let callers do so."""
     deployments: Deployments | None = None
     """What deploys adapters by the names of repositories; None, where callers may not."""

@@ -17,7 +17,16 @@ from pathlib import Path
 from antiphon.domain.ledger import ABORTED, Entry
 from antiphon.domain.usage import UsageSource
 from antiphon.domain.values import changed
-from antiphon.ledger.records import HEADER, MAX_PAYLOAD, RecordKind, SpoolRecord, decode_entry, frame_record, find_record, parse_record
+from antiphon.ledger.records import (
+    HEADER,
+    MAX_PAYLOAD,
+    RecordKind,
+    SpoolRecord,
+    decode_entry,
+    find_record,
+    frame_record,
+    parse_record,
+)
 from antiphon.telemetry.logs import record
 
 SIZE = 1024 * 1024

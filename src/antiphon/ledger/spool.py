@@ -18,7 +18,7 @@ from antiphon.domain.values import changed
 from antiphon.errors import InternalError, InvalidValue, LedgerFull, StartupError
 from antiphon.ledger.base import LedgerState
 from antiphon.ledger.records import MAX_PAYLOAD, encode_entry
-from antiphon.ledger.segments import SIZE, SegmentWriter, frame_size, create_segment, list_segments
+from antiphon.ledger.segments import SIZE, SegmentWriter, create_segment, frame_size, list_segments
 from antiphon.telemetry.logs import record
 
 COMPLETION_ROOM = 1024

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from antiphon.domain.context import Clock
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure
 from antiphon.limits.refusals import Refusal, build_refusal, pick_worst
-from antiphon.limits.seeding import SeedReader, Seeder, SeedAmounts
+from antiphon.limits.seeding import SeedAmounts, Seeder, SeedReader
 from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapshot
-from antiphon.limits.windows import SECOND, UsageCounter, Moment, make_counter
+from antiphon.limits.windows import SECOND, ClockReading, UsageCounter, make_counter
 
 UNUSED_NS = 24 * 3600 * SECOND
 """Nanoseconds after which a counter that nobody asked for is dropped; the ledger knows what it counted."""
@@ -47,17 +47,17 @@ class ClaimPart:
         """All of it."""
         return sum(amount for _, amount in self.parts)
 
-    def initial_amount(self, now: Moment) -> int:
+    def initial_amount(self, now: ClockReading) -> int:
         """What counts now of what was taken before the request's size was known; nothing, once it is."""
         parts = () if self.is_sized else self.parts
         return sum(amount for place, amount in parts if self.limit_counter.counter.is_current(now, place))
 
-    def take(self, now: Moment, amount: int) -> None:
+    def take(self, now: ClockReading, amount: int) -> None:
         """Takes more."""
         if amount:
             self.parts.append((self.limit_counter.counter.add(now, amount), amount))
 
-    def settle(self, now: Moment, used: int) -> None:
+    def settle(self, now: ClockReading, used: int) -> None:
         """Gives back what was taken last beyond what was used, or takes what is missing."""
         parts, counter = self.parts, self.limit_counter.counter
         counter.total(now)  # what has passed is taken out before anything is given back
@@ -158,10 +158,15 @@ class LocalLimiter:
 
     def snapshot(self) -> Snapshot:
         """All that is counted now."""
-        counters = (CounterState(each.limit, each.counter.export_amounts()) for each in self._counters.values())
+        counters = (
+            CounterState(each.limit, each.counter.export_amounts()) for each in self._counters.values()
+        )
         claims = (
             ClaimState(
-                claim, tuple(PartState(each.limit_counter.limit.id, tuple(each.parts), each.is_sized) for each in held)
+                claim,
+                tuple(
+                    PartState(each.limit_counter.limit.id, tuple(each.parts), each.is_sized) for each in held
+                ),
             )
             for claim, held in self._claims.items()
         )
@@ -173,7 +178,9 @@ class LocalLimiter:
         for state in snapshot.counters:
             self._find_counter(state.limit, now).counter.import_amounts(state.places)
         for claim in snapshot.claims:
-            held = [ClaimPart(self._counters[part.limit], list(part.parts), part.is_sized) for part in claim.held]
+            held = [
+                ClaimPart(self._counters[part.limit], list(part.parts), part.is_sized) for part in claim.held
+            ]
             self._claims[claim.id] = held
             for each in held:
                 each.limit_counter.claims += 1
@@ -189,7 +196,7 @@ class LocalLimiter:
     # --- how it is done ---
 
     def _require_room(
-        self, limits: Sequence[Limit], held: Sequence[ClaimPart], asked: Sequence[int], now: Moment
+        self, limits: Sequence[Limit], held: Sequence[ClaimPart], asked: Sequence[int], now: ClockReading
     ) -> None:
         """Raises where one of them has no room."""
         short: list[tuple[int, int]] = []
@@ -204,7 +211,7 @@ class LocalLimiter:
             )
             raise pick_worst(refusals, _build_statuses(limits, held, now))
 
-    def _add_claim(self, claim: str, held: list[ClaimPart], asked: Sequence[int], now: Moment) -> None:
+    def _add_claim(self, claim: str, held: list[ClaimPart], asked: Sequence[int], now: ClockReading) -> None:
         self._claims[claim] = held
         for each, amount in zip(held, asked, strict=True):
             counted = each.limit_counter
@@ -212,7 +219,7 @@ class LocalLimiter:
             if amount:
                 each.parts.append((counted.counter.add(now, amount), amount))
 
-    def _find_counter(self, limit: Limit, now: Moment) -> LimitCounter:
+    def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
         """The counter of a limit."""
         counted = self._counters.get(limit.id)
         if counted is None:
@@ -220,7 +227,7 @@ class LocalLimiter:
         counted.last_used = now.monotonic
         return counted
 
-    def _drop_one_unused(self, now: Moment) -> None:
+    def _drop_one_unused(self, now: ClockReading) -> None:
         """Looks at one counter, each time at another, and drops what nobody asked for in a long time."""
         if not self._counters:
             return
@@ -249,16 +256,26 @@ class LocalLimiter:
                 for at, amount in taken.get(limit.id, ()):
                     counter.add_past(now, at, amount)
 
-    def now(self) -> Moment:
-        return Moment(int(self._clock.monotonic() * SECOND), self._clock.wall())
+    def now(self) -> ClockReading:
+        return ClockReading(int(self._clock.monotonic() * SECOND), self._clock.wall())
 
 
-def _build_limit_refusal(limit: Limit, held: ClaimPart, asked: int, excess: int, now: Moment) -> Refusal:
+def _build_limit_refusal(
+    limit: Limit, held: ClaimPart, asked: int, excess: int, now: ClockReading
+) -> Refusal:
     """Why a limit has no room for so much, of which `excess` is too much."""
-    return build_refusal(limit, asked, held.initial_amount(now), held.limit_counter.counter.seconds_until_room(now, excess), now.wall)
+    return build_refusal(
+        limit,
+        asked,
+        held.initial_amount(now),
+        held.limit_counter.counter.seconds_until_room(now, excess),
+        now.wall,
+    )
 
 
-def _build_statuses(limits: Sequence[Limit], held: Sequence[ClaimPart], now: Moment) -> tuple[LimitStatus, ...]:
+def _build_statuses(
+    limits: Sequence[Limit], held: Sequence[ClaimPart], now: ClockReading
+) -> tuple[LimitStatus, ...]:
     found = []
     for limit, each in zip(limits, held, strict=True):
         counter = each.limit_counter.counter

@@ -8,7 +8,7 @@ from pathlib import Path
 import antiphon
 from antiphon.domain.limits import Limit
 from antiphon.ipc.frames import FrameError, from_line, to_line
-from antiphon.limits.windows import SECOND, Moment
+from antiphon.limits.windows import SECOND, ClockReading
 
 MAX_AGE_S = 60.0
 """Age at which a file is stale: the windows that slide are over, and the ledger knows the rest."""
@@ -50,7 +50,7 @@ class ClaimState:
 class Snapshot:
     """All that a limiter counted, at one moment."""
 
-    at: Moment
+    at: ClockReading
     counters: tuple[CounterState, ...] = ()
     claims: tuple[ClaimState, ...] = ()
     release: str = antiphon.__version__
@@ -64,7 +64,7 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     new.replace(path)
 
 
-def pop_snapshot(path: Path, now: Moment) -> Snapshot | None:
+def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
     """Reads the file and removes it. None where there is none, or where it is stale or cannot be read: then
     counters begin with the ledger."""
     try:

@@ -23,7 +23,7 @@ CONCURRENT_RETRY_S = 1.0
 """Seconds after which to ask again for what frees itself when another request ends."""
 
 
-class Moment(Value, frozen=True):
+class ClockReading(Value, frozen=True):
     """Now, on both clocks."""
 
     monotonic: int
@@ -35,25 +35,25 @@ class Moment(Value, frozen=True):
 class UsageCounter(Protocol):
     """What one limit has counted."""
 
-    def total(self, now: Moment) -> int:
+    def total(self, now: ClockReading) -> int:
         """How much counts now."""
 
-    def add(self, now: Moment, amount: int) -> int:
+    def add(self, now: ClockReading, amount: int) -> int:
         """Counts more from now on. Gives the place."""
 
     def subtract(self, place: int, amount: int) -> None:
         """Counts less of what was taken at a place; what no longer counts changes nothing."""
 
-    def is_current(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: ClockReading, place: int) -> bool:
         """Whether what was taken at a place counts now."""
 
-    def add_past(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         """Counts what was taken at an earlier moment, in Unix seconds."""
 
-    def seconds_until_room(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         """Seconds until so much less counts, if nothing more is taken."""
 
-    def seconds_until_reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: ClockReading) -> float:
         """Seconds until nothing of what counts now counts any more."""
 
     def export_amounts(self) -> dict[int, int]:
@@ -73,7 +73,7 @@ class SlidingWindow:
         self._looked = 0
         """Number of the bucket in which what had passed was last taken out."""
 
-    def total(self, now: Moment) -> int:
+    def total(self, now: ClockReading) -> int:
         current = now.monotonic // BUCKET
         if current != self._looked:
             self._looked = current
@@ -82,7 +82,7 @@ class SlidingWindow:
                 self._total -= buckets.pop(bucket)
         return self._total
 
-    def add(self, now: Moment, amount: int) -> int:
+    def add(self, now: ClockReading, amount: int) -> int:
         bucket = now.monotonic // BUCKET
         self._buckets[bucket] = self._buckets.get(bucket, 0) + amount
         self._total += amount
@@ -95,10 +95,10 @@ class SlidingWindow:
             if self._buckets[place] <= 0:
                 del self._buckets[place]
 
-    def is_current(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: ClockReading, place: int) -> bool:
         return place >= now.monotonic // BUCKET - BUCKETS
 
-    def add_past(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         ago = max(0, int((now.wall - at) * SECOND))
         bucket = (now.monotonic - ago) // BUCKET
         known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
@@ -106,7 +106,7 @@ class SlidingWindow:
         self._total += amount
         self._looked = 0  # it may have passed already
 
-    def seconds_until_room(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         freed = 0
         for bucket, amount in self._buckets.items():
             freed += amount
@@ -114,7 +114,7 @@ class SlidingWindow:
                 return self._seconds_left(now, bucket)
         return WINDOW / SECOND
 
-    def seconds_until_reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: ClockReading) -> float:
         return self._seconds_left(now, next(reversed(self._buckets))) if self._buckets else 0.0
 
     def export_amounts(self) -> dict[int, int]:
@@ -125,7 +125,7 @@ class SlidingWindow:
         self._total, self._looked = sum(places.values()), 0
 
     @staticmethod
-    def _seconds_left(now: Moment, bucket: int) -> float:
+    def _seconds_left(now: ClockReading, bucket: int) -> float:
         """Seconds until a bucket leaves the window."""
         return max(0, (bucket + BUCKETS + 1) * BUCKET - now.monotonic) / SECOND
 
@@ -140,10 +140,10 @@ class CalendarWindow:
         self._now = (0, 0)
         """Beginning and end of the period that was looked at last."""
 
-    def total(self, now: Moment) -> int:
+    def total(self, now: ClockReading) -> int:
         return self._periods.get(self._find_begin(now.wall), 0)
 
-    def add(self, now: Moment, amount: int) -> int:
+    def add(self, now: ClockReading, amount: int) -> int:
         begin, periods = self._find_begin(now.wall), self._periods
         periods[begin] = periods.get(begin, 0) + amount
         periods.move_to_end(begin)
@@ -155,17 +155,17 @@ class CalendarWindow:
         if place in self._periods:
             self._periods[place] -= amount
 
-    def is_current(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: ClockReading, place: int) -> bool:
         return place == self._find_begin(now.wall)
 
-    def add_past(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         if find_period(self._window, at)[0] == self._find_begin(now.wall):
             self.add(now, amount)
 
-    def seconds_until_room(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         return self.seconds_until_reset(now)
 
-    def seconds_until_reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: ClockReading) -> float:
         self._find_begin(now.wall)
         return self._now[1] - now.wall
 
@@ -187,26 +187,26 @@ class ConcurrencyCounter:
     def __init__(self) -> None:
         self._running = 0
 
-    def total(self, now: Moment) -> int:
+    def total(self, now: ClockReading) -> int:
         return self._running
 
-    def add(self, now: Moment, amount: int) -> int:
+    def add(self, now: ClockReading, amount: int) -> int:
         self._running += amount
         return 0
 
     def subtract(self, place: int, amount: int) -> None:
         self._running -= amount
 
-    def is_current(self, now: Moment, place: int) -> bool:
+    def is_current(self, now: ClockReading, place: int) -> bool:
         return True
 
-    def add_past(self, now: Moment, at: float, amount: int) -> None:
+    def add_past(self, now: ClockReading, at: float, amount: int) -> None:
         """What has ended does not run."""
 
-    def seconds_until_room(self, now: Moment, excess: int) -> float:
+    def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         return CONCURRENT_RETRY_S
 
-    def seconds_until_reset(self, now: Moment) -> float:
+    def seconds_until_reset(self, now: ClockReading) -> float:
         return 0.0
 
     def export_amounts(self) -> dict[int, int]:

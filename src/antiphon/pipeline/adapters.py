@@ -105,7 +105,7 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class Adapters:
+class AdapterRegistry:
     """The adapters of one server."""
 
     def __init__(
@@ -242,7 +242,13 @@ class Adapters:
             if not self._is_served(named):
                 self._add_model(named.name, named.base, named.adapter, named.deployed, named.created)
         for base, home in self._targets.items():
-            home.note_adapters({model.adapter.digest: model.adapter.path for model in self._adapters_of(base) if model.adapter})
+            home.note_adapters(
+                {
+                    model.adapter.digest: model.adapter.path
+                    for model in self._adapters_of(base)
+                    if model.adapter
+                }
+            )
 
     def _is_served(self, named: AdapterName) -> bool:
         """Whether a name means the same here."""

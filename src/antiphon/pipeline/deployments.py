@@ -16,14 +16,14 @@ from antiphon.domain.deployment import Delivered, Deployed, DeployedBase, Deploy
 from antiphon.domain.identity import Actor
 from antiphon.engines.registry import Model, Models
 from antiphon.errors import InvalidValue, ModelNotFound, Overloaded, PermissionDenied, RequestError
-from antiphon.pipeline.adapters import AdapterRequest, Adapters
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
 from antiphon.pipeline.resolve import authorize_name
 from antiphon.telemetry.logs import record
 
-AT_ONCE = 2
+MAX_FETCHING = 2
 """Adapters that arrive at once: each takes a process, and the network of the others."""
 
-MOST_WAITING = 16
+MAX_WAITING = 16
 """Deployments from the hub that wait for their turn."""
 
 NAMES = {"lora_path": "model_name", "lora_name": "name"}
@@ -36,13 +36,13 @@ REMEDY = (
 )
 
 
-class Fetching(Protocol):
+class AdapterSource(Protocol):
     """Where adapters of the hub come from."""
 
     def require_allowed(self, wanted: Deployment) -> None:
         """Raises PermissionDenied, or InvalidValue for what is no name."""
 
-    def fetched(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
+    def fetch(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
         """The adapter, while the context lasts. Raises a RequestError, an EngineError or
         HubUnavailable."""
 
@@ -53,8 +53,8 @@ class Deployments:
     def __init__(
         self,
         models: Models,
-        adapters: Adapters | None = None,
-        fetching: Fetching | None = None,
+        adapters: AdapterRegistry | None = None,
+        fetching: AdapterSource | None = None,
         clock: Clock | None = None,
     ) -> None:
         """`adapters`: None, where callers may not deploy at all."""
@@ -62,7 +62,7 @@ class Deployments:
         self._adapters = adapters
         self._fetching = fetching
         self._clock = clock or SystemClock()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_FETCHING)
         self._waiting = 0
 
     async def deploy(self, wanted: Deployment, actor: Actor) -> Deployed:
@@ -81,9 +81,9 @@ class Deployments:
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(wanted)
-            async with self._turn(), self._fetching.fetched(wanted) as found:
+            async with self._take_turn(), self._fetching.fetch(wanted) as found:
                 self._require_free(wanted.name, adapters)
-                base = wanted.base or self._base(adapters, found)
+                base = wanted.base or self._guess_base(adapters, found)
                 path, directory = found.path, found.directory
                 noted = self._prepare_record(wanted, found.commit, actor)
                 await adapters.load(
@@ -105,7 +105,7 @@ class Deployments:
             raise ModelNotFound(f"the LoRA {name[:100]!r} does not exist", param="name")
         return self._redact_creator(model, actor)
 
-    def listed(self, actor: Actor) -> Iterator[Deployed]:
+    def list_deployed(self, actor: Actor) -> Iterator[Deployed]:
         """All adapters that the actor's key is for, those too that nobody deployed."""
         return (
             self._redact_creator(model, actor)
@@ -125,12 +125,12 @@ class Deployments:
         bases = (model for model in self._models.bases() if actor.may_use(model.name))
         return (DeployedBase(model.name, model.created) for model in bases)
 
-    def _require_adapters(self) -> Adapters:
+    def _require_adapters(self) -> AdapterRegistry:
         if self._adapters is None:
             raise PermissionDenied(REMEDY)
         return self._adapters
 
-    def _require_free(self, name: str, adapters: Adapters) -> None:
+    def _require_free(self, name: str, adapters: AdapterRegistry) -> None:
         """Raises InvalidValue for a name that is not a deployment's."""
         if name not in self._models:
             adapters.require_no_alias(name)
@@ -143,9 +143,9 @@ class Deployments:
         raise InvalidValue(f"{name!r} is the name of {whose}; choose another", param="name")
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        if self._waiting >= MOST_WAITING:
-            raise Overloaded(f"{MOST_WAITING} deployments wait already; try again later")
+    async def _take_turn(self) -> AsyncIterator[None]:
+        if self._waiting >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} deployments wait already; try again later")
         self._waiting += 1
         try:
             await self._turns.acquire()
@@ -156,7 +156,7 @@ class Deployments:
         finally:
             self._turns.release()
 
-    def _base(self, adapters: Adapters, found: Delivered) -> str | None:
+    def _guess_base(self, adapters: AdapterRegistry, found: Delivered) -> str | None:
         """The only base model, or the one that the adapter itself names; None where that is neither."""
         if len(adapters.bases) == 1 or found.base is None:
             return None

@@ -14,9 +14,9 @@ from antiphon.domain.values import changed
 from antiphon.engines.base import TextEmbedding
 from antiphon.engines.registry import ModelRoute, Models
 from antiphon.errors import UnsupportedParameter
-from antiphon.pipeline.attempt import Reserve, try_routes, pass_unlimited
+from antiphon.pipeline.attempt import Reserve, pass_unlimited, try_routes
 from antiphon.pipeline.meter import OK, find_status, is_logged_by_edge
-from antiphon.pipeline.request_meter import Ending, RequestMeter
+from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.resolve import resolve
 from antiphon.telemetry.logs import record
@@ -56,7 +56,7 @@ async def embed(
         raise
     finally:
         tokens = context.progress.embedded if found is None else found.prompt_tokens
-        ended = Ending(status, Usage(tokens, 0), context.clock.monotonic() - began)
+        ended = RequestOutcome(status, Usage(tokens, 0), context.clock.monotonic() - began)
         lost = None if account is None else account.close(ended)
         answered = lost is not None or is_logged_by_edge(sys.exception(), context)
         ended = ended if lost is None else changed(ended, status=lost.code)
@@ -85,7 +85,7 @@ async def _attempt(
 
 
 def _report(
-    ended: Ending, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
+    ended: RequestOutcome, request: EmbeddingRequest, context: Context, metrics: Metrics, answered: bool
 ) -> None:
     tokens = ended.usage.prompt_tokens
     metrics.embedded(request.model, ended.status, tokens, ended.total)

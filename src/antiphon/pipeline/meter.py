@@ -27,7 +27,7 @@ from antiphon.domain.usage import Usage, UsageSource
 from antiphon.domain.values import changed
 from antiphon.errors import AntiphonError, DeadlineExceeded, InternalError
 from antiphon.pipeline.attempt import StartedStream
-from antiphon.pipeline.request_meter import Ending, RequestMeter
+from antiphon.pipeline.request_meter import RequestMeter, RequestOutcome
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Generation, Metrics
 
@@ -74,7 +74,7 @@ class GenerationTally:
             self.reasoning_tokens, self.source = event.reasoning_tokens, event.source
             self.is_whole = True
 
-    def build_ending(self, status: str, now: float) -> Ending:
+    def build_outcome(self, status: str, now: float) -> RequestOutcome:
         """How it ended. `now`: monotonic seconds."""
         usage = Usage(
             self.prompt_tokens,
@@ -84,7 +84,7 @@ class GenerationTally:
             self.source,
         )
         first = None if self.first_token is None else self.first_token - self.started_at
-        return Ending(status, usage, now - self.started_at, self.queued, first)
+        return RequestOutcome(status, usage, now - self.started_at, self.queued, first)
 
 
 class Settlement:
@@ -115,7 +115,7 @@ class Settlement:
         """Raises LedgerFull where a generation that is whole cannot be written down."""
         tally, context = self._tally, self._context
         whole = tally.is_whole and not isinstance(error, AntiphonError)
-        ended = tally.build_ending(OK if whole else find_status(error, context), context.clock.monotonic())
+        ended = tally.build_outcome(OK if whole else find_status(error, context), context.clock.monotonic())
         lost = None if self._account is None else self._account.close(ended)
         if lost is not None:
             ended = changed(ended, status=lost.code)
@@ -153,7 +153,9 @@ async def meter_stream(
             event = await anext(begun.events, None)
 
 
-async def _start_metered(begin: Callable[[], Awaitable[StartedStream]], account: RequestMeter | None) -> StartedStream:
+async def _start_metered(
+    begin: Callable[[], Awaitable[StartedStream]], account: RequestMeter | None
+) -> StartedStream:
     if account is not None:
         await account.open()
     return await begin()
@@ -171,7 +173,7 @@ def find_status(error: BaseException | None, context: Context) -> str:
 
 
 def _report(
-    ended: Ending,
+    ended: RequestOutcome,
     reasons: Sequence[str],
     request: GenerationRequest,
     context: Context,

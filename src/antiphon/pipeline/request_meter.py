@@ -19,7 +19,7 @@ from antiphon.engines.base import RequestSize
 from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import LedgerFull, PermissionDenied
 from antiphon.pipeline.reserve import NOTHING, Accounting, Reservation
-from antiphon.pipeline.rules import Rules
+from antiphon.pipeline.rules import RuleSet
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
@@ -29,7 +29,7 @@ NUL, UNKNOWN = "\0", "\ufffd"
 """What no database takes in a text, and what stands in its place."""
 
 
-class Ending(Value, frozen=True):
+class RequestOutcome(Value, frozen=True):
     """How a request ended; times in seconds since it began."""
 
     status: str
@@ -45,12 +45,12 @@ class RequestMeter:
 
     __slots__ = (
         "_accounting",
-        "_requested_name",
         "_context",
         "_is_bounded",
         "_metrics",
         "_model",
         "_price",
+        "_requested_name",
         "_reservation",
         "_route",
         "at",
@@ -119,7 +119,7 @@ class RequestMeter:
         if self._price is None:
             _require_countable(rules, self._context.actor, self._model.name)
 
-    def close(self, ending: Ending) -> LedgerFull | None:
+    def close(self, ending: RequestOutcome) -> LedgerFull | None:
         """Writes how it ended, and settles. Gives the error where that cannot be written; then its intent is
         what stands in the ledger."""
         if not self.is_admitted:
@@ -146,7 +146,7 @@ class RequestMeter:
             return 0
         return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
-    def _build_entry(self, usage: Usage, cost: int, ending: Ending | None = None) -> Entry:
+    def _build_entry(self, usage: Usage, cost: int, ending: RequestOutcome | None = None) -> Entry:
         """What the ledger is told; without an ending as an intent. Both times made from the beginning:
         replacing the fields of one that is there takes longer."""
         context, model, price = self._context, self._model, self._price
@@ -182,7 +182,7 @@ class RequestMeter:
         )
 
 
-def _require_countable(rules: Rules, actor: Actor, model: str) -> None:
+def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
     """Raises PermissionDenied where a limit counts cost and the model has no price: everything would pass."""
     for limit in rules.find_limits(actor, model):
         if limit.measure is Measure.COST:

@@ -80,18 +80,18 @@ class Reservation:
         "_actor",
         "_claim",
         "_clock",
+        "_exhausted",
         "_is_open",
+        "_limit_index",
         "_limiter",
         "_limits",
+        "_max_output",
         "_metrics",
         "_model",
-        "_max_output",
         "_price",
         "_progress",
         "_prompt",
-        "_limit_index",
         "_rules",
-        "_exhausted",
         "_step",
         "_taken",
         "granted",
@@ -193,7 +193,9 @@ class Reservation:
                 wanted.output_tokens - taken.output_tokens,
                 wanted.cost - taken.cost,
             )
-            self._progress.limit_statuses = await self._limiter.extend(self._claim, self._refresh_limits(), more)
+            self._progress.limit_statuses = await self._limiter.extend(
+                self._claim, self._refresh_limits(), more
+            )
         self._taken = wanted
 
     def _refresh_limits(self) -> tuple[Limit, ...]:

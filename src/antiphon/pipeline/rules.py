@@ -11,7 +11,7 @@ MAX_CACHED = 10_000
 """Answers that are kept; callers choose some of what is asked by."""
 
 
-class Rules:
+class RuleSet:
     """All limits and prices at one moment. Never changed: whoever learns new ones makes new rules."""
 
     def __init__(
@@ -78,7 +78,7 @@ class LimitIndex:
     """The rules as of now."""
 
     def __init__(self) -> None:
-        self.rules = Rules()
+        self.rules = RuleSet()
 
     def update(
         self,
@@ -87,4 +87,4 @@ class LimitIndex:
         families: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """From now on these hold."""
-        self.rules = Rules(limits, prices, families)
+        self.rules = RuleSet(limits, prices, families)

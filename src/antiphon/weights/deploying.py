@@ -75,7 +75,7 @@ class HubAdapters:
             raise PermissionDenied("no hub is asked here: ANTIPHON_HUB_OFFLINE is set", param="model_source")
 
     @asynccontextmanager
-    async def fetched(self, wanted: Deployment) -> AsyncIterator[Delivered]:
+    async def fetch(self, wanted: Deployment) -> AsyncIterator[Delivered]:
         """The adapter, while the context lasts. Raises a RequestError that names the field at fault,
         HubUnavailable, and EngineError when the registry cannot be written."""
         self.require_allowed(wanted)

@@ -376,7 +376,7 @@ def deployment_endpoints(loras: str, bases: str, codec: DeploymentCodec) -> tupl
         return Response(codec.deployed(services.deployments.find(request.path_params["name"], request.actor)))
 
     async def list_all(request: Request, services: Services) -> Answer:
-        return Response(codec.listed(services.deployments.listed(request.actor)))
+        return Response(codec.listed(services.deployments.list_deployed(request.actor)))
 
     async def show_base(request: Request, services: Services) -> Answer:
         return Response(codec.base(services.deployments.base(request.path_params["name"], request.actor)))

@@ -25,15 +25,15 @@ from antiphon.errors import LimitsUnavailable, SettingsError
 from antiphon.limits.local import LocalLimiter, claim_amount
 from antiphon.limits.redis.messages import (
     CONCURRENT_KIND,
-    ScriptAnswer,
     Argument,
+    ScriptAnswer,
     counter_kind,
+    encode_claim,
     encode_limits,
     encode_seed,
-    encode_claim,
 )
 from antiphon.limits.redis.scripts import Scripts, build_scripts
-from antiphon.limits.seeding import SeedReader, Seeder
+from antiphon.limits.seeding import Seeder, SeedReader
 from antiphon.telemetry.logs import record
 
 CONNECTIONS = 32
@@ -139,7 +139,9 @@ class RedisLimiter:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
         held.step += 1  # also where no answer comes: what Redis may have taken is not taken for the next
         try:
-            return await self._take_amounts(claim, held.step, limits, [amounts.amount_of(each.measure) for each in limits])
+            return await self._take_amounts(
+                claim, held.step, limits, [amounts.amount_of(each.measure) for each in limits]
+            )
         except asyncio.CancelledError:
             held.is_uncertain = True
             raise
@@ -160,7 +162,9 @@ class RedisLimiter:
 
     async def read_status(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
         try:
-            answer = await self._call_seeded(limits, self._read_script, self._encode_limits(limits, [0] * len(limits)))
+            answer = await self._call_seeded(
+                limits, self._read_script, self._encode_limits(limits, [0] * len(limits))
+            )
         except LimitsUnavailable:
             if self._fallback is None:
                 raise
@@ -206,7 +210,9 @@ class RedisLimiter:
         async with self._sending:
             while self._settled:
                 batch = list(islice(self._settled, BATCH))
-                await self._call(self._settle_script, [each for ended in batch for each in encode_claim(*ended)])
+                await self._call(
+                    self._settle_script, [each for ended in batch for each in encode_claim(*ended)]
+                )
                 for _ in batch:
                     self._settled.popleft()
 

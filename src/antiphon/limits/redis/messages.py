@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from antiphon.domain.limits import Amounts, Limit, LimitStatus, Measure, Window
 from antiphon.errors import LimitsUnavailable
 from antiphon.limits.refusals import build_refusal, pick_worst
-from antiphon.limits.windows import find_period_bounds, find_period
+from antiphon.limits.windows import find_period, find_period_bounds
 
 MICRO = 1_000_000
 INTEGERS_END = 2**63
@@ -42,7 +42,9 @@ class ScriptAnswer:
                 return ScriptAnswer("unknown", numbers=[number - 1 for number in _parse_integers(numbers)])
             case ["refused", [*rows], [*refusals], int(at)]:
                 refused = [(number - 1, *said) for number, *said in map(_parse_integers, refusals)]
-                return ScriptAnswer("refused", [_parse_integers(row) for row in rows], refusals=refused, at=at)
+                return ScriptAnswer(
+                    "refused", [_parse_integers(row) for row in rows], refusals=refused, at=at
+                )
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
     def build_statuses(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
@@ -72,7 +74,9 @@ def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> 
     said: list[Argument] = []
     for limit, amount in zip(limits, asked, strict=True):
         said += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
-        said += find_period_bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
+        said += (
+            find_period_bounds(limit.window, now) if limit.window not in (None, Window.MINUTE) else (0, 0, 0)
+        )
     return said
 
 
