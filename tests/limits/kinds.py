@@ -23,7 +23,7 @@ class TimedRedis(RedisLimiter):
     def __init__(self, url: str, clock: FakeClock, seeds: Seeder | None = None, opens: bool = False) -> None:
         super().__init__(url, clock, seeds, opens, f"t{next(_numbers)}", build_scripts(OWN_TIME))
 
-    async def _asked(self, script, arguments):
+    async def _call(self, script, arguments):
         micros = round((self._clock.wall() + self.ahead) * 1_000_000)
         (prefix,) = self._keys
         seconds, micros = divmod(micros, 1_000_000)

@@ -105,10 +105,10 @@ class Spool:
         """See Ledger."""
         payload = encode_entry(intent)
         size = len(payload)
-        if size > MAX_PAYLOAD - COMPLETION_ROOM:
+        if size > (most := MAX_PAYLOAD - COMPLETION_ROOM):
             raise InvalidValue(
-                f"what the ledger keeps of this request takes {size} bytes, and {MAX_PAYLOAD - COMPLETION_ROOM} are the "
-                "most: send fewer or shorter tags",
+                f"what the ledger keeps of this request takes {size} bytes, and {most} are the most: send "
+                "fewer or shorter tags",
                 param="metadata" if intent.tags else None,
             )
         room = frame_size(size + COMPLETION_ROOM)

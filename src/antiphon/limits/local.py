@@ -1,8 +1,8 @@
 """The limiter of one process: exact, in memory.
 
-Every amount counts from the moment at which it was reserved until its window has passed, or until it is
-given back. A counter that is not there yet is made from what the ledger knows. All of it belongs to one event
-loop; nothing but that first look waits for anything.
+An amount counts from its reservation until its window has passed or until it is given back. A new counter
+starts with the usage that the ledger knows. Reading the ledger is the only step that waits. Everything
+belongs to one event loop.
 """
 
 import asyncio
@@ -18,37 +18,38 @@ from antiphon.limits.snapshot import ClaimState, CounterState, PartState, Snapsh
 from antiphon.limits.windows import SECOND, ClockReading, UsageCounter, make_counter
 
 UNUSED_NS = 24 * 3600 * SECOND
-"""Nanoseconds after which a counter that nobody asked for is dropped; the ledger knows what it counted."""
+"""Nanoseconds after which an unused counter is dropped. The ledger still knows its usage."""
 
 
 @dataclass(slots=True)
 class LimitCounter:
-    """A limit, as it was said first, with its counter. What is too much is judged by how it is said with each
-    call."""
+    """A limit and its counter. The limit is kept as it was when the counter was made; calls bring the current
+    amount."""
 
     limit: Limit
     counter: UsageCounter
     last_used: int
     claims: int = 0
-    """How many stand."""
+    """Number of open claims."""
 
 
 @dataclass(slots=True)
 class ClaimPart:
-    """What a claim has taken of one limit: the places and amounts, the oldest first."""
+    """What one claim has taken of one limit: (place, amount) pairs, the oldest first."""
 
     limit_counter: LimitCounter
     parts: list[tuple[int, int]] = field(default_factory=list)
     is_sized: bool = False
-    """Whether more was taken after the first."""
+    """Whether the claim was extended after its first reservation."""
 
     @property
     def amount(self) -> int:
-        """All of it."""
+        """The sum of all parts."""
         return sum(amount for _, amount in self.parts)
 
     def initial_amount(self, now: ClockReading) -> int:
-        """What counts now of what was taken before the request's size was known; nothing, once it is."""
+        """What still counts of the first reservation, before the request's size was known. 0 once the size is
+        known."""
         parts = () if self.is_sized else self.parts
         return sum(amount for place, amount in parts if self.limit_counter.counter.is_current(now, place))
 
@@ -58,9 +59,10 @@ class ClaimPart:
             self.parts.append((self.limit_counter.counter.add(now, amount), amount))
 
     def settle(self, now: ClockReading, used: int) -> None:
-        """Gives back what was taken last beyond what was used, or takes what is missing."""
+        """Sets the claim's amount to what was used: gives the rest back, newest first, or takes what is
+        missing."""
         parts, counter = self.parts, self.limit_counter.counter
-        counter.total(now)  # what has passed is taken out before anything is given back
+        counter.total(now)  # removes what has expired before anything is given back
         excess = -used
         for _, amount in parts:
             excess += amount
@@ -73,15 +75,14 @@ class ClaimPart:
 
 
 class LocalLimiter:
-    """A `Limiter` for everybody in this process."""
+    """A `Limiter` for one process."""
 
     def __init__(self, clock: Clock, seeds: Seeder | None = None, opens: bool = False) -> None:
-        """`opens`: whether counters begin at nothing where the ledger cannot be read; else nothing passes
-        then."""
+        """`opens`: if the ledger cannot be read, counters start at 0. Otherwise nothing passes."""
         self._clock = clock
         self._seed_reader = SeedReader(seeds, clock, opens)
         self._is_only_record = seeds is None
-        """Whether nobody else knows what was counted."""
+        """Whether no ledger knows the usage that is counted here."""
         self._counters: OrderedDict[str, LimitCounter] = OrderedDict()
         self._claims: dict[str, list[ClaimPart]] = {}
         self._seeding = asyncio.Lock()
@@ -93,7 +94,7 @@ class LocalLimiter:
     def reserve_seeded(
         self, claim: str, limits: Sequence[Limit], amounts: Amounts
     ) -> tuple[LimitStatus, ...]:
-        """As `reserve`, of limits whose counters are there."""
+        """Like `reserve`, for limits whose counters exist."""
         if claim in self._claims:
             raise ValueError(f"claim {claim} stands already")
         now = self.now()
@@ -108,7 +109,7 @@ class LocalLimiter:
         return self.extend_seeded(claim, limits, amounts)
 
     def extend_seeded(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
-        """As `extend`, which waits for nothing here."""
+        """Like `extend`, without waiting."""
         by_id = {each.limit_counter.limit.id: each for each in self._claims.get(claim, ())}
         limits = [limit for limit in limits if limit.id in by_id]
         held = [by_id[limit.id] for limit in limits]
@@ -128,7 +129,7 @@ class LocalLimiter:
             held.settle(now, amounts.amount_of(counted.limit.measure))
 
     def abandon(self, claim: str) -> None:
-        """Ends a claim whose holder is gone: what it reserved counts as used."""
+        """Ends a claim whose holder is gone. Everything that it reserved counts as used."""
         now = self.now()
         for held in self._claims.pop(claim, []):
             at_once = held.limit_counter.limit.measure is Measure.CONCURRENT
@@ -136,8 +137,7 @@ class LocalLimiter:
             held.limit_counter.claims -= 1
 
     async def restore(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> None:
-        """Counts a claim that stands already, as its holder says; refuses nothing. Raises
-        LimitsUnavailable."""
+        """Counts a claim that its holder reports again. Refuses nothing. Raises LimitsUnavailable."""
         await self.seed(limits)
         if claim not in self._claims:
             now = self.now()
@@ -149,7 +149,7 @@ class LocalLimiter:
         return self.read_status_seeded(limits)
 
     def read_status_seeded(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
-        """As `standing`, of limits whose counters are there."""
+        """Like `read_status`, for limits whose counters exist."""
         now = self.now()
         return _build_statuses(limits, [ClaimPart(self._find_counter(limit, now)) for limit in limits], now)
 
@@ -157,7 +157,7 @@ class LocalLimiter:
         self._claims.clear()
 
     def snapshot(self) -> Snapshot:
-        """All that is counted now."""
+        """The current counters and claims."""
         counters = (
             CounterState(each.limit, each.counter.export_amounts()) for each in self._counters.values()
         )
@@ -173,7 +173,7 @@ class LocalLimiter:
         return Snapshot(self.now(), tuple(counters), tuple(claims))
 
     def load(self, snapshot: Snapshot) -> None:
-        """Goes on with what another limiter counted, before anything is asked of this one."""
+        """Continues from the counters of another limiter. Call it before any request."""
         now = self.now()
         for state in snapshot.counters:
             self._find_counter(state.limit, now).counter.import_amounts(state.places)
@@ -186,11 +186,11 @@ class LocalLimiter:
                 each.limit_counter.claims += 1
 
     def has_claim(self, claim: str) -> bool:
-        """Whether a claim stands."""
+        """Whether a claim is open."""
         return claim in self._claims
 
     def is_seeded(self, limits: Sequence[Limit]) -> bool:
-        """Whether the counters of all these limits are there."""
+        """Whether every limit has a counter."""
         return self._counters.keys() >= {limit.id for limit in limits}
 
     # --- how it is done ---
@@ -198,7 +198,7 @@ class LocalLimiter:
     def _require_room(
         self, limits: Sequence[Limit], held: Sequence[ClaimPart], asked: Sequence[int], now: ClockReading
     ) -> None:
-        """Raises where one of them has no room."""
+        """Raises the worst refusal if any limit has no room."""
         short: list[tuple[int, int]] = []
         for number, amount in enumerate(asked):
             excess = held[number].limit_counter.counter.total(now) + amount - limits[number].amount
@@ -220,7 +220,7 @@ class LocalLimiter:
                 each.parts.append((counted.counter.add(now, amount), amount))
 
     def _find_counter(self, limit: Limit, now: ClockReading) -> LimitCounter:
-        """The counter of a limit."""
+        """The counter of a limit, made if there is none."""
         counted = self._counters.get(limit.id)
         if counted is None:
             counted = self._counters[limit.id] = LimitCounter(limit, make_counter(limit), now.monotonic)
@@ -228,7 +228,7 @@ class LocalLimiter:
         return counted
 
     def _drop_one_unused(self, now: ClockReading) -> None:
-        """Looks at one counter, each time at another, and drops what nobody asked for in a long time."""
+        """Checks one counter per call, in turn, and drops it if it was unused for a long time."""
         if not self._counters:
             return
         id_ = next(iter(self._counters))
@@ -240,7 +240,7 @@ class LocalLimiter:
             del self._counters[id_]
 
     async def seed(self, limits: Sequence[Limit]) -> None:
-        """Makes the counters that are not there yet. Raises LimitsUnavailable."""
+        """Creates missing counters from the ledger. Raises LimitsUnavailable."""
         if self.is_seeded(limits):
             return
         async with self._seeding:
@@ -263,7 +263,7 @@ class LocalLimiter:
 def _build_limit_refusal(
     limit: Limit, held: ClaimPart, asked: int, excess: int, now: ClockReading
 ) -> Refusal:
-    """Why a limit has no room for so much, of which `excess` is too much."""
+    """The refusal of one limit. `excess` is the amount that does not fit."""
     return build_refusal(
         limit,
         asked,

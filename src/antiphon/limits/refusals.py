@@ -1,4 +1,4 @@
-"""The sentences about limits: which one it is, and why a request does not fit."""
+"""Error messages for limits: which limit it is, and why a request does not fit."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,13 +19,13 @@ NOUNS: Mapping[Measure, tuple[str, str]] = MappingProxyType(
         Measure.CONCURRENT: ("request", "requests"),
     }
 )
-"""Of one, and of several."""
+"""Singular and plural."""
 
 Refusal = RateLimited | BudgetExceeded | LargerThanLimit
 
 
 def describe_limit(limit: Limit) -> str:
-    """What a limit is: `600 requests per minute for the key key_1`."""
+    """For example `600 requests per minute for the key key_1`."""
     return f"{_describe_amount(limit)} for the {limit.subject} {limit.target}"
 
 
@@ -36,7 +36,7 @@ def _describe_amount(limit: Limit) -> str:
 
 
 def format_amount(measure: Measure, amount: int) -> str:
-    """So much of a measure, in words."""
+    """An amount in words, for example `600 requests`."""
     one, several = NOUNS[measure]
     if measure is Measure.COST:
         return f"{decimal(amount)} {one}"
@@ -44,11 +44,12 @@ def format_amount(measure: Measure, amount: int) -> str:
 
 
 def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) -> Refusal:
-    """Why so much more of what a limit counts does not fit. `own`: what the request itself took of it
-    before its size was known; `wait`: seconds until it does fit; `wall`: Unix seconds.
+    """The error for a limit that has no room for `asked` more. `own`: what this request took before its size
+    was known. `wait`: seconds until there is room. `wall`: Unix seconds.
 
-    Two begin as OpenAI's do, since clients look for these words; that of what never fits must hold none of
-    them: clients would send it again."""
+    RateLimited and BudgetExceeded begin with OpenAI's words, because clients look for them. LargerThanLimit
+    must not contain these words: clients would send the request again.
+    """
     name = describe_limit(limit)
     if own + asked > limit.amount:
         return LargerThanLimit(
@@ -63,18 +64,20 @@ def build_refusal(limit: Limit, asked: int, own: int, wait: float, wall: float) 
             retry_after=wait,
         )
     return RateLimited(
-        f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} has no "
-        f"room for {format_amount(limit.measure, asked)} more. Please try again in {math.ceil(wait)}s.",
+        f"Rate limit reached for the {limit.subject} {limit.target}: the limit of {_describe_amount(limit)} "
+        f"has no room for {format_amount(limit.measure, asked)} more. "
+        f"Please try again in {math.ceil(wait)}s.",
         retry_after=wait,
     )
 
 
 def pick_worst(refusals: Iterable[tuple[Refusal, int]], standings: tuple[LimitStatus, ...]) -> Refusal:
-    """Of several the one that says most: never, not before the budget resets, not before the longest wait.
-    Each comes with the number of its limit, and leaves with all standings, its own first.
+    """Picks the refusal that lasts longest: too large for ever, then a budget, then the longest wait. Each
+    refusal comes with the index of its limit. The result carries all statuses, its own first.
 
-    They come as an iterator: a caller that held them while it raises one would be held by it in turn, and the
-    whole request with it."""
+    The refusals are an iterator so that no frame of the caller holds the raised error. Such a cycle would
+    keep the whole request in memory.
+    """
     kinds = (RateLimited, BudgetExceeded, LargerThanLimit)
     error, first = max(refusals, key=lambda each: (kinds.index(type(each[0])), each[0].retry_after or 0.0))
     error.limit = standings[first].limit.id

@@ -1,4 +1,5 @@
-"""What the ledger knows of limits whose counters are not there: after a start, and for a new limit."""
+"""Reads past usage from the ledger, for limits that have no counter yet: after a start, and for a new
+limit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,32 +16,33 @@ from antiphon.store.base import Entries
 SECOND = 1_000
 """Milliseconds."""
 HOUR = 3600 * SECOND
-"""Grain of periods of the calendar, which all begin with one."""
+"""Milliseconds. Sums for calendar periods are by the hour, because every period begins with one."""
 MINUTE = WINDOW // 1_000_000 * (BUCKETS + 1) // BUCKETS
-"""Milliseconds that a window which slides may reach back."""
+"""Milliseconds of the sliding window, including its last bucket."""
 GRACE_MS = 10 * SECOND
-"""Milliseconds in which every process has told a coordinator that began what ran and what ended since."""
+"""Milliseconds after the start of a coordinator in which every process has reported its running and ended
+requests."""
 RETRY_PAUSE_S = 1.0
-"""Seconds in which a ledger that did not answer is not asked again."""
+"""Seconds before a ledger that failed is asked again."""
 
 SeedAmounts = Mapping[str, Sequence[tuple[float, int]]]
-"""By the id of a limit: moments in Unix seconds, and how much was taken of it then."""
+"""By limit id: times in Unix seconds and the amounts used then."""
 Seeder = Callable[[Sequence[Limit]], Awaitable[SeedAmounts]]
-"""What was taken of limits up to now, in the window that holds now. Raises StoreUnavailable."""
+"""Reads what was used of limits in their current window. Raises StoreUnavailable."""
 
 
 class SeedReader:
-    """Asks for what was taken, but not at once again where nobody could say."""
+    """Reads past usage, and pauses after a failure."""
 
     def __init__(self, seeds: Seeder | None, clock: Clock, opens: bool) -> None:
-        """`seeds`: None knows of nothing. `opens`: whether nothing counts as taken where nobody can say."""
+        """`seeds`: None if there is no past usage. `opens`: if reading fails, nothing counts as used."""
         self._seeds = seeds
         self._clock = clock
         self._opens = opens
         self._failed: float | None = None
 
     async def read(self, limits: Sequence[Limit]) -> SeedAmounts:
-        """What was taken of these limits. Raises LimitsUnavailable."""
+        """The past usage of these limits. Raises LimitsUnavailable."""
         if self._seeds is None:
             return {}
         if self._failed is None or self._clock.monotonic() - self._failed > RETRY_PAUSE_S:
@@ -56,7 +58,7 @@ class SeedReader:
 
 
 class LedgerSeeder:
-    """`Seeds` over the ledger's rows, which are read in a thread of its own."""
+    """A `Seeder` that reads the ledger's rows in a thread."""
 
     def __init__(
         self,
@@ -66,10 +68,10 @@ class LedgerSeeder:
         families: Callable[[], Mapping[str, str]] = dict,
         started_at: int | None = None,
     ) -> None:
-        """`clock`: Unix seconds. `drained` puts what is written down and not in the ledger yet into it.
-        `families` gives, by the id of each key that succeeds another, the id of the first. Both block, and
-        raise StoreUnavailable. `began`: Unix milliseconds when counting began; what ended later is told by
-        the processes in which it ran, and is not read."""
+        """`clock`: Unix seconds. `drain` writes all spooled entries into the ledger. `families` maps the id
+        of each successor key to the id of its first key. Both block, and raise StoreUnavailable.
+        `started_at`: Unix milliseconds when counting began; processes report later requests themselves, so
+        these are not read."""
         self._entries = entries
         self._clock = clock
         self._drain = drain
@@ -81,7 +83,7 @@ class LedgerSeeder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read_amounts, limits)
 
     def close(self) -> None:
-        """Waits for what is being read."""
+        """Waits for the reads that run."""
         self._thread.shutdown()
 
     def _read_amounts(self, limits: Sequence[Limit]) -> SeedAmounts:
@@ -103,8 +105,8 @@ class LedgerSeeder:
         return taken
 
     def _upper_bound(self, limit: Limit, now: float) -> int | None:
-        """The moment from which on requests with a limit are told and not read. Nobody tells of requests that
-        began before there was the limit; and later, what was told has a counter."""
+        """Unix milliseconds from which processes report the requests of a limit, so that the ledger is not
+        read. None reads all: for limits newer than this coordinator, and after the grace period."""
         began = self._started_at
         if began is None or now * SECOND >= began + GRACE_MS or limit.created >= began // SECOND:
             return None
@@ -112,7 +114,7 @@ class LedgerSeeder:
 
 
 def _find_start(window: Window | None, now: float) -> tuple[int, int]:
-    """Unix milliseconds from which on a window counts, and the grain of the sums that it needs."""
+    """Start of the window in Unix milliseconds, and the grain of the sums."""
     if window in (None, Window.MINUTE):
         return int(now * SECOND) - MINUTE, 1
     return find_period(window, now)[0] * SECOND, HOUR
@@ -121,7 +123,7 @@ def _find_start(window: Window | None, now: float) -> tuple[int, int]:
 def _match_rows(
     rows: Iterable[Used], limits: Sequence[Limit], families: Mapping[str, str]
 ) -> Iterable[tuple[str, float, int]]:
-    """What rows took of which limit, and when."""
+    """Limit id, Unix seconds and amount for each row that a limit applies to."""
     by_target: dict[tuple[Subject, str | None], list[Limit]] = {}
     for limit in limits:
         of_key = limit.subject is Subject.KEY

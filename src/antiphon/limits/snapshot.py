@@ -1,4 +1,4 @@
-"""A limiter's counters and claims as values, and the file in which they outlive the process that counts."""
+"""A limiter's counters and claims as values, and the file that carries them over a restart."""
 
 import os
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from antiphon.ipc.frames import FrameError, from_line, to_line
 from antiphon.limits.windows import SECOND, ClockReading
 
 MAX_AGE_S = 60.0
-"""Age at which a file is stale: the windows that slide are over, and the ledger knows the rest."""
+"""Age at which the file is stale. The sliding windows have passed by then, and the ledger knows the rest."""
 
 MAX_DRIFT_S = 1.0
-"""Seconds by which the clocks may have moved apart: more is another start of the machine, or a clock that was
-set."""
+"""Seconds by which the two clocks can differ since the file was written. More means that the machine was
+restarted or its clock was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterState:
-    """A limit with what its counter holds."""
+    """A limit and the amounts of its counter."""
 
     limit: Limit
     places: Mapping[int, int]
-    """Amounts by their places, as of `limits.windows`."""
+    """Amounts by place; see `limits.windows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PartState:
     """What a claim took of one limit."""
 
     limit: str
-    """Its id."""
+    """Id of the limit."""
     parts: tuple[tuple[int, int], ...]
     """Places and amounts, the oldest first."""
     is_sized: bool
@@ -40,7 +40,7 @@ class PartState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """A claim that stands."""
+    """An open claim."""
 
     id: str
     held: tuple[PartState, ...]
@@ -48,7 +48,7 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a limiter counted, at one moment."""
+    """Everything that a limiter counted, at one moment."""
 
     at: ClockReading
     counters: tuple[CounterState, ...] = ()
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Writes a file that only this user may read. Raises OSError."""
+    """Writes a file that only this user can read. Raises OSError."""
     new = path.with_suffix(".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(to_line(snapshot))
@@ -65,8 +65,8 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def pop_snapshot(path: Path, now: ClockReading) -> Snapshot | None:
-    """Reads the file and removes it. None where there is none, or where it is stale or cannot be read: then
-    counters begin with the ledger."""
+    """Reads the file and deletes it. None if the file is missing, stale or damaged: counters then start from
+    the ledger."""
     try:
         content = path.read_bytes()
         path.unlink()

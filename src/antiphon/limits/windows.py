@@ -1,7 +1,8 @@
-"""Counters, one for each limit: what was taken in the last 60 seconds, in a period of the calendar, or is
-taken at once.
+"""Counters of usage, one for each limit: of the last 60 seconds, of a calendar period, or of running
+requests.
 
-They count and refuse nobody. A place is where an amount was counted, so that it can be given back there.
+A counter refuses nothing. `add` returns a place: the bucket or period in which the amount was counted.
+`subtract` gives an amount back at that place.
 """
 
 from collections import OrderedDict
@@ -13,18 +14,18 @@ from antiphon.domain.limits import Limit, Measure, Window
 from antiphon.domain.values import Value
 
 WINDOW = 60_000_000_000
-"""Nanoseconds of the window that slides."""
+"""Nanoseconds of the sliding window."""
 BUCKETS = 1_000
-"""Of one window. An amount counts as taken at the end of its bucket, so no 60 seconds hold more than the
-limit, and it is missed for at most a thousandth of the window longer than it must be."""
+"""Buckets of one window. An amount counts as if taken at the end of its bucket. So no 60 seconds exceed the
+limit, and an amount counts at most a thousandth of the window too long."""
 BUCKET = WINDOW // BUCKETS
 SECOND = 1_000_000_000
 CONCURRENT_RETRY_S = 1.0
-"""Seconds after which to ask again for what frees itself when another request ends."""
+"""Seconds until a client should retry when too many requests run."""
 
 
 class ClockReading(Value, frozen=True):
-    """Now, on both clocks."""
+    """The current time on both clocks."""
 
     monotonic: int
     """Nanoseconds."""
@@ -33,45 +34,45 @@ class ClockReading(Value, frozen=True):
 
 
 class UsageCounter(Protocol):
-    """What one limit has counted."""
+    """Counts the usage of one limit."""
 
     def total(self, now: ClockReading) -> int:
-        """How much counts now."""
+        """The amount that counts now."""
 
     def add(self, now: ClockReading, amount: int) -> int:
-        """Counts more from now on. Gives the place."""
+        """Counts an amount from now on, and returns its place."""
 
     def subtract(self, place: int, amount: int) -> None:
-        """Counts less of what was taken at a place; what no longer counts changes nothing."""
+        """Removes an amount from a place. A place that no longer counts is ignored."""
 
     def is_current(self, now: ClockReading, place: int) -> bool:
-        """Whether what was taken at a place counts now."""
+        """Whether a place still counts."""
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
-        """Counts what was taken at an earlier moment, in Unix seconds."""
+        """Counts an amount that was used at an earlier time, in Unix seconds."""
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
-        """Seconds until so much less counts, if nothing more is taken."""
+        """Seconds until the total has fallen by `excess`, if nothing more is added."""
 
     def seconds_until_reset(self, now: ClockReading) -> float:
-        """Seconds until nothing of what counts now counts any more."""
+        """Seconds until the total is 0, if nothing more is added."""
 
     def export_amounts(self) -> dict[int, int]:
-        """Amounts by their places."""
+        """The amounts by place."""
 
     def import_amounts(self, places: Mapping[int, int]) -> None:
-        """Counts what another counter of the kind held, and nothing else."""
+        """Replaces everything by the amounts of another counter of the same kind."""
 
 
 class SlidingWindow:
-    """Of the last 60 seconds, in buckets by time."""
+    """Counts the last 60 seconds in buckets."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[int, int] = OrderedDict()
-        """Amounts by the number of the bucket, the oldest first."""
+        """Amounts by bucket number, the oldest first."""
         self._total = 0
         self._looked = 0
-        """Number of the bucket in which what had passed was last taken out."""
+        """The bucket at which expired amounts were last removed."""
 
     def total(self, now: ClockReading) -> int:
         current = now.monotonic // BUCKET
@@ -104,7 +105,7 @@ class SlidingWindow:
         known = {**self._buckets, bucket: self._buckets.get(bucket, 0) + amount}
         self._buckets = OrderedDict(sorted(known.items()))
         self._total += amount
-        self._looked = 0  # it may have passed already
+        self._looked = 0  # it may have expired already
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         freed = 0
@@ -131,14 +132,14 @@ class SlidingWindow:
 
 
 class CalendarWindow:
-    """Of a day, week or month of UTC."""
+    """Counts a day, week or month of UTC."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
         self._periods: OrderedDict[int, int] = OrderedDict()
-        """Amounts by the beginning of the period: of two, so that a clock that is set back finds its own."""
+        """Amounts by the beginning of the period. Two periods are kept in case the clock is set back."""
         self._now = (0, 0)
-        """Beginning and end of the period that was looked at last."""
+        """Beginning and end of the period that was last looked up."""
 
     def total(self, now: ClockReading) -> int:
         return self._periods.get(self._find_begin(now.wall), 0)
@@ -182,7 +183,7 @@ class CalendarWindow:
 
 
 class ConcurrencyCounter:
-    """Of requests that are running."""
+    """Counts the requests that run now."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -201,7 +202,7 @@ class ConcurrencyCounter:
         return True
 
     def add_past(self, now: ClockReading, at: float, amount: int) -> None:
-        """What has ended does not run."""
+        """Does nothing: a past request does not run."""
 
     def seconds_until_room(self, now: ClockReading, excess: int) -> float:
         return CONCURRENT_RETRY_S
@@ -217,21 +218,21 @@ class ConcurrencyCounter:
 
 
 def make_counter(limit: Limit) -> UsageCounter:
-    """A new counter of what a limit limits."""
+    """A new counter of the kind that a limit needs."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return ConcurrencyCounter()
     return SlidingWindow() if limit.window is Window.MINUTE else CalendarWindow(limit.window)
 
 
 SKEW_S = 3600.0
-"""By which another machine's clock may be behind ours."""
+"""Seconds by which another machine's clock can be behind ours."""
 
 DAYS = {Window.DAY: 1, Window.WEEK: 7}
 
 
 def find_period(window: Window, at: float) -> tuple[int, int]:
-    """Unix seconds of the beginning and of the end of the day, week (from Monday) or month that a moment is
-    in. Raises ValueError for a window that slides."""
+    """Beginning and end, in Unix seconds, of the day, week (from Monday) or month that contains `at`. Raises
+    ValueError for the sliding window."""
     day = datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     match window:
         case Window.DAY | Window.WEEK:
@@ -246,7 +247,7 @@ def find_period(window: Window, at: float) -> tuple[int, int]:
 
 
 def find_period_bounds(window: Window, at: float) -> tuple[int, int, int]:
-    """Beginning of a period, its end, and the end of the next one. A clock that shows about the time `at` is
-    in one of the two."""
+    """Beginning of a period, its end, and the end of the next period. A clock that differs from `at` by at
+    most SKEW_S is in one of the two."""
     begin, end = find_period(window, at - SKEW_S)
     return begin, end, find_period(window, end)[1]

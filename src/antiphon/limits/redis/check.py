@@ -1,5 +1,4 @@
-"""Whether the Redis that the settings name can count limits: asked once, for a command. Counts nothing and
-changes nothing there."""
+"""Checks once, for a command, whether a Redis can count limits. Changes nothing in it."""
 
 import asyncio
 from contextlib import aclosing
@@ -15,13 +14,13 @@ from antiphon.errors import LimitsUnavailable
 from antiphon.limits.redis.limiter import RedisLimiter
 
 UNAUTHENTICATED = "already authenticated"
-"""In what a Redis with a password answers to a client's first word."""
+"""Part of the answer of a Redis with a password to a client without one."""
 
 
 def check_redis(url: str, within: float) -> str:
-    """What answers there and where, without name and password. `within`: seconds in which it has to. Raises
-    SettingsError for what is no address, as a start does, and LimitsUnavailable for what cannot count."""
-    RedisLimiter(url, SystemClock())  # knows what an address is
+    """Server name, version and address, without credentials. `within`: timeout in seconds. Raises
+    SettingsError for an invalid address, and LimitsUnavailable for a server that cannot count."""
+    RedisLimiter(url, SystemClock())  # raises SettingsError for an invalid address
     shown = _strip_credentials(url)
     try:
         facts = asyncio.run(_fetch_info(url, within))
@@ -39,7 +38,7 @@ def check_redis(url: str, within: float) -> str:
 
 
 async def _fetch_info(url: str, within: float) -> dict[str, object]:
-    """What it says of itself."""
+    """The answer to INFO."""
     async with asyncio.timeout(within), aclosing(Redis.from_url(url, retry=Retry(NoBackoff(), 0))) as redis:
         await redis.ping()
         facts: dict[str, object] = await redis.info()
@@ -47,6 +46,6 @@ async def _fetch_info(url: str, within: float) -> dict[str, object]:
 
 
 def _strip_credentials(url: str) -> str:
-    """The address without name, password and options."""
+    """The address without user, password and options."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,8 +1,8 @@
-"""The limiter of several nodes: the counters lie in Redis or Valkey, and each call is one round trip.
+"""The limiter of several nodes. The counters are in Redis or Valkey, and each call is one round trip.
 
-The scripts may be sent again where no answer came, so a connection that breaks takes nothing twice. Requests
-at once are counted by leases, renewed while their claims stand, so those of a node that died end by
-themselves; what such a node had reserved beyond that stays counted.
+A script can be sent again if its answer was lost: it takes nothing twice. Running requests are counted by
+leases, which are renewed while their claims are open. So the leases of a dead node expire. Its other reserved
+amounts stay counted.
 """
 
 import asyncio
@@ -38,34 +38,34 @@ from antiphon.telemetry.logs import record
 
 CONNECTIONS = 32
 TIMEOUT_S = 1.0
-"""Seconds in which Redis answers; else it is not there."""
+"""Seconds after which Redis counts as unavailable."""
 POLL_S = 1.0
-"""Seconds between two looks whether it is there."""
+"""Seconds between two checks whether Redis is available."""
 RETRY_PAUSE_S = 0.25
-"""Seconds after a failure in which nobody tries again."""
+"""Seconds after a failure in which Redis is not asked again."""
 LEASE_S = 30.0
 RENEWAL_S = 10.0
 BATCH = 500
-"""Claims of one call."""
+"""Claims per call."""
 MAX_UNCERTAIN = 10_000
-"""Claims that Redis may have heard of, and that are told to be over; more than these stay counted."""
+"""Most claims with an unknown state that are ended in Redis later. Beyond this number they stay counted."""
 FAILURES = (RedisError, OSError, TimeoutError)
 
 
 @dataclass(slots=True)
 class RedisClaim:
-    """A claim that stands in Redis."""
+    """An open claim in Redis."""
 
     limits: tuple[Limit, ...]
     step: int = 0
-    """How often it took more, or may have."""
+    """How often the claim took more, or tried to."""
     is_uncertain: bool = False
-    """Whether nobody knows if it took more: Redis may still get to hear of it, even after its end."""
+    """Whether the result of an extension is unknown. Redis can still receive it after the claim has ended."""
 
 
 class RedisLimiter:
-    """A `Limiter` for all processes and nodes that name the same Redis and prefix. `keep_connected` has to
-    run beside it."""
+    """A `Limiter` for all processes and nodes that use the same Redis and prefix. `keep_connected` must run
+    beside it."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class RedisLimiter:
         prefix: str = "antiphon",
         custom_scripts: Scripts | None = None,
     ) -> None:
-        """`opens`: whether this process counts alone while Redis is away; else nothing passes then. Connects
-        to nothing yet. `said`: the scripts, where they are not the usual ones. Raises SettingsError for an
-        address that is none."""
+        """Does not connect yet. `opens`: while Redis is unavailable, this process counts alone. Otherwise
+        nothing passes. `custom_scripts`: replaces the usual scripts. Raises SettingsError for an invalid
+        address."""
         try:
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -98,23 +98,23 @@ class RedisLimiter:
         self._seed_reader = SeedReader(seeds, clock, opens)
         self._fallback = LocalLimiter(clock, seeds, opens=True) if opens else None
         self._keys = [f"{{{prefix}}}:limits"]
-        """One slot of a cluster, since every script touches many keys."""
+        """All keys share one cluster slot, because every script uses many keys."""
         texts, registered = custom_scripts or build_scripts(), self._redis.register_script
         self._take_script, self._read_script = registered(texts.take), registered(texts.read_status)
         self._settle_script, self._renew_script = registered(texts.settle), registered(texts.renew)
         self._seed_script = registered(texts.seed)
         self._claims: dict[str, RedisClaim] = {}
         self._settled: deque[tuple[str, Amounts]] = deque()
-        """Claims that Redis is to be told of, with what was used."""
+        """Ended claims that Redis does not know of yet, with what they used."""
         self._has_settled = asyncio.Event()
         self._sending = asyncio.Lock()
-        """Held while Redis is told: what it was told of is taken off by whoever told it."""
+        """Held while claims are sent. Only the sender removes what it has sent."""
         self._failed_at: float | None = None
-        """When Redis did not answer; None, where it did."""
+        """Monotonic seconds of the last failure; None if the last call was answered."""
 
     @property
     def available(self) -> bool:
-        """Whether Redis answered when it was asked last."""
+        """Whether Redis answered the last call."""
         return self._failed_at is None
 
     async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
@@ -137,7 +137,9 @@ class RedisLimiter:
         held = self._claims.get(claim)
         if held is None:
             return () if self._fallback is None else await self._fallback.extend(claim, limits, amounts)
-        held.step += 1  # also where no answer comes: what Redis may have taken is not taken for the next
+        held.step += (
+            1  # also without an answer: Redis may have taken this step, and the next one needs another number
+        )
         try:
             return await self._take_amounts(
                 claim, held.step, limits, [amounts.amount_of(each.measure) for each in limits]
@@ -177,7 +179,7 @@ class RedisLimiter:
         await self._redis.aclose()
 
     async def keep_connected(self) -> None:
-        """Tells Redis what is settled, renews leases, and looks whether Redis is there, until cancelled."""
+        """Sends settled claims, renews leases, and checks whether Redis is available, until cancelled."""
         renewed = self._clock.monotonic()
         while True:
             with suppress(LimitsUnavailable):
@@ -190,14 +192,14 @@ class RedisLimiter:
     # --- how it is done ---
 
     def _settle_uncertain(self, claim: str) -> None:
-        """Ends a claim of which nobody knows whether Redis has heard, or will hear yet."""
+        """Ends a claim that Redis may or may not know of."""
         if len(self._settled) < MAX_UNCERTAIN:
             self._settled.append((claim, Amounts()))
             self._has_settled.set()
 
     async def _wait_for_work(self) -> None:
-        """Until there is something to tell, but not longer than a pulse, after which Redis is looked for;
-        where it is away, a pulse."""
+        """Waits for settled claims, at most POLL_S, then checks whether Redis is available. While Redis is
+        unavailable, it waits POLL_S."""
         try:
             async with asyncio.timeout(POLL_S):
                 await (self._has_settled if self.available else asyncio.Event()).wait()
@@ -238,7 +240,7 @@ class RedisLimiter:
     async def _call_seeded(
         self, limits: Sequence[Limit], script: AsyncScript, arguments: Sequence[Argument]
     ) -> ScriptAnswer:
-        """What a script answers once every limit has its counter."""
+        """The answer of a script. Creates missing counters first, and then calls the script again."""
         if self._failed_at is not None and self._clock.monotonic() - self._failed_at < RETRY_PAUSE_S:
             raise self._build_unavailable()
         answer = ScriptAnswer.parse(await self._call(script, arguments))
@@ -250,14 +252,14 @@ class RedisLimiter:
         return answer
 
     async def _seed_counters(self, limits: Sequence[Limit]) -> None:
-        """Makes counters of what the ledger knows. Raises LimitsUnavailable."""
+        """Creates counters from the ledger. Raises LimitsUnavailable."""
         taken = await self._seed_reader.read(limits)
         for limit in limits:
             said = encode_seed(limit, taken.get(limit.id, ()), self._clock.wall())
             await self._call(self._seed_script, said)
 
     async def _call(self, script: AsyncScript, arguments: Sequence[Argument]) -> object:
-        """What Redis answers. Raises LimitsUnavailable."""
+        """The answer of Redis. Raises LimitsUnavailable."""
         try:
             said: object = await script(keys=self._keys, args=arguments)
         except FAILURES as problem:

@@ -1,4 +1,4 @@
-"""What is sent to the scripts of `limits.scripts`, and what they answer. Speaks with nobody."""
+"""Arguments and answers of the scripts in `limits.redis.scripts`. Does no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from antiphon.limits.windows import find_period, find_period_bounds
 
 MICRO = 1_000_000
 INTEGERS_END = 2**63
-"""Of Redis."""
+"""Redis' integers are smaller."""
 CONCURRENT_KIND = "running"
-"""The kind of what is counted at once."""
+"""The counter kind of running requests."""
 Argument = str | int
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptAnswer:
-    """Of STANDING or TAKE."""
+    """An answer of READ_STATUS or TAKE."""
 
     status: str
     """`stands`, `refused` or `unknown`."""
     rows: Sequence[Sequence[int]] = ()
-    """By limit what is used, and microseconds until nothing of it is."""
+    """For each limit the amount used, and microseconds until it is 0."""
     numbers: Sequence[int] = ()
-    """Places of the unknown limits."""
+    """Indexes of limits without a counter."""
     refusals: Sequence[Sequence[int]] = ()
-    """Places of the limits that say no, with microseconds until they do not, and what the request
-    itself took of them before its size was known."""
+    """For each limit without room: its index, microseconds until there is room, and what this claim took
+    before its size was known."""
     at: int = 0
     """Unix milliseconds."""
 
     @staticmethod
     def parse(said: object) -> "ScriptAnswer":
-        """Raises LimitsUnavailable for what no script of ours says."""
+        """Raises LimitsUnavailable for an answer of an unknown form."""
         match said:
             case ["stands", [*rows]]:
                 return ScriptAnswer("stands", [_parse_integers(row) for row in rows])
@@ -48,7 +48,7 @@ class ScriptAnswer:
         raise LimitsUnavailable("Redis answers what it was not asked", retry_after=1.0)
 
     def build_statuses(self, limits: Sequence[Limit], asked: Sequence[int] = ()) -> tuple[LimitStatus, ...]:
-        """How limits stand. Raises what refuses, where one of them does."""
+        """The status of each limit. Raises the worst refusal if there is any."""
         standings = tuple(
             LimitStatus(limit, max(0, limit.amount - used), reset / MICRO)
             for limit, (used, reset) in zip(limits, self.rows, strict=True)
@@ -63,14 +63,14 @@ class ScriptAnswer:
 
 
 def counter_kind(limit: Limit) -> str:
-    """How the scripts name what a limit counts by."""
+    """The scripts' name for the kind of counter."""
     if limit.measure is Measure.CONCURRENT or limit.window is None:
         return CONCURRENT_KIND
     return str(limit.window)
 
 
 def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> list[Argument]:
-    """Limits with what is asked of each, as arguments. `now`: Unix seconds."""
+    """Limits with the amount asked of each. `now`: Unix seconds."""
     said: list[Argument] = []
     for limit, amount in zip(limits, asked, strict=True):
         said += [limit.id, counter_kind(limit), str(limit.measure), limit.amount, amount]
@@ -81,13 +81,12 @@ def encode_limits(limits: Sequence[Limit], asked: Sequence[int], now: float) -> 
 
 
 def encode_claim(claim: str, amounts: Amounts) -> list[Argument]:
-    """What a claim really used, as arguments."""
+    """A claim with what it really used."""
     return [claim, amounts.requests, amounts.input_tokens, amounts.output_tokens, amounts.cost]
 
 
 def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) -> list[Argument]:
-    """What was taken of a limit before it had a counter, as arguments: of a period the sum. `now`: Unix
-    seconds."""
+    """Past usage of a new counter; for a calendar period, the sum. `now`: Unix seconds."""
     said: list[Argument] = [limit.id, counter_kind(limit)]
     if limit.window is None:
         return said
@@ -100,7 +99,7 @@ def encode_seed(limit: Limit, taken: Sequence[tuple[float, int]], now: float) ->
 
 
 def _parse_integers(row: object) -> list[int]:
-    """Numbers, of which large ones come as text."""
+    """A row of integers. Redis sends large ones as text."""
     try:
         if isinstance(row, list):
             return [each if isinstance(each, int) else int(str(each)) for each in row]

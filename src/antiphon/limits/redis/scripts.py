@@ -1,17 +1,17 @@
-"""What Redis runs, in Lua: the counters of `limits.windows`, kept there, by Redis' own clock.
+"""Lua scripts for Redis: the counters of `limits.windows`, kept in Redis and timed by its clock.
 
-Each script is one step that nothing comes between. All of them may be sent once more where no answer came:
-what was done is not done again. Keys, below one prefix, each with an expiry:
+Each script runs as one atomic step. Each can be sent again if its answer was lost: it does nothing twice. All
+keys have one prefix and expire:
 
-    w:ID  hash   amounts of a window that slides by bucket, `t` their sum, `s` that the ledger was asked
-    q:ID  list   the numbers of these buckets, the oldest first
-    p:ID  hash   amounts of periods by their beginning, and `s`
-    r:ID  set    claims that run, by when their lease ends (milliseconds)
-    k:ID  text   a claim: how often it took, and where it took how much of which limit (MessagePack)
+    w:ID  hash   sliding window: amounts by bucket, `t` their sum, `s` set once the ledger was read
+    q:ID  list   the bucket numbers of w:ID, the oldest first
+    p:ID  hash   calendar periods: amounts by beginning, and `s`
+    r:ID  set    running claims by the end of their lease (milliseconds)
+    k:ID  text   a claim: its step number, and what it took of which limit at which place (MessagePack)
 
-A kind is `minute`, `day`, `week`, `month` or `running`. Numbers are integers: of one request up to 2^53,
-which Lua holds exactly; of limits and what they count up to 2^63, which Redis does. Lua has these as text,
-and compares them by halves.
+A counter's kind is `minute`, `day`, `week`, `month` or `running`. The amounts of one request are below 2^53,
+which Lua holds exactly. Totals and limits can reach 2^63, which Redis holds: Lua keeps these as text and
+compares them in two halves.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from antiphon.limits.windows import BUCKET, BUCKETS
 MICROSECOND = 1_000
 """Nanoseconds."""
 DAY_S = 24 * 3600
-"""Seconds after which a key that nobody uses expires, but those of periods after 40 times as many; the ledger
-knows what they counted."""
+"""Seconds after which an unused key expires; keys of calendar periods after 40 times as long. The ledger
+still knows their usage."""
 LATE_S = 60
-"""Seconds after which nobody hears any more of a claim whose caller left."""
+"""Seconds in which a late call of an ended claim can still arrive."""
 TIME = "redis.call('TIME')"
-"""Where the time comes from, as seconds and microseconds."""
+"""Lua expression for the current time: seconds and microseconds."""
 
 SHARED = """
 local BUCKET, BUCKETS, AGAIN = %BUCKET%, %BUCKETS%, 1000000
@@ -209,7 +209,8 @@ local numbers = unknown(limits)
 if #numbers > 0 then return {'unknown', numbers} end
 return {'stands', standings(limits)}
 """
-"""Arguments: limits. Answers how they stand (used, microseconds until reset), or which are unknown."""
+"""Arguments: limits. Answers the status of each (used, microseconds until reset), or which have no
+counter."""
 
 TAKE = """
 local id, step, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -257,10 +258,9 @@ end
 keep(id, claim)
 return {'stands', standings(limits)}
 """
-"""Arguments: the claim, which of its takings this is, milliseconds of its lease, limits: of a claim that
-stands those of its own that still hold. Answers as STANDING
-does, or which limits have no room, for how long, and what the claim took of them before its size was known;
-and the time (Unix milliseconds)."""
+"""Arguments: claim, step number, lease in milliseconds, and limits. For an open claim these are its limits
+that still exist. Answers as READ_STATUS does. Or it answers which limits have no room, for how long, what the
+claim took of them before its size was known, and the time in Unix milliseconds."""
 
 SETTLE = """
 for at = 1, #ARGV, 5 do
@@ -295,8 +295,8 @@ for at = 1, #ARGV, 5 do
 end
 return 'settled'
 """
-"""Arguments: claims, each with what was used: requests, input tokens, output tokens, cost. A claim that is
-not there takes nothing any more: its taking may be on its way on another connection."""
+"""Arguments: claims, each with the requests, input tokens, output tokens and cost that it used. A claim that
+is not known is marked as ended, because its TAKE can still arrive on another connection."""
 
 RENEW = """
 for at = 2, #ARGV do
@@ -311,7 +311,7 @@ for at = 2, #ARGV do
 end
 return 'renewed'
 """
-"""Arguments: milliseconds of a lease, claims that still stand."""
+"""Arguments: lease in milliseconds, and the open claims."""
 
 SEED = """
 local id, kind = ARGV[1], ARGV[2]
@@ -332,13 +332,13 @@ for at = 3, #ARGV, 2 do
 end
 return 'seeded'
 """
-"""Arguments: one limit and its kind, then amounts of what was taken of it, each behind its moment (Unix
-microseconds, the earliest first) or the beginning of its period. Whoever comes first makes the counter."""
+"""Arguments: a limit, its kind, and pairs of time and amount. The time is in Unix microseconds, earliest
+first, or the beginning of a period. The first caller creates the counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """All of them, whole."""
+    """The text of every script."""
 
     take: str
     read_status: str
@@ -348,7 +348,7 @@ class Scripts:
 
 
 def build_scripts(time: str = TIME) -> Scripts:
-    """The scripts by a clock, said in Lua."""
+    """The scripts, with a Lua expression for the time."""
     said = {"BUCKETS": BUCKETS, "BUCKET": BUCKET // MICROSECOND, "DAY": DAY_S, "LATE": LATE_S, "TIME": time}
     shared = SHARED
     for name, value in said.items():
