@@ -165,13 +165,13 @@ def test_everything_is_read_again_after_a_restart_and_nothing_doubles(spools, dr
 def test_two_drains_take_turns(spools, drains):
     spool, kept, other = spools(), Kept(), Kept()
     first = drains(kept)
-    wait_for(lambda: first.standing.drains)
+    wait_for(lambda: first.status.drains)
     second = drains(other)
     spool.begin(intent())
     spool.complete(completion(intent()))
     assert first.drain_now(SOON)
     assert not second.drain_now(0.3)
-    assert (len(kept.rows), other.asked.is_set(), second.standing.drains) == (1, False, False)
+    assert (len(kept.rows), other.asked.is_set(), second.status.drains) == (1, False, False)
     first.stop(SOON)
     assert second.drain_now(SOON)
     assert list(other.rows) == list(kept.rows)
@@ -180,18 +180,18 @@ def test_two_drains_take_turns(spools, drains):
 def test_a_drain_beside_another_says_so_once_and_waits_for_it_no_longer_than_a_moment(spools, drains, caplog):
     spools()
     first = drains(Kept())
-    wait_for(lambda: first.standing.drains)
+    wait_for(lambda: first.status.drains)
     with caplog.at_level(logging.INFO, "antiphon"):
         second = drains(Kept())
         began = time.monotonic()
         assert not second.drain_now(20 * SOON)
         assert not second.drain_now(20 * SOON)
         assert time.monotonic() - began < SOON
-        assert second.standing.elsewhere
+        assert second.status.elsewhere
         assert events(caplog) == ["ledger_drained_elsewhere"]
         first.stop(SOON)
         assert second.drain_now(SOON)
-        assert not second.standing.elsewhere
+        assert not second.status.elsewhere
         assert events(caplog) == ["ledger_drained_elsewhere", "ledger_drained_here"]
 
 
@@ -203,18 +203,18 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
         spool.begin(intent(number))
         spool.complete(completion(intent(number)))
     with caplog.at_level(logging.WARNING, "antiphon"):
-        wait_for(lambda: drain.standing.away)
+        wait_for(lambda: drain.status.away)
         kept.asked.clear()
         assert kept.asked.wait(SOON)
-        assert drain.standing.away == "the database is away"
-        assert drain.standing.waiting
+        assert drain.status.away == "the database is away"
+        assert drain.status.waiting
         assert spool.state == LedgerState.WAITING
         assert events(caplog) == ["ledger_store_away"]
         kept.away = False
         wait_for(lambda: len(kept.rows) == 3)
-        wait_for(lambda: not drain.standing.away)
+        wait_for(lambda: not drain.status.away)
         assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
-    assert drain.standing.waiting == 0
+    assert drain.status.waiting == 0
     assert spool.state == LedgerState.WELL
 
 
@@ -224,9 +224,9 @@ def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
     drain = drains(kept)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    wait_for(lambda: drain.standing.away)
-    assert "ZeroDivisionError at" in drain.standing.away
-    assert "prompt text" not in drain.standing.away
+    wait_for(lambda: drain.status.away)
+    assert "ZeroDivisionError at" in drain.status.away
+    assert "prompt text" not in drain.status.away
     kept.fails = None
     wait_for(lambda: kept.rows)
 
@@ -280,7 +280,7 @@ def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is
     spool.begin(intent())
     spool.complete(completion(intent()))
     spool.close()
-    wait_for(lambda: drain.standing.away)
+    wait_for(lambda: drain.status.away)
     assert drain.stop(SOON)
     assert not emptied(spools.directory)
     kept.away = False
@@ -297,7 +297,7 @@ def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
     spool.close()
     files = list_segments(spools.directory)
     drain = drains(kept)
-    wait_for(lambda: drain.standing.away)
+    wait_for(lambda: drain.status.away)
     assert list_segments(spools.directory) == files
     kept.away = False
     assert drain.drain_now(SOON)
@@ -463,7 +463,7 @@ def test_a_disk_without_room_refuses_what_begins_until_it_has_some(spools, drain
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "_fill", full)
+        patch.setattr(segments, "_allocate", full)
         spool = spools()
         with pytest.raises(LedgerFull, match="No space left on device"):
             spool.begin(intent())

@@ -46,7 +46,7 @@ async def test_standings_say_what_is_left_and_when_all_of_it_is(limiter, clock):
     assert [each.remaining for each in standings] == [4, 60]
     assert 60 <= standings[0].reset <= 60.06
     assert standings[1].reset == pytest.approx(12 * 3600 - 0.03)
-    assert await limiter.standing([five, budget]) == standings
+    assert await limiter.read_status([five, budget]) == standings
 
 
 async def test_a_refusal_by_one_limit_takes_of_none(limiter):
@@ -68,18 +68,18 @@ async def test_settling_gives_back_what_was_reserved_last_at_once(limiter, clock
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [hundred], tokens(1))
     await ended(limiter, "a", tokens(70))  # 60 of the beginning stay, 10 of what came later
-    assert (await limiter.standing([hundred]))[0].remaining == 30
+    assert (await limiter.read_status([hundred]))[0].remaining == 30
     clock.advance(30.06)
-    assert (await limiter.standing([hundred]))[0].remaining == 90
+    assert (await limiter.read_status([hundred]))[0].remaining == 90
     clock.advance(30)
-    assert (await limiter.standing([hundred]))[0].remaining == 100
+    assert (await limiter.read_status([hundred]))[0].remaining == 100
 
 
 async def test_what_was_used_beyond_the_reservation_counts_too(limiter):
     hundred = limit(100, OUTPUT)
     await limiter.reserve("a", [hundred], tokens(10))
     await ended(limiter, "a", tokens(120))
-    assert (await limiter.standing([hundred]))[0].remaining == 0
+    assert (await limiter.read_status([hundred]))[0].remaining == 0
     with pytest.raises(RateLimited):
         await limiter.reserve("b", [hundred], tokens(1))
     await limiter.reserve("c", [hundred], tokens(0))  # takes nothing of it, so it is not refused
@@ -100,7 +100,7 @@ async def test_settling_twice_or_what_nobody_claimed_changes_nothing(limiter):
     await ended(limiter, "a", tokens(50))
     await ended(limiter, "a", tokens(0))
     await ended(limiter, "b", tokens(10))
-    assert (await limiter.standing([hundred]))[0].remaining == 50
+    assert (await limiter.read_status([hundred]))[0].remaining == 50
     assert await limiter.extend("a", [hundred], tokens(1)) == ()
 
 
@@ -138,7 +138,7 @@ async def test_a_budget_resets_with_its_period(limiter, clock, window, hours, en
     clock.advance(1)
     await limiter.reserve("b", [budget], tokens(100))
     await ended(limiter, "a", tokens(0))  # of the period before
-    assert (await limiter.standing([budget]))[0].remaining == 0
+    assert (await limiter.read_status([budget]))[0].remaining == 0
 
 
 async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
@@ -148,7 +148,7 @@ async def test_a_clock_that_is_set_back_finds_what_was_used(limiter, clock):
     clock.advance(2)
     await limiter.reserve("b", [budget], tokens(10))
     clock.advance(-2)
-    assert (await limiter.standing([budget]))[0].remaining == 30
+    assert (await limiter.read_status([budget]))[0].remaining == 30
 
 
 @pytest.mark.parametrize("window", [Window.MINUTE, Window.MONTH])
@@ -213,7 +213,7 @@ async def test_looking_at_a_limit_changes_nothing_for_what_runs(limiter):
     hundred = limit(100, OUTPUT)
     await limiter.reserve("a", [hundred], tokens(60))
     await limiter.extend("a", [hundred], tokens(1))
-    assert (await limiter.standing([limit(1_000, OUTPUT)]))[0].remaining == 939
+    assert (await limiter.read_status([limit(1_000, OUTPUT)]))[0].remaining == 939
     with pytest.raises(RateLimited):
         await limiter.extend("a", [hundred], tokens(40))
 
@@ -229,7 +229,7 @@ async def test_a_limit_that_is_removed_refuses_nothing_that_runs(limiter):
     assert [each.limit for each in refused.value.standings if isinstance(each, LimitStatus)] == [stays]
     assert await limiter.extend("a", [], tokens(500)) == ()
     await ended(limiter, "a", tokens(250))
-    assert [each.remaining for each in await limiter.standing([stays, at_once])] == [50, 1]
+    assert [each.remaining for each in await limiter.read_status([stays, at_once])] == [50, 1]
 
 
 async def test_costs_are_said_in_units_of_the_currency(limiter):
@@ -252,7 +252,7 @@ async def test_a_counter_begins_with_what_the_ledger_knows(limiters, clock):
 
     limiter = limiters(seeds)
     minute, day = limit(100, OUTPUT), limit(100, OUTPUT, Window.DAY, "two")
-    standings = await limiter.standing([minute, day])
+    standings = await limiter.read_status([minute, day])
     assert [each.remaining for each in standings] == [92, 62]
     clock.advance(40.06)
     standings = await limiter.reserve("a", [minute, day], tokens(1))
@@ -296,9 +296,9 @@ async def test_amounts_are_exact_up_to_what_a_limit_may_be(limiters, clock, wind
     with pytest.raises((BudgetExceeded, RateLimited)):
         await limiter.extend("a", [budget], Amounts(cost=1))
     await ended(limiter, "a", Amounts(cost=2))
-    assert (await limiter.standing([budget]))[0].remaining == 1
+    assert (await limiter.read_status([budget]))[0].remaining == 1
     clock.advance(61 if window is Window.MINUTE else 32 * 24 * 3600)
-    assert (await limiter.standing([budget]))[0].remaining == budget.amount
+    assert (await limiter.read_status([budget]))[0].remaining == budget.amount
 
 
 async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
@@ -310,4 +310,4 @@ async def test_more_than_a_counter_can_hold_is_a_budget_that_is_gone(limiters):
     limiter = limiters(seeds)
     with pytest.raises(BudgetExceeded):
         await limiter.reserve("a", [budget], Amounts(cost=1))
-    assert (await limiter.standing([budget]))[0].remaining == 0
+    assert (await limiter.read_status([budget]))[0].remaining == 0

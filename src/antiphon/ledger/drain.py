@@ -1,7 +1,7 @@
-"""What brings the spool into the database: one thread of one process of a node.
+"""Moves entries from the spool into the database. One thread of one process on each node does this.
 
-All that it must not forget lies in the spool: a file is deleted when every entry in it is in the database,
-and what is read twice, after a restart, changes nothing there.
+The spool holds everything that must not be lost. A file is deleted once all its entries are in the database.
+Entries that are read twice, after a restart, are inserted once.
 """
 
 import logging
@@ -24,45 +24,46 @@ from antiphon.telemetry.places import frames
 
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
-"""Entries that the database refuses, a line of JSON each. None is known: the store replaces what it cannot
-hold."""
+"""Entries that the database refuses, one JSON object per line. No such entry is known: the store replaces
+values that it cannot hold."""
 
 PAUSE_S = 0.25
-"""Seconds between two looks: an entry is in the database about so long after its end."""
+"""Seconds between two rounds. An entry reaches the database about this long after its end."""
 
 MAX_PAUSE_S = 5.0
-"""Seconds between two tries of a database that is away."""
+"""Longest pause in seconds between two tries while the database is unavailable."""
 
 DRAIN_S = 5.0
-"""Seconds for which the database is waited for where nobody says how long."""
+"""Default seconds that `drain_now` waits for the database."""
 
 OTHER_DRAIN_S = 1.0
-"""Seconds for which another process that drains is given time to bring in what ended by now. It tells nobody,
-and needs a pause and a transaction."""
+"""Seconds that `drain_now` waits if another process drains. That process needs one pause and one transaction,
+and reports nothing."""
 
 BATCH = 500
-"""Entries of one transaction."""
+"""Entries per transaction."""
 
 STALE_S = 60.0
-"""Age of a file that nobody finished making."""
+"""Age in seconds of an unfinished file that is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStatus:
-    """How the way into the database stands."""
+    """The state of the drain."""
 
     drains: bool
-    """Whether this is the node's drain; else another process is, and this one waits to take its place."""
+    """Whether this process drains the spool. Otherwise another process does, and this one waits to take
+    over."""
     away: str = ""
-    """Why the database takes nothing now; empty where it does."""
+    """Why the database is unavailable; empty if it is available."""
     waiting: int = 0
-    """Entries that were read and are not in the database; more may lie in the spool."""
+    """Entries that were read but are not in the database. The spool can hold more."""
     another_drains: bool = False
-    """Whether another process was seen to be the node's drain."""
+    """Whether another process drains the spool."""
 
 
 class Drain:
-    """Reads a spool's files as they grow, and inserts what ended."""
+    """Reads the spool's files as they grow, and inserts the entries of ended generations."""
 
     def __init__(self, directory: Path, entries: Entries) -> None:
         self._directory = directory
@@ -84,19 +85,19 @@ class Drain:
 
     @property
     def status(self) -> DrainStatus:
-        """As of now; may be asked from any thread."""
+        """The current state. Any thread can ask."""
         return DrainStatus(self._drains, self._away, len(self._entries_read), self._another_drains)
 
     def start(self) -> None:
-        """Begins; returns at once. Raises StartupError where files cannot be locked there."""
+        """Starts the thread. Raises StartupError if files cannot be locked in the directory."""
         prepare_directory(self._directory)
         _require_locks(self._directory / LOCK_FILE)
         self._thread.start()
 
     def drain_now(self, within: float = DRAIN_S) -> bool:
-        """Blocks until everything that ended by now is in the database; false where it is not in so many
-        seconds. Where another process drains, nobody knows; it is given `ELSEWHERE_S`, and the answer is
-        false unless it left meanwhile."""
+        """Blocks until everything that has ended is in the database. Returns False if this takes longer than
+        `within` seconds. If another process drains, waits OTHER_DRAIN_S for it, then returns False unless
+        this process has taken over."""
         with self._progress:
             wanted = self._requested_round = self._round_number + 1
             self._awake.set()
@@ -107,8 +108,8 @@ class Drain:
             return self._progress.wait_for(lambda: self._clean_round >= wanted, within - OTHER_DRAIN_S)
 
     def stop(self, within: float) -> bool:
-        """Inserts what is there, and ends; blocks. False where it is not done in so many seconds: the spool
-        keeps the rest."""
+        """Inserts the rest and ends the thread; blocks. Returns False if this takes longer than `within`
+        seconds. The spool keeps the rest."""
         self._stopping = True
         self._awake.set()
         self._thread.join(within)
@@ -134,13 +135,14 @@ class Drain:
             os.close(lock)
 
     def _note_other_drain(self) -> None:
-        """Says once that another process is the node's drain."""
+        """Logs once that another process drains the spool."""
         if not self._another_drains:
             record("ledger_drained_elsewhere", logging.INFO, directory=str(self._directory))
         self._another_drains = True
 
     def _drain(self) -> None:
-        """Until it is told to stop, and what had ended by then is in the database, or cannot get there."""
+        """Runs rounds until the drain is stopped and everything is inserted, or the database is
+        unavailable."""
         while True:
             last = self._stopping
             with self._progress:
@@ -157,13 +159,13 @@ class Drain:
         self._reset_readers()
 
     def _pause_or_wake(self) -> None:
-        """Until somebody wants something, or so long."""
+        """Waits until it is woken, or for the pause."""
         self._awake.wait(self._pause)
         if not self._stopping:
             self._awake.clear()
 
     def _try_round(self) -> bool:
-        """As `_round`. The thread outlives whatever comes: it begins again with all that lies in the spool,
+        """Like `_run_round`, but catches every error. After an unknown error it reads the whole spool again,
         as after a restart."""
         try:
             return self._run_round()
@@ -181,9 +183,9 @@ class Drain:
         self._readers.clear()
 
     def _run_round(self) -> bool:
-        """Reads and inserts once; whether all that had ended when it began is in the database now."""
+        """Reads and inserts once. Returns whether everything that had ended before is in the database."""
         caught_up = False
-        if not self._entries_read:  # else the database did not take what the last round read
+        if not self._entries_read:  # otherwise the database did not take the last batch
             self._open_new()
             self._read_all()
             caught_up = len(self._entries_read) < BATCH
@@ -224,7 +226,7 @@ class Drain:
                 return
 
     def _note_unreadable(self, path: Path, problem: OSError) -> None:
-        """Says once what cannot be read; it is tried again."""
+        """Logs a file or directory that cannot be read, once. The next round tries again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
             said = os.strerror(problem.errno or 0)
@@ -238,8 +240,8 @@ class Drain:
         self._pause = min(2 * self._pause, MAX_PAUSE_S)
 
     def _signal_away(self, away: bool) -> None:
-        """Tells those that are asked how the ledger stands; where even that cannot be written, they learn it
-        when the spool is full."""
+        """Tells the processes of the node, by a file, whether the database is unavailable. If the file cannot
+        be written, they find out when the spool is full."""
         flag = self._directory / AWAY_FILE
         with suppress(OSError):
             if away:
@@ -248,7 +250,8 @@ class Drain:
                 flag.unlink(missing_ok=True)
 
     def _insert(self, entries: Sequence[Entry]) -> None:
-        """Inserts all; where the database can hold one of them in no form, the others."""
+        """Inserts all entries. If the database refuses some, inserts the others and saves the refused ones in
+        a file."""
         try:
             self._entries.add(entries)
         except (InvalidValue, OverflowError):
@@ -265,7 +268,7 @@ class Drain:
             file.write(encode_entry(entry) + b"\n")
 
     def _delete_done(self) -> None:
-        """Everything that was read is in the database: files in which nothing can come are of no more use."""
+        """Deletes the files that are complete and fully inserted."""
         for path, reader in list(self._readers.items()):
             if reader.is_done:
                 try:
@@ -279,19 +282,19 @@ class Drain:
 
 
 def _remove_stale(directory: Path) -> None:
-    """Deletes what somebody began to make and was killed at. Raises OSError."""
+    """Deletes files whose creator was killed before they were complete. Raises OSError."""
     for path in directory.iterdir():
-        with suppress(FileNotFoundError):  # it was finished just now
+        with suppress(FileNotFoundError):  # its creator has just renamed it
             if path.suffix == UNFINISHED and time.time() - path.stat().st_mtime > STALE_S:
                 path.unlink()
 
 
 def _require_locks(path: Path) -> None:
-    """Raises StartupError where a file's lock does not keep a second descriptor out: writers that live would
-    be taken for dead, and two drains would work at once."""
+    """Raises StartupError if a file lock does not exclude a second descriptor. Without locks, living writers
+    would look dead, and two drains would run at once."""
     first, second = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
     try:
-        holds = not try_lock(first) or not try_lock(second)  # the first fails where a drain is at work
+        holds = not try_lock(first) or not try_lock(second)  # the first fails while a drain runs
     except OSError:
         holds = False
     finally:

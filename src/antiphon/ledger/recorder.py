@@ -1,7 +1,8 @@
-"""Brings requests and answers of projects that keep them into the store, behind the requests.
+"""Stores the requests and answers of projects that keep them, in the background.
 
-What it holds is bounded: where the store is away for long, later ones are dropped and counted, and no request
-waits or fails for that. They are no account; the ledger is.
+The queue is bounded. If the store is unavailable for long, new records are dropped and counted. Requests
+never wait for the store and never fail because of it. These records are not used for accounting; the ledger
+is.
 """
 
 import logging
@@ -18,23 +19,23 @@ from antiphon.telemetry.logs import record as log
 from antiphon.telemetry.redaction import redacted_json
 
 MAX_QUEUED = 32 << 20
-"""Of texts that wait to be kept."""
+"""Characters that can wait for the store."""
 MAX_TEXT = 256 << 10
 """Characters of each text that are kept."""
 BATCH = 50
 PAUSE_S = 0.5
-"""Seconds between two looks."""
+"""Seconds between two rounds."""
 EXPIRY_S = 60.0
-"""Seconds between two times that what has expired is removed."""
+"""Seconds between two deletions of expired records."""
 RETRY_S = 2.0
 DAY_S = 86_400
 
 
 class StoreRecorder:
-    """`ledger.base.Recorder` over the store, with a thread of its own."""
+    """A `Recorder` with a thread that writes to the store."""
 
     def __init__(self, store: Records, wall: Callable[[], float]) -> None:
-        """`wall`: Unix seconds."""
+        """`wall`: returns Unix seconds."""
         self._store = store
         self._wall = wall
         self._projects: dict[str, Recording] = {}
@@ -44,10 +45,10 @@ class StoreRecorder:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self.dropped = 0
-        """Records for which there was no room."""
+        """Records that were dropped because the queue was full."""
 
     def update_projects(self, directory: Directory) -> None:
-        """From now on these projects keep their requests."""
+        """Replaces the set of projects that keep their requests."""
         self._projects = {
             project.id: project.recording for project in directory.projects if project.recording is not None
         }
@@ -57,7 +58,7 @@ class StoreRecorder:
         return project in self._projects
 
     def keep(self, id_: str, project: str, at: int, request: str, answer: str) -> None:
-        """Takes a request with its answer; waits for nothing. `at`: Unix milliseconds."""
+        """Queues a request and its answer, without waiting. `at`: Unix milliseconds."""
         recording = self._projects.get(project)
         if recording is None:
             return
@@ -66,18 +67,18 @@ class StoreRecorder:
         with self._lock:
             if self._queued_length + text_length(kept) > MAX_QUEUED:
                 self.dropped += 1
-                if self.dropped.bit_count() == 1:  # the first, the second, the fourth: no log is flooded
+                if self.dropped.bit_count() == 1:  # logs the 1st, 2nd, 4th, 8th, ...: the log stays short
                     log("record_dropped", logging.WARNING, dropped=self.dropped)
                 return
             self._queued_length += text_length(kept)
             self._queue.append((kept, recording))
 
     def start(self) -> None:
-        """Begins to bring records into the store."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self, within: float) -> None:
-        """Keeps what still waits, for so many seconds, and ends."""
+        """Stores what is queued, for at most `within` seconds, and ends the thread."""
         self._stopping.set()
         self._thread.join(within)
 
@@ -98,7 +99,7 @@ class StoreRecorder:
             self._stopping.wait(PAUSE_S)
 
     def _store_batch(self) -> bool:
-        """Brings the first of what waits; whether there was something."""
+        """Stores the oldest queued records. Returns whether there were any."""
         with self._lock:
             batch = [self._queue[at] for at in range(min(BATCH, len(self._queue)))]
         if not batch:
@@ -112,12 +113,13 @@ class StoreRecorder:
 
 
 def text_length(record: Record) -> int:
-    """Characters that a record holds."""
+    """Characters of the request and the answer."""
     return len(record.request) + len(record.answer)
 
 
 def _redact_record(record: Record, recording: Recording) -> Record:
-    """As it is kept: cut where nothing is cut into that is no longer found then."""
+    """The record with its texts redacted and cut. The cut never splits a text that redaction would otherwise
+    find."""
     return replace(
         record,
         request=redacted_json(record.request, recording.redact, MAX_TEXT),

@@ -1,9 +1,12 @@
-"""One file of the spool as its writer sees it: made ahead at its full size, written by `pwrite`, locked while
-somebody writes.
+"""One file of the spool, as its writer and as the drain see it.
 
-Both records of a generation stand in the same file, and the first sets room aside for the second, so a file
-is complete by itself. The lock (flock) goes when the writer closes the file, or dies: whoever gets it then
-knows that nothing will be added.
+A file is created at its full size and written by `pwrite`. Both records of a generation are in the same file:
+the intent reserves the space of the completion. The writer holds a lock (flock) that ends when it closes the
+file or dies. Whoever gets the lock then knows that the file is final.
+
+The drain reads files while they grow. A record that cannot be read is read again later, because it may be
+half written. It counts as damaged if a complete record follows it, or if the writer is gone. Damaged bytes
+are skipped and logged; everything around them is kept.
 """
 
 import errno
@@ -34,16 +37,17 @@ SIZE = 1024 * 1024
 
 SUFFIX = ".seg"
 UNFINISHED = ".new"
-"""Of a file that is being made; it has no lock for a moment, so it has no name either that a drain reads."""
+"""Suffix of a file that is being created. Such a file has no lock for a moment, so the drain must not read
+it."""
 
 
 class SegmentWriter:
-    """A file that this process writes. One thread writes; another syncs and closes."""
+    """A file that this process writes. One thread writes; another one syncs and closes."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self.path = path
         self.unsynced = False
-        """Whether something was written that may not be on the disk."""
+        """Whether bytes were written that may not be on disk."""
         self._descriptor = descriptor
         self._position = 0
         self._reserved = 0
@@ -52,15 +56,16 @@ class SegmentWriter:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every intent in it has its completion."""
+        """Whether every intent has its completion."""
         return self._pending == 0
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be taken beyond what is set aside."""
+        """Whether `size` more bytes fit, besides the reserved ones."""
         return self._position + self._reserved + size <= SIZE
 
     def begin(self, payload: bytes, room: int) -> int:
-        """Writes an intent and sets `room` bytes aside for its end; returns its number. Raises OSError."""
+        """Writes an intent, reserves `room` bytes for its completion, and returns its number. Raises
+        OSError."""
         self._write(frame_record(RecordKind.INTENT, self._number, payload))
         number = self._number
         self._number += 1
@@ -69,37 +74,37 @@ class SegmentWriter:
         return number
 
     def complete(self, number: int, payload: bytes, room: int) -> None:
-        """Writes the completion of an intent and frees what was set aside for it, also where it raises
-        OSError."""
+        """Writes the completion of an intent and releases its reservation, even if it raises OSError."""
         self._reserved -= room
         self._pending -= 1
         self._write(frame_record(RecordKind.COMPLETION, number, payload))
 
     def _write(self, record: bytes) -> None:
         written = os.pwrite(self._descriptor, record, self._position)
-        if written != len(record):  # the next record is written over what came of this one
+        if written != len(record):  # the next record overwrites the partial one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._position += written
 
     def sync(self) -> None:
-        """Waits until the disk has what was written, if the file is not closed. Raises OSError."""
+        """Waits until the disk has all written bytes, unless the file is closed. Raises OSError."""
         self.unsynced = False
         if self._descriptor >= 0:
             _sync(self._descriptor)
 
     def close(self) -> None:
-        """Ends the writing: a drain may have the file now."""
+        """Ends the writing. The drain can lock the file now."""
         descriptor, self._descriptor = self._descriptor, -1
         os.close(descriptor)
 
 
 def frame_size(payload: int) -> int:
-    """Bytes of the record that holds so many of payload."""
+    """Bytes of a record with a payload of this size."""
     return HEADER + payload
 
 
 def create_segment(directory: Path) -> SegmentWriter:
-    """A new file, locked and at its full size. Raises OSError, with nothing left behind."""
+    """Creates a file, locks it and allocates its full size. Raises OSError, and leaves nothing behind
+    then."""
     path = directory / f"{time.time_ns():020d}-{secrets.token_hex(4)}{SUFFIX}"
     unfinished = path.with_suffix(UNFINISHED)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -117,7 +122,7 @@ def create_segment(directory: Path) -> SegmentWriter:
 
 
 def _allocate(descriptor: int) -> None:
-    """Takes the file's space from the disk now, so that no later write can want for it."""
+    """Allocates the disk space now, so that no later write can lack it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, SIZE)
         return
@@ -134,7 +139,7 @@ def _sync(descriptor: int) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Waits until the disk has the directory's names. Raises OSError."""
+    """Waits until the disk has the directory's entries. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -143,7 +148,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether the file's lock is this descriptor's now; it is nobody else's then."""
+    """Takes the lock if nobody holds it. Returns whether it did."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -159,28 +164,28 @@ def list_segments(directory: Path) -> list[Path]:
 INTENT = int(RecordKind.INTENT)
 
 CHUNK = 4 * (HEADER + MAX_PAYLOAD)
-"""Bytes that are read at once: several of the largest records."""
+"""Bytes per read: several of the largest records."""
 
 
 class SegmentReader:
-    """The position in a file, and the intents that wait for their completion."""
+    """The drain's position in one file, and the intents without completion."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self.path = path
         self.is_done = False
-        """Whether all of it was read, and nothing more will be written."""
+        """Whether the file is final and was read to its end."""
         self._descriptor = os.open(path, os.O_RDONLY)
         self._at = 0
         self._intents: dict[int, bytes] = {}
         self._abandoned = False
 
     def read(self, most: int) -> list[Entry]:
-        """Up to about so many entries that ended since the last time. Raises OSError."""
+        """Returns about `most` entries that ended since the last call. Raises OSError."""
         found: list[Entry] = []
         if self.is_done:
             return found
-        # Asked first: whatever a writer wrote before it went is seen by what is read afterwards.
+        # Try the lock before reading: then the read sees everything that a dead writer wrote.
         self._abandoned = self._abandoned or try_lock(self._descriptor)
         while len(found) < most:
             if self._read_chunk(found):
@@ -194,11 +199,11 @@ class SegmentReader:
         return found
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         os.close(self._descriptor)
 
     def _read_chunk(self, found: list[Entry]) -> bool:
-        """Takes the whole records that stand at the position; whether there were any."""
+        """Reads the complete records at the position. Returns whether there were any."""
         data = os.pread(self._descriptor, CHUNK, self._at)
         at = 0
         while (read := parse_record(data, at)) is not None:
@@ -211,7 +216,7 @@ class SegmentReader:
         return at > 0
 
     def _decode_completion(self, read: SpoolRecord) -> Entry | None:
-        """The entry of a generation's end; None where it cannot be read."""
+        """The entry of a completion, or None if it cannot be read."""
         entry = decode_entry(read.payload)
         if entry is None:
             self._log_damage("a record is of another version", read.size)
@@ -220,7 +225,7 @@ class SegmentReader:
         return entry
 
     def _build_aborted(self) -> list[Entry]:
-        """What is left of a writer that is gone: what it had begun."""
+        """Entries for the intents of a dead writer."""
         found = []
         for payload in self._intents.values():
             entry = decode_entry(payload)
@@ -232,7 +237,7 @@ class SegmentReader:
         return found
 
     def _skip_damage(self) -> bool:
-        """Goes on to the next whole record, if there is one behind what cannot be read."""
+        """Moves to the next complete record after bytes that cannot be read. Returns whether it moved."""
         if not self._abandoned and os.pread(self._descriptor, 1, self._at) in (b"", b"\0"):
             return False  # not written yet
         rest = self._read_rest()
@@ -242,14 +247,15 @@ class SegmentReader:
             if self._abandoned and cut:
                 self._log_damage("its writer was cut", cut)
             return False
-        # A reader beside a writer may see a record half and the one behind it whole: the second look decides.
+        # A reader can see a record half written and the next one complete. Only a second look proves the
+        # damage.
         if parse_record(self._read_rest(), 0) is None:
             self._log_damage("a record is damaged", behind)
             self._at += behind
         return True
 
     def _read_rest(self) -> bytes:
-        """Everything from the position on."""
+        """Everything after the position."""
         size = os.fstat(self._descriptor).st_size
         return os.pread(self._descriptor, max(0, size - self._at), self._at)
 

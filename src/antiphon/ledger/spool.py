@@ -1,9 +1,8 @@
-"""The ledger on disk, as a process writes it: records go into files that were made ahead, and a drain brings
-them into the database.
+"""The ledger's files, as a process writes them. A drain moves their entries into the database.
 
-`begin` and `complete` belong to one thread, the event loop's. They write into the page cache, which outlives
-the process, and wait for no disk: a thread makes the next files, syncs what was written several times a
-second, and closes files that are done.
+Only the event loop's thread calls `begin` and `complete`. They write into the page cache, which survives the
+process, and wait for no disk. A second thread creates files ahead, syncs several times per second, and closes
+finished files.
 """
 
 import logging
@@ -22,22 +21,22 @@ from antiphon.ledger.segments import SIZE, SegmentWriter, create_segment, frame_
 from antiphon.telemetry.logs import record
 
 COMPLETION_ROOM = 1024
-"""Bytes by which a completion may be longer than its intent: its counts and times, the names of what
-served."""
+"""Bytes by which a completion can be longer than its intent: counts, times and names."""
 
 SPARES = 2
-"""Files that are made ahead. The second is for requests whose tags are so large that few fill a file."""
+"""Files that are created ahead. The second one is for large tags, which fill a file with few requests."""
 
 AWAY_FILE = "away"
-"""File by which a drain tells the processes of its node that the database takes nothing."""
+"""The drain creates this file while the database is unavailable, to tell the processes of its node."""
 
 MAX_STATUS = 64
-"""Characters of a status, where a completion has to be shortened."""
+"""Characters of the status in a shortened completion."""
 
 TOO_LARGE = "the spool is as large as it may be, which happens when the database is away"
 
 RETRY_S = 1.0
-"""When a request that found no room may try again: the drain is faster, unless the database is away."""
+"""Seconds until a refused request should be sent again. The drain frees space faster unless the database is
+unavailable."""
 
 
 class _OpenEntry(NamedTuple):
@@ -50,11 +49,11 @@ class _OpenEntry(NamedTuple):
 
 
 class Spool:
-    """A Ledger. `most_bytes` bounds the files of all processes together; beyond it `begin` raises LedgerFull
-    until a drain has deleted some."""
+    """A `Ledger` in files. `most_bytes` limits the files of all processes together. Beyond it, `begin` raises
+    LedgerFull until a drain has deleted some."""
 
     def __init__(self, directory: Path, most_bytes: int, sync_interval: float) -> None:
-        """`sync_interval`: seconds between two syncs; what a power failure may take."""
+        """`sync_interval`: seconds between two syncs, and so the time that a power failure can cost."""
         self._directory = directory
         self._most = max(1, most_bytes // SIZE)
         self._interval = sync_interval
@@ -71,25 +70,26 @@ class Spool:
 
     @property
     def problem(self) -> str:
-        """Why no more files can be made now; empty where they can."""
+        """Why no file can be created; empty if files can be created."""
         return self._problem
 
     @property
     def state(self) -> LedgerState:
-        """As of now; one look into the directory."""
+        """The current state. Looks into the directory once."""
         if self._problem and not self._spares:
             return LedgerState.FULL
         return LedgerState.WAITING if (self._directory / AWAY_FILE).exists() else LedgerState.WELL
 
     def start(self) -> None:
-        """Makes the first files; blocks. A spool that is full takes nothing until it is drained. Raises
-        StartupError where the directory cannot be used."""
+        """Creates the first files; blocks. A full spool starts too, and takes entries once it is drained.
+        Raises StartupError if the directory cannot be used."""
         prepare_directory(self._directory)
         self._make_spares()
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the writing; blocks until all is on disk. What is not complete becomes `aborted`."""
+        """Ends the writing; blocks until everything is on disk. Intents without completion become
+        `aborted`."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -102,7 +102,7 @@ class Spool:
     # --- the event loop -------------------------------------------------------------------------------------
 
     def begin(self, intent: Entry) -> None:
-        """See Ledger."""
+        """See `Ledger.begin`."""
         payload = encode_entry(intent)
         size = len(payload)
         if size > (most := MAX_PAYLOAD - COMPLETION_ROOM):
@@ -122,7 +122,7 @@ class Spool:
         self._mark_unsynced(segment)
 
     def complete(self, entry: Entry) -> None:
-        """See Ledger."""
+        """See `Ledger.complete`."""
         place = self._open.pop(entry.id, None)
         if place is None:
             raise InternalError("a generation ended in the ledger that had not begun there")
@@ -153,13 +153,13 @@ class Spool:
         return self._current
 
     def _retire(self, segment: SegmentWriter) -> None:
-        """No intent is written into it any more."""
+        """Writes no more intents into a file."""
         self._current = None
         self._retired.append(segment)
         self._finish(segment)
 
     def _finish(self, segment: SegmentWriter) -> None:
-        """Hands a file that nothing more will be written into to the thread."""
+        """Hands a file to the thread once nothing more will be written into it."""
         if segment is not self._current and segment.is_settled and segment in self._retired:
             self._retired.remove(segment)
             self._finished.append(segment)
@@ -192,7 +192,7 @@ class Spool:
         return len(list_segments(self._directory)) < self._most
 
     def _set_problem(self, problem: str) -> None:
-        """Says once that no file can be made, and once that they can again."""
+        """Logs once that no file can be created, and once that files can be created again."""
         if problem != self._problem:
             level = logging.ERROR if problem else logging.WARNING
             event = "spool_full" if problem else "spool_has_room"
@@ -206,7 +206,7 @@ class Spool:
     def _close_finished(self) -> None:
         while self._finished:
             segment = self._finished.popleft()
-            if segment.unsynced:  # written since the last round
+            if segment.unsynced:  # written since the last sync
                 _sync_segment(segment)
             segment.close()
 
@@ -220,7 +220,7 @@ def _sync_segment(segment: SegmentWriter) -> None:
 
 
 def prepare_directory(directory: Path) -> None:
-    """Makes the directory, its owner's alone. Raises StartupError."""
+    """Creates the directory for the owner alone. Raises StartupError."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
@@ -234,7 +234,8 @@ def _build_full_error(problem: str) -> LedgerFull:
 
 
 def _shorten_entry(entry: Entry, intent: Entry) -> Entry:
-    """A completion that fits: its counts and how it ended, with the names that the intent had."""
+    """A completion that fits its reservation: the counts and the status of `entry`, with the names of
+    `intent`."""
     return changed(
         intent,
         attempts=entry.attempts,

@@ -1,11 +1,10 @@
-"""Adapters as models: loads, replaces and unloads them while requests run. Knows names; files are the
-keeper's, and engines know digests.
+"""Adapters as models: loads, replaces and unloads them while requests run. This module knows names; the
+adapter store knows files, and engines know digests.
 
-A name is there from the moment its engine has the adapter until it is unloaded: new requests are then told
-that there is no such model, and those that run with it end as they would have. The same content may have
-several names; its engine lets go of it with the last. The processes of a server have the same names: each
-change is known in all of them before it is answered. They end with the server, and those that the settings
-give are back with the next.
+A name exists from the moment its engine has the adapter until it is unloaded. After that, new requests get
+"no such model", and running requests finish as before. One content can have several names; the engine
+releases it with the last one. All processes of a server have the same names: every process knows a change
+before it is answered. Names end with the server. The next server has those of its settings again.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 
 MAX_ADAPTERS = 2048
-"""Names at once: each is a line of /v1/models and a handful of series of /metrics."""
+"""Most names at once. Each is an entry of /v1/models and several series of /metrics."""
 
 KeepAdapter = Callable[[str, Path | None], Awaitable[Adapter]]
-"""Takes an adapter's path as a caller wrote it, checks the files, and keeps them under their digest. The
-second is the one directory that it lies in; None are the operator's. Raises InvalidValue, which names
-`lora_path`, and PermissionDenied."""
+"""Checks the files at a path that a caller sent, and stores them by digest. The second argument is the one
+allowed directory; None allows the operator's directories. Raises InvalidValue for `lora_path`, and
+PermissionDenied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +48,35 @@ class AdapterTarget:
     engine: Adapting
     keep: KeepAdapter
     create_engine: Callable[[str], Engine]
-    """The model's engine, computing with the adapter of a digest."""
+    """The engine that computes with the adapter of a digest."""
     note_adapters: Callable[[Mapping[str, str]], None] = lambda _: None
-    """Is told all that the engine has, path by digest, which other processes gave it."""
+    """Called with all adapters of the engine, path by digest, including those that other processes added."""
     note_unloaded: Callable[[str, str], None] = lambda *_: None
-    """Is told the digest of an adapter that the engine does not take although it has a name, and why: it is
-    given it again after a while."""
+    """Called with the digest of a named adapter that the engine refused, and the reason. The engine is asked
+    again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterRequest:
-    """An adapter that a caller asks for."""
+    """An adapter that a caller wants to load."""
 
     name: str
     path: str
     base: str | None = None
-    """The base model's name; None is the only one there is."""
+    """Name of the base model; None means the only one."""
     in_place: bool = False
-    """Whether it may take the place of one of the same name."""
+    """Whether it can replace an adapter with the same name."""
     directory: Path | None = None
-    """The one directory that the path lies in; None are the operator's."""
+    """The one allowed directory; None allows the operator's directories."""
     may_use: Callable[[str], bool] = lambda _: True
-    """Whether the caller may know of a base model."""
+    """Whether the caller can see a base model."""
     deployed: Callable[[str], Deployed] | None = None
-    """What is remembered of a deployment, by the base model's name."""
+    """Makes the record of a deployment from the base model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterName:
-    """A name as it is told to other processes."""
+    """A name, as processes exchange it."""
 
     name: str
     base: str
@@ -87,20 +86,20 @@ class AdapterName:
 
 
 class SharedNames(Protocol):
-    """The names that all processes of a server have."""
+    """The names that all processes of a server share."""
 
     @property
     def revision(self) -> int:
-        """Of the names, as this process knows them; 0: there were none yet."""
+        """Revision of the names that this process knows; 0 if none were published yet."""
 
     async def publish(self, revision: int, names: bytes) -> bool:
-        """Puts other names in the place of those of a revision. Every process, this one included, learns them
-        before it returns; False where another process was faster. Raises EngineError."""
+        """Replaces the names of a revision. When it returns, every process has the new names. Returns False
+        if another process has published first. Raises EngineError."""
 
 
 @runtime_checkable
 class Closable(Protocol):
-    """An engine that is closed without waiting."""
+    """An engine that can be closed without waiting."""
 
     def close(self) -> None: ...
 
@@ -116,16 +115,16 @@ class AdapterRegistry:
         metrics: Metrics,
         shared: SharedNames | None = None,
     ) -> None:
-        """`homes`: by the base model's name. `shared`: None, where no other process has the same names."""
+        """`targets`: by the base model's name. `shared`: None if there is no other process."""
         self._models = models
         self._targets = targets
         self._clock = clock
         self._metrics = metrics
         self._shared = shared
         self._file_lock = asyncio.Lock()
-        """Held while files are read, which takes long and memory: one adapter at a time."""
+        """Held while files are read, because reading takes time and memory: one adapter at a time."""
         self._change_lock = asyncio.Lock()
-        """Held while names and engines change: what follows sees what was before."""
+        """Held while names and engines change, so that changes happen one after another."""
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -133,16 +132,16 @@ class AdapterRegistry:
         return tuple(self._targets)
 
     def declare(self, name: str, base: str, adapter: Adapter) -> None:
-        """Names an adapter of the settings, before its engine has it: until then requests wait for it.
-        Raises LoadError for a model that takes none."""
+        """Adds a name from the settings before its engine has the adapter. Requests wait for it. Raises
+        LoadError if the model takes no adapters."""
         if base not in self._targets:
             raise LoadError(f"the adapter {name} cannot be served: the model {base} takes no adapters")
         self._add_model(name, base, adapter)
 
     async def restore(self, base: str) -> None:
-        """Gives a base model's engine the adapters that have names. Raises EngineUnavailable, and, as the
-        server starts, InvalidValue for one that it refuses; in one that serves already such a name fails
-        alone, until the engine takes it."""
+        """Gives all named adapters to the engine of a base model. Raises EngineUnavailable. If the engine
+        refuses one during the start, raises InvalidValue. Later, only that name fails until the engine takes
+        it."""
         for model in tuple(self._adapters_of(base)):
             if model.adapter is None:
                 continue
@@ -157,17 +156,15 @@ class AdapterRegistry:
                 self._targets[base].note_unloaded(digest, refused.message)
 
     async def publish_settings(self) -> None:
-        """The names of the settings are served: a process that starts from here on does so in a server that
-        serves."""
+        """Publishes the names of the settings once they are served."""
         if self._shared is not None and not self._shared.revision:
             await self._publish(self._collect_names())
 
     async def load(self, wanted: AdapterRequest) -> None:
-        """Makes an adapter a model. The same content under its name is no error, and is given to an engine
-        again that could not load it when it came back.
+        """Makes an adapter a model. Loading the same content under the same name again is no error. It also
+        gives the adapter to an engine that could not load it after a restart.
 
-        Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError; then nothing
-        has changed.
+        Raises InvalidValue, MissingParameter, ModelNotFound or an EngineError, and changes nothing then.
         """
         base, home = self._find_target(wanted.base, wanted.may_use)
         self._require_free(wanted)
@@ -175,10 +172,10 @@ class AdapterRegistry:
             adapter = await home.keep(wanted.path, wanted.directory)
         async with self._change_lock:
             while not await self._load(wanted, base, adapter):
-                pass  # another process was faster: what it changed is known here now
+                pass  # another process was first, and this process now knows its change
 
     async def _load(self, wanted: AdapterRequest, base: str, adapter: Adapter) -> bool:
-        """Whether it was loaded before any other process changed a name."""
+        """Returns False if another process changed the names first."""
         self._require_free(wanted)
         before = self._models.get(wanted.name) if wanted.name in self._models else None
         again = before is not None and _is_same(before, base, adapter)
@@ -204,8 +201,8 @@ class AdapterRegistry:
         return True
 
     async def unload(self, name: str) -> None:
-        """Takes a name away at once; what runs with it ends. Raises ModelNotFound, or InvalidValue for a
-        base model."""
+        """Removes a name at once. Running requests finish. Raises ModelNotFound, or InvalidValue for a base
+        model."""
         async with self._change_lock:
             while True:
                 model = self._models.get(name) if name in self._models else None
@@ -226,7 +223,7 @@ class AdapterRegistry:
             await self._release_adapter(model)
 
     def update_names(self, names: bytes) -> None:
-        """From now on these are the names, as `SharedNames` was given them by this or another process."""
+        """Applies the names that this or another process has published."""
         self._apply_names({named.name: named for named in from_line(names, tuple[AdapterName, ...])})
 
     def _apply_names(self, there: Mapping[str, AdapterName]) -> None:
@@ -251,14 +248,14 @@ class AdapterRegistry:
             )
 
     def _is_served(self, named: AdapterName) -> bool:
-        """Whether a name means the same here."""
+        """Whether the name has the same adapter in this process."""
         if named.name not in self._models:
             return False
         model = self._models.get(named.name)
         return _is_same(model, named.base, named.adapter) and model.deployed == named.deployed
 
     def _collect_names(self) -> dict[str, AdapterName]:
-        """The names as they are now."""
+        """The current names."""
         return {
             model.name: AdapterName(model.name, model.parent, model.adapter, model.created, model.deployed)
             for model in self._models.adapters()
@@ -266,8 +263,8 @@ class AdapterRegistry:
         }
 
     async def _publish(self, names: Mapping[str, AdapterName]) -> bool:
-        """Has every process serve these names; False where another process changed them meanwhile. Raises
-        EngineError where the others cannot be told: then nothing has changed."""
+        """Makes every process serve these names. Returns False if another process changed them first. Raises
+        EngineError if the others cannot be told, and changes nothing then."""
         if self._shared is None:
             self._apply_names(names)
             return True
@@ -287,7 +284,7 @@ class AdapterRegistry:
         self._models.put(Model(name, routes, created, base, adapter, deployed))
 
     async def _release_adapter(self, gone: Model) -> None:
-        """Has the engine let go of what no name needs any more. One that is away has nothing to let go of."""
+        """Removes an adapter from its engine once no name needs it. Does nothing if the engine is away."""
         await gone.engine.aclose()
         if gone.parent is None or gone.adapter is None:
             return
@@ -301,7 +298,7 @@ class AdapterRegistry:
         return (model for model in self._models.adapters() if model.parent == base)
 
     def _find_target(self, name: str | None, may_use: Callable[[str], bool]) -> tuple[str, AdapterTarget]:
-        """The base model of an adapter, by name."""
+        """The base model for an adapter, by name."""
         if name is None:
             if len(self._targets) == 1:
                 return next(iter(self._targets.items()))
@@ -320,12 +317,12 @@ class AdapterRegistry:
         return name, self._targets[name]
 
     def require_no_alias(self, name: str) -> None:
-        """Raises InvalidValue for a name that means another model: its callers would get this one."""
+        """Raises InvalidValue if the name is an alias, because its callers would get this adapter instead."""
         if self._models.is_alias(name):
             raise InvalidValue(f"{name!r} is an alias here; choose another name", param="lora_name")
 
     def _require_free(self, wanted: AdapterRequest) -> None:
-        """Raises InvalidValue for a name that no adapter can have, before any file is looked at."""
+        """Raises InvalidValue for a name that no adapter can have, before any file is read."""
         if wanted.name in self._models:
             if self._models.get(wanted.name).parent is None:
                 raise InvalidValue(

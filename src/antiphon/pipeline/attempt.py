@@ -1,8 +1,8 @@
-"""Starts a request on the first of a model's routes that begins, and again while nothing was begun.
+"""Starts a request on the first route of a model that works, and retries until the first event.
 
-An engine that restarts refuses with a retryable error. The request waits for it, up to a patience and its own
-deadline, so that the death of an engine's process costs those who were queued nothing but time. While another
-route is ready, nobody waits. After the first event nothing is tried again.
+A restarting engine refuses with a retryable error. The request waits for it, within its patience and its
+deadline. So the death of an engine's process costs queued requests only time. If another route is ready, no
+request waits. Nothing is retried after the first event.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from antiphon.errors import EngineLost, EngineUnavailable
 T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
-"""Seconds before the first retry; an engine's process takes at least this long to come back."""
+"""Seconds before the first retry. An engine's process needs at least this long to come back."""
 
 MAX_LOSSES = 1
-"""Engine processes that may end while one request waits; at the second it may be what ends them."""
+"""Deaths of engine processes that one request survives. The request itself may cause the second."""
 
 MAX_PAUSE_S = 0.5
-"""Seconds between later retries: short beside a model's loading time, long beside the cost of asking."""
+"""Longest pause in seconds: short beside the loading of a model, long beside the cost of asking."""
 
 Reserve = Callable[[ModelRoute, RequestSize], Awaitable[None]]
-"""Takes a request of this size out of its limits. Raises what refuses it."""
+"""Reserves a request of this size in its limits. Raises the refusal."""
 
 
 async def pass_unlimited(route: ModelRoute, size: RequestSize) -> None:
-    """`Reserve` where nothing is limited."""
+    """A `Reserve` without limits."""
 
 
 class StartedStream:
-    """A stream that has begun, as a context that closes it."""
+    """A stream whose first event has arrived, as a context that closes it."""
 
     __slots__ = ("_stream", "events", "first")
 
@@ -53,7 +53,7 @@ class StartedStream:
         self._stream = stream
         self.first = first
         self.events = events
-        """Those after the first."""
+        """The events after the first."""
 
     async def __aenter__(self) -> "StartedStream":
         return self
@@ -71,7 +71,7 @@ def attempt(
     patience: float,
     reserve: Reserve,
 ) -> Awaitable[StartedStream]:
-    """The stream of the first route that begins. Raises what the last try raised."""
+    """The stream of the first route that works. Raises the error of the last try."""
     start = partial(_start_route, request=request, context=context, reserve=reserve)
     return try_routes(routes, start, context, patience)
 
@@ -82,8 +82,8 @@ async def try_routes(
     context: Context,
     patience: float,
 ) -> T:
-    """What `start` gives for the first route that begins, within `patience` seconds and the request's own
-    deadline. Raises what the last try raised."""
+    """The result of `start` for the first route that works, within `patience` seconds and the request's
+    deadline. Raises the error of the last try."""
     give_up = context.clock.monotonic() + patience
     if context.deadline is not None:
         give_up = min(give_up, context.deadline)
@@ -110,7 +110,7 @@ def _has_failed(route: ModelRoute) -> bool:
 async def _start_route(
     route: ModelRoute, *, request: GenerationRequest, context: Context, reserve: Reserve
 ) -> StartedStream:
-    """One try. Closed again when it has no first event."""
+    """Tries one route. Closes the stream if it fails before its first event."""
     prepared = await route.engine.prepare(request, context)
     await reserve(route, prepared.size)
     context.progress.attempts += 1

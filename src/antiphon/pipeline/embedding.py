@@ -1,6 +1,5 @@
-"""What becomes of a request for vectors, told once: resolve → authorize → reserve → attempt → meter, as in
-`run`. No stage is another's: what is tried again, and how a request ended, is said where generations have it
-said."""
+"""One embedding request: resolve → authorize → reserve → attempt → meter. It uses the same stages as
+`run`."""
 
 import logging
 import sys
@@ -31,10 +30,10 @@ async def embed(
     patience: float,
     accounting: Accounting | None = None,
 ) -> Embeddings:
-    """The vectors; tried again while nothing was begun and the failure allows it. Cancelling ends the work.
+    """The vectors. Retries until an engine has begun, if the error allows it. Cancelling ends the work.
 
-    Raises ModelNotFound, PermissionDenied for a model that the caller's key is not for,
-    UnsupportedParameter for one that makes none, and LedgerFull where it cannot be written down.
+    Raises ModelNotFound, PermissionDenied if the caller's key does not allow the model, UnsupportedParameter
+    for a model that makes no vectors, and LedgerFull if the request cannot be written down.
     """
     asked = request.model
     model = resolve(models, asked, context.actor)
@@ -65,14 +64,14 @@ async def embed(
         if lost is not None:
             raise lost
     finally:
-        del lost  # an error that its own traceback leads to keeps the whole request
+        del lost  # the error's own traceback would keep the whole request in memory
     return found
 
 
 async def _attempt(
     route: ModelRoute, *, request: EmbeddingRequest, context: Context, reserve: Reserve
 ) -> Embeddings:
-    """One try."""
+    """Tries one route."""
     engine = route.engine
     if not isinstance(engine, TextEmbedding):
         raise UnsupportedParameter(

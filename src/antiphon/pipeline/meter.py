@@ -1,8 +1,8 @@
-"""Says of every generation what it took and how it ended: one log record, the counters, and where keys are on
-its account, once, whatever happens. The record of one that ends with an error is the edge's, which gets the
-numbers.
+"""Counts the tokens of each generation. When it ends, for any reason, reports once: a log record, the
+metrics, and with keys on the ledger entry and the limits. If it ends with an error, the HTTP edge writes the
+log record with these numbers.
 
-A generation that is cut short counts the tokens that were made. Holds no limits and no prices.
+A generation that is cut short counts the tokens that were made. This module holds no limits and no prices.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ CANCELLED = "cancelled"
 
 @dataclass(slots=True)
 class GenerationTally:
-    """What is known of one generation so far."""
+    """The counts of one generation so far."""
 
     started_at: float
     """Monotonic seconds."""
@@ -53,7 +53,7 @@ class GenerationTally:
     """Whether the stream came to its end."""
 
     def add(self, event: Event, clock: Clock) -> None:
-        """The commonest event first: a stream is nearly all deltas."""
+        """Tests for the most frequent event first: nearly all events of a stream are text deltas."""
         if isinstance(event, TextDelta):
             self.completion_tokens += event.tokens
         elif isinstance(event, Finished):
@@ -75,7 +75,7 @@ class GenerationTally:
             self.is_whole = True
 
     def build_outcome(self, status: str, now: float) -> RequestOutcome:
-        """How it ended. `now`: monotonic seconds."""
+        """The outcome. `now`: monotonic seconds."""
         usage = Usage(
             self.prompt_tokens,
             self.completion_tokens,
@@ -88,7 +88,7 @@ class GenerationTally:
 
 
 class Settlement:
-    """A context that settles a generation when it ends, for whatever reason."""
+    """A context that settles a generation when it ends, for any reason."""
 
     __slots__ = ("_account", "_context", "_metrics", "_request", "_tally")
 
@@ -112,7 +112,7 @@ class Settlement:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raises LedgerFull where a generation that is whole cannot be written down."""
+        """Raises LedgerFull if the end of a complete generation cannot be written."""
         tally, context = self._tally, self._context
         whole = tally.is_whole and not isinstance(error, AntiphonError)
         ended = tally.build_outcome(OK if whole else find_status(error, context), context.clock.monotonic())
@@ -125,7 +125,7 @@ class Settlement:
             if lost is not None and error is None:
                 raise lost
         finally:
-            del lost  # an error that its own traceback leads to keeps the whole request
+            del lost  # the error's own traceback would keep the whole request in memory
 
 
 async def meter_stream(
@@ -135,10 +135,11 @@ async def meter_stream(
     metrics: Metrics,
     account: RequestMeter | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """The events of a stream that is begun here, while the account has room for them; settles when they end,
-    for whatever reason.
+    """Starts a stream and gives its events. Asks for more tokens when the granted ones are used. Settles at
+    the end, for any reason.
 
-    Raises LedgerFull where a generation that is whole cannot be written down: so its last bytes are not sent.
+    Raises LedgerFull if the end of a complete generation cannot be written, so that its last bytes are not
+    sent.
     """
     clock = context.clock
     tally = GenerationTally(clock.monotonic())
@@ -162,8 +163,8 @@ async def _start_metered(
 
 
 def find_status(error: BaseException | None, context: Context) -> str:
-    """How a request ended that is not whole: its error's code, or cancelled when the caller left. The edge
-    cancels it at the deadline too, where it does not end by itself first."""
+    """Status of a generation that is not complete: the code of its error, or `cancelled` if the caller left.
+    The edge also cancels a request at its deadline."""
     if isinstance(error, AntiphonError):
         return error.code
     left = error is None or isinstance(error, GeneratorExit | asyncio.CancelledError)
@@ -209,7 +210,7 @@ def _report(
 
 
 def is_logged_by_edge(error: BaseException | None, context: Context) -> bool:
-    """Whether the edge answers the end of a request with an error: then its one log record is the edge's."""
+    """Whether the edge answers with an error. The edge then writes the only log record."""
     return context.progress.is_ended or (
         isinstance(error, AntiphonError) and not isinstance(error, InternalError)
     )

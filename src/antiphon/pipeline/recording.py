@@ -1,4 +1,4 @@
-"""Hands the words of a request and of its answer to whoever keeps them, where the project wants that."""
+"""Records the text of a request and its answer, for projects that turned it on."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -14,8 +14,8 @@ from antiphon.pipeline.request_meter import RequestMeter
 async def record_stream(
     events: AsyncGenerator[Event, None], account: RequestMeter, context: Context, recorder: Recorder
 ) -> AsyncGenerator[Event, None]:
-    """The same events; when they end, for whatever reason, what was said is handed on, unless the request was
-    refused before anything was made."""
+    """Gives the same events. At the end, for any reason, records the answer, unless the request was refused
+    before it ran."""
     heard = RecordedAnswer()
     try:
         async with aclosing(events):
@@ -30,7 +30,7 @@ async def record_stream(
 
 @dataclass(slots=True)
 class RecordedCall:
-    """A tool call, as far as it was said."""
+    """The recorded part of a tool call."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class RecordedCall:
 
 @dataclass(slots=True)
 class RecordedChoice:
-    """What one choice has said so far."""
+    """The recorded part of one choice."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class RecordedChoice:
     reason: str | None = None
 
     def to_dict(self, index: int) -> dict[str, object]:
-        """As it is kept."""
+        """The JSON form that is stored."""
         shown: dict[str, object] = {
             "index": index,
             "text": "".join(self.text),
@@ -64,13 +64,13 @@ class RecordedChoice:
 
 
 class RecordedAnswer:
-    """What the choices of one answer have said so far."""
+    """The recorded part of all choices."""
 
     def __init__(self) -> None:
         self._choices: dict[int, RecordedChoice] = {}
 
     def add(self, event: Event) -> None:
-        """Takes an event of the stream, whatever it is."""
+        """Records an event of the stream."""
         if isinstance(event, TextDelta):
             self._choice(event.choice).text.append(event.text)
         elif isinstance(event, ReasoningDelta):
@@ -83,7 +83,7 @@ class RecordedAnswer:
             self._choice(event.choice).reason = event.reason
 
     def to_json(self) -> str:
-        """All choices as JSON; one that was cut has no finish reason."""
+        """All choices as JSON. A choice that was cut has no finish reason."""
         choices = [choice.to_dict(index) for index, choice in sorted(self._choices.items())]
         return json.dumps({"choices": choices}, ensure_ascii=False)
 

@@ -1,8 +1,7 @@
-"""One request's account, where keys are on: what it has reserved, and its entry in the ledger.
+"""What one request reserves, and its ledger entry. Used where keys are on.
 
-The entry is written twice: as an intent when the request is admitted, before the engine gets anything of it,
-and as a completion when it has ended. What is refused before that leaves no trace, and its limits get back
-what it took.
+The entry is written twice: as an intent before the engine starts, and as a completion at the end. A request
+that is refused earlier leaves no entry, and its limits get everything back.
 """
 
 import logging
@@ -26,22 +25,22 @@ from antiphon.telemetry.metrics import Metrics
 MILLISECONDS = 1000
 
 NUL, UNKNOWN = "\0", "\ufffd"
-"""What no database takes in a text, and what stands in its place."""
+"""NUL, which no database stores in a text, and its replacement."""
 
 
 class RequestOutcome(Value, frozen=True):
-    """How a request ended; times in seconds since it began."""
+    """How a request ended. Times are in seconds since it began."""
 
     status: str
     usage: Usage
-    """Of what was really computed and made."""
+    """The tokens that were really computed and made."""
     total: float
     queued: float | None = None
     first_token: float | None = None
 
 
 class RequestMeter:
-    """What one request reserves, and its entry."""
+    """The reservation and the ledger entry of one request."""
 
     __slots__ = (
         "_accounting",
@@ -68,8 +67,8 @@ class RequestMeter:
         context: Context,
         metrics: Metrics,
     ) -> None:
-        """`asked`: the model as the caller spelt it. `is_bounded`: whether the caller said how much output
-        there may be. Raises PermissionDenied where a limit of cost holds and nobody knows what it costs."""
+        """`requested_name`: the model as the caller wrote it. `is_bounded`: whether the caller limited the
+        output. Raises PermissionDenied if a cost limit applies and the model has no price."""
         self._accounting = accounting
         self._model = model
         self._requested_name = requested_name
@@ -77,25 +76,25 @@ class RequestMeter:
         self._context = context
         self._metrics = metrics
         self.id = context.clock.unique()
-        """Of its entry."""
+        """Id of the ledger entry."""
         self.at = int(context.clock.wall() * MILLISECONDS)
-        """Unix milliseconds when it began."""
+        """Unix milliseconds of the beginning."""
         self.is_admitted = False
-        """Whether there is an entry."""
+        """Whether an intent was written."""
         self._route = model.routes[0]
         self._price: Price | None = None
         self._set_price()
         self.granted = 0
-        """Output tokens that may be made; at more of them `grow` is to be asked."""
+        """Output tokens that are granted. Call `grow` before more are made."""
         self._reservation = Reservation(accounting, self.id, model.name, context, metrics)
 
     async def open(self) -> None:
-        """Takes the request itself out of its limits. Raises what refuses it."""
+        """Reserves the request itself if a limit was exhausted lately. Raises the refusal."""
         await self._reservation.open()
 
     async def reserve(self, route: ModelRoute, size: RequestSize) -> None:
-        """Takes what the request needs on a route and writes the intent; on a later route only what is
-        missing. Raises what refuses it. From here on there is an entry."""
+        """Reserves what the request needs on a route, and writes the intent. A later route reserves only what
+        is missing. Raises the refusal."""
         if route is not self._route:
             self._route = route
             self._set_price()
@@ -107,26 +106,26 @@ class RequestMeter:
         self.granted = self._reservation.granted
 
     async def grow(self, made: int) -> None:
-        """Has so much output granted, or raises what refuses it."""
+        """Gets more output granted. Raises the refusal."""
         await self._reservation.grow(made)
         self.granted = self._reservation.granted
 
     def _set_price(self) -> None:
-        """Takes the price of the route. Raises PermissionDenied where a limit of cost holds and nobody knows
-        what the route costs."""
+        """Sets the price of the route. Raises PermissionDenied if a cost limit applies and the route has no
+        price."""
         name, rules = self._route.price or self._model.name, self._accounting.limit_index.rules
         self._price = rules.find_price(name, self.at // MILLISECONDS)
         if self._price is None:
             _require_countable(rules, self._context.actor, self._model.name)
 
     def close(self, ending: RequestOutcome) -> LedgerFull | None:
-        """Writes how it ended, and settles. Gives the error where that cannot be written; then its intent is
-        what stands in the ledger."""
+        """Writes the completion, and settles the limits. Returns the error if it cannot be written; the
+        intent then remains as the entry."""
         if not self.is_admitted:
             self._reservation.settle(NOTHING)
             return None
         if self._price is not None and self._price.currency != self._accounting.limit_index.rules.currency:
-            self._price = None  # the currency was decided anew meanwhile: sums are of one
+            self._price = None  # the currency was changed meanwhile, and sums have one currency
         usage = ending.usage
         cost = self._compute_cost(usage) if usage.total_tokens else 0
         if self._price is not None:
@@ -147,8 +146,8 @@ class RequestMeter:
         return self._price.cost(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
 
     def _build_entry(self, usage: Usage, cost: int, ending: RequestOutcome | None = None) -> Entry:
-        """What the ledger is told; without an ending as an intent. Both times made from the beginning:
-        replacing the fields of one that is there takes longer."""
+        """The ledger entry; without an outcome, the intent. Building both is faster than copying the
+        intent."""
         context, model, price = self._context, self._model, self._price
         actor, origin = context.actor, context.origin
         return Entry(
@@ -183,7 +182,8 @@ class RequestMeter:
 
 
 def _require_countable(rules: RuleSet, actor: Actor, model: str) -> None:
-    """Raises PermissionDenied where a limit counts cost and the model has no price: everything would pass."""
+    """Raises PermissionDenied if a cost limit applies to a model without a price. The limit could not count
+    it."""
     for limit in rules.find_limits(actor, model):
         if limit.measure is Measure.COST:
             raise PermissionDenied(

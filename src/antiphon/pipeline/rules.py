@@ -1,4 +1,4 @@
-"""Which limits and which price hold for a request, as the store last said: answered from memory."""
+"""The limits and prices that apply to a request. Everything is answered from memory."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -8,11 +8,11 @@ from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.prices import Price, currency_of
 
 MAX_CACHED = 10_000
-"""Answers that are kept; callers choose some of what is asked by."""
+"""Cached answers. Callers choose part of the cache key, so the cache is bounded."""
 
 
 class RuleSet:
-    """All limits and prices at one moment. Never changed: whoever learns new ones makes new rules."""
+    """All limits and prices at one moment. It never changes; a change makes a new one."""
 
     def __init__(
         self,
@@ -20,13 +20,13 @@ class RuleSet:
         prices: tuple[Price, ...] = (),
         families: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`families`: by the id of each key that succeeds another the id of the first. A limit of one of them
-        is of all."""
+        """`families`: maps the id of each successor key to the id of its first key. A limit of one key
+        applies to its whole family."""
         self._prices = sorted(
             prices, key=lambda price: (len(price.models), price.since, price.id), reverse=True
         )
         self.currency = currency_of(prices)
-        """Of all costs."""
+        """Currency of all costs."""
         self._prices_by_model: dict[str, tuple[Price, ...]] = {}
         self._by_target: dict[tuple[Subject, str], list[Limit]] = {}
         self._families = families
@@ -37,7 +37,7 @@ class RuleSet:
         self._limits_by_request: dict[tuple[str, str | None, str, str], tuple[Limit, ...]] = {}
 
     def find_limits(self, actor: Actor, model: str) -> tuple[Limit, ...]:
-        """Every limit that must have room for a request of this actor to this model."""
+        """Every limit that applies to requests of this actor to this model."""
         if not self._by_target:
             return ()
         asked = (actor.id, actor.user, actor.project, model)
@@ -60,8 +60,8 @@ class RuleSet:
                     yield limit
 
     def find_price(self, model: str, at: int) -> Price | None:
-        """The price that holds at a moment (Unix seconds): of several the one whose pattern is the longest,
-        and of these the latest."""
+        """The price at a time (Unix seconds): the one with the longest matching pattern, and of these the
+        latest."""
         found = self._prices_by_model.get(model)
         if found is None:
             found = tuple(price for price in self._prices if matches((price.models,), model))
@@ -75,7 +75,7 @@ class RuleSet:
 
 
 class LimitIndex:
-    """The rules as of now."""
+    """Holds the current rule set."""
 
     def __init__(self) -> None:
         self.rules = RuleSet()
@@ -86,5 +86,5 @@ class LimitIndex:
         prices: tuple[Price, ...],
         families: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """From now on these hold."""
+        """Replaces the rule set."""
         self.rules = RuleSet(limits, prices, families)
