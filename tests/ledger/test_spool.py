@@ -187,11 +187,11 @@ def test_a_drain_beside_another_says_so_once_and_waits_for_it_no_longer_than_a_m
         assert not second.drain_now(20 * SOON)
         assert not second.drain_now(20 * SOON)
         assert time.monotonic() - began < SOON
-        assert second.status.elsewhere
+        assert second.status.another_drains
         assert events(caplog) == ["ledger_drained_elsewhere"]
         first.stop(SOON)
         assert second.drain_now(SOON)
-        assert not second.status.elsewhere
+        assert not second.status.another_drains
         assert events(caplog) == ["ledger_drained_elsewhere", "ledger_drained_here"]
 
 

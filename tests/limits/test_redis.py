@@ -252,7 +252,7 @@ class OnTheWay:
         self._sent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._limiter._call = self._call
 
-    async def _asked(self, script, arguments):
+    async def _call(self, script, arguments):
         self._sent.set_result((script, arguments))
         await asyncio.Event().wait()
 
