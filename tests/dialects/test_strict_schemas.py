@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
 from antiphon.dialects.empower import dialect as empower
 from antiphon.dialects.fireworks import dialect as fireworks
 from antiphon.dialects.openai import dialect as openai

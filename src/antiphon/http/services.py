@@ -37,7 +37,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterRequest
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.resolve import authorize_name, resolve
-from antiphon.settings import is_loopback
+from antiphon.settings.server import is_loopback
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from antiphon.ledger.base import MonitoredLedger
 from antiphon.limits.base import MonitoredLimiter
 from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.pipeline.deployments import Deployments
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.totals import Totals
 
