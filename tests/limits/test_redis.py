@@ -174,7 +174,7 @@ async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(
             await limiter.extend("a", [three], ONE)
         limiter.settle("a", ONE)
         own_redis.start()  # empty: what was counted is gone
-        await await_until(lambda: limiter.available and not limiter._ended)
+        await await_until(lambda: limiter.available and not limiter._settled)
         limiter._clock.advance(1)
         assert (await limiter.reserve("c", [three], ONE))[0].remaining == 2
 
@@ -274,7 +274,7 @@ async def test_a_caller_that_leaves_while_redis_is_asked_leaves_nothing_counted(
     await way.left(node.reserve("leaves", limits, Amounts(1, 0, 400)))
     if not late:
         await way.arrives()
-    await asyncio.gather(*(node._call(node._settle, ["leaves", 0, 0, 0, 0]) for _ in range(times - 1)))
+    await asyncio.gather(*(node._call(node._settle_script, ["leaves", 0, 0, 0, 0]) for _ in range(times - 1)))
     await node._send_settled()
     if late:
         await way.arrives()
