@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.fields import FIELDS, TABLES, FieldScope
+from antiphon.dialects.empower.fields import FIELDS, TABLES, EmpowerScope
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.domain.messages import Role
 from antiphon.domain.tools import ToolChoice
@@ -219,7 +219,7 @@ def test_what_the_table_says_is_supported_reaches_the_request():
         "messages": "other", "model": "other", "parallel_tool_calls": False, "user": "ada",
     }  # fmt: skip
     supported = {
-        name for name, field in TABLES[FieldScope.CHAT].items() if field.standing is FieldSupport.SUPPORTED
+        name for name, field in TABLES[EmpowerScope.CHAT].items() if field.standing is FieldSupport.SUPPORTED
     }
     assert said.keys() == supported
     for name, value in said.items():

@@ -7,7 +7,7 @@ from jsonschema import Draft202012Validator
 from antiphon.dialects.common.describing import operation_of
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.fireworks.describe import EXAMPLES, NAME, REQUESTS
-from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
+from antiphon.dialects.fireworks.dialect import Fireworks, FireworksChatCompletions, FireworksCompletions
 from antiphon.dialects.openai.dialect import OpenAI
 
 DIALECT = Fireworks()
@@ -44,7 +44,7 @@ def test_every_field_of_the_tables_is_told():
 
 
 def test_examples_are_taken():
-    text, chat = Completions(report=False), ChatCompletions(report=False)
+    text, chat = FireworksCompletions(report=False), FireworksChatCompletions(report=False)
     decoders = {"CompletionRequest": text.decode, "ChatCompletionRequest": chat.decode}
     for name, example in EXAMPLES.items():
         schema = {

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from antiphon.dialects.base import ModelEntry, ResponseMeta
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.dialect import ChatCompletions, Completions, Fireworks
+from antiphon.dialects.fireworks.dialect import Fireworks, FireworksChatCompletions, FireworksCompletions
 from antiphon.dialects.fireworks.models import FireworksModels
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Choice, Generation
@@ -42,7 +42,11 @@ from antiphon.errors import (
 )
 
 DIALECT = Fireworks()
-TEXT, CHAT, MODELS = Completions(report=False), ChatCompletions(report=False), FireworksModels()
+TEXT, CHAT, MODELS = (
+    FireworksCompletions(report=False),
+    FireworksChatCompletions(report=False),
+    FireworksModels(),
+)
 HEAD = ResponseMeta("0123456789abcdef0123456789abcdef", 7, "accounts/fireworks/models/m")
 NAMES = {"id": "01234567-89ab-cdef-0123-456789abcdef", "created": 7, "model": HEAD.model}
 USAGE = Usage(25, 40, 5)

@@ -8,7 +8,7 @@ from antiphon.dialects.common.describing import operation_of
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES
 from antiphon.dialects.openai.describe import REQUESTS
-from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
+from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.tokens import VLLMTokens
 
@@ -45,8 +45,8 @@ def test_every_field_of_the_table_is_told():
 
 def test_examples_are_taken_by_their_own_schemas_and_by_the_decoder():
     decoders = {
-        "ChatCompletionRequest": ChatCompletions(report=False).decode,
-        "CompletionRequest": Completions(report=False).decode,
+        "ChatCompletionRequest": OpenAIChatCompletions(report=False).decode,
+        "CompletionRequest": OpenAICompletions(report=False).decode,
         "TokenizeRequest": VLLMTokens().decode_tokenize,
         "DetokenizeRequest": VLLMTokens().decode_detokenize,
         "EmbeddingsRequest": OpenAIEmbeddings().decode,

@@ -14,7 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from antiphon.dialects.base import Call, ResponseMeta
 from antiphon.dialects.common import answers
-from antiphon.dialects.openai.dialect import ChatCompletions, Completions, OpenAI
+from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     DiscardedTokens,
@@ -30,7 +30,7 @@ from antiphon.domain.scores import PackedScores, TokenScore
 from antiphon.domain.usage import Usage
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, ModelNotFound, Overloaded
 
-CHAT, TEXT = ChatCompletions(report=False), Completions(report=False)
+CHAT, TEXT = OpenAIChatCompletions(report=False), OpenAICompletions(report=False)
 HEAD = ResponseMeta("f00d", 1_700_000_000, "m")
 USAGE = Usage(5, 7, 2)
 GENERATION = Generation((Choice(0, 'a"b', FinishReason.STOP), Choice(1, "", FinishReason.LENGTH)), USAGE)

@@ -27,7 +27,7 @@ from antiphon.dialects.common.wire import (
     MAX_SEQUENCES,
     ChatCompletionRequest,
     ChatMessage,
-    Common,
+    CommonRequest,
     CompletionRequest,
     RefusalPart,
     StreamOptions,
@@ -103,7 +103,7 @@ def text_call(wire: CompletionRequest, ignored: tuple[str, ...] = (), strict: bo
     return _call(wire, prompts, output, ignored, form.relaxed)
 
 
-def _candidates(wire: Common) -> int | None:
+def _candidates(wire: CommonRequest) -> int | None:
     """How many are made of which the best are given. Raises InvalidValue where that makes no sense."""
     if not wire.best_of:
         return None
@@ -133,7 +133,7 @@ class Shown(TypedDict):
     bad_words: tuple[str, ...]
 
 
-def _shown(wire: Common) -> Shown:
+def _shown(wire: CommonRequest) -> Shown:
     """Raises InvalidValue."""
     if wire.prompt_logprobs is not None and wire.stream:
         raise InvalidValue(
@@ -159,7 +159,7 @@ def _shown(wire: Common) -> Shown:
     )
 
 
-def _listed(wire: Common) -> tuple[int, ...]:
+def _listed(wire: CommonRequest) -> tuple[int, ...]:
     """The tokens whose log-probabilities are asked for, each once. Raises InvalidValue."""
     if wire.logprob_token_ids is None:
         return ()
@@ -172,7 +172,7 @@ def _listed(wire: Common) -> tuple[int, ...]:
     return tuple(dict.fromkeys(wire.logprob_token_ids))
 
 
-def _stops(wire: Common) -> tuple[str, ...]:
+def _stops(wire: CommonRequest) -> tuple[str, ...]:
     return (wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ())
 
 
@@ -255,7 +255,7 @@ def _sift_part(part: object, where: str, report: Report | None) -> object:
 
 
 def _call(
-    wire: Common,
+    wire: CommonRequest,
     prompts: tuple[Prompt, ...],
     output: Output,
     ignored: tuple[str, ...],

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.constraints.json_schema.normalize import parsed, relax
 from antiphon.constraints.spacing import require_whitespace
 from antiphon.dialects.common.relaxed_names import header_names
-from antiphon.dialects.common.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
+from antiphon.dialects.common.wire import CommonRequest, NamedSchema, ResponseFormat, StructuredOutputs
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, MissingParameter
 
@@ -50,7 +50,7 @@ _ASKED = attrgetter(
 SILENCE = (None,) * 7
 
 
-def asked_constraint(wire: Common, strict: bool = False) -> RelaxedConstraint:
+def asked_constraint(wire: CommonRequest, strict: bool = False) -> RelaxedConstraint:
     """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises
     InvalidValue where two fields say so."""
     if _ASKED(wire) == SILENCE:
@@ -104,7 +104,7 @@ def unread(asked: NamedSchema | str | None) -> tuple[str, ...]:
     )
 
 
-def _guided(wire: Common, strict: bool) -> Iterator[RelaxedConstraint]:
+def _guided(wire: CommonRequest, strict: bool) -> Iterator[RelaxedConstraint]:
     if wire.guided_json is not None:
         yield _schema(wire.guided_json, "guided_json", strict)
     yield from _texts(wire.guided_regex, wire.guided_choice, wire.guided_grammar, "guided_")
@@ -162,7 +162,7 @@ def _dumped(value: object, field: str) -> str:
         raise InvalidValue(f"{field} is nested too deep", param=field) from None
 
 
-def _whitespace(wire: Common) -> tuple[str | None, str]:
+def _whitespace(wire: CommonRequest) -> tuple[str | None, str]:
     """The whitespace pattern and its field. Raises InvalidValue where two fields say one."""
     structured, usual = wire.structured_outputs, "guided_whitespace_pattern"
     if structured is None or structured.whitespace_pattern is None:

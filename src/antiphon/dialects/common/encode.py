@@ -23,14 +23,14 @@ from antiphon.dialects.common.answers import (
     UsageShape,
 )
 from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.forms import CHAT_PREFIX, FINISHES, TEXT_PREFIX, Form, Names, Part
+from antiphon.dialects.common.forms import CHAT_PREFIX, FINISHES, TEXT_PREFIX, ChunkBuilder, MetaFields, Part
 from antiphon.dialects.common.logprobs import (
-    Spell,
-    by_id,
-    by_text,
-    chat_logprobs,
-    prompt_logprobs,
-    text_logprobs,
+    TokenSpelling,
+    build_chat_logprobs,
+    build_text_logprobs,
+    encode_prompt_logprobs,
+    spell_by_id,
+    spell_by_text,
 )
 from antiphon.domain import events
 from antiphon.domain.collect import Choice, Generation
@@ -57,14 +57,14 @@ _encode = msgspec.json.Encoder().encode
 _SPLIT = _encode(SPLIT)
 
 
-def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered chat completion."""
-    spell, ids = spelling(call), call.request.output.token_ids
+    spell, ids = choose_spelling(call), call.request.output.token_ids
     choices = [
         ChatChoice(
             index=choice.index,
-            message=message(choice),
-            logprobs=None if choice.scores is None else chat_logprobs(choice.scores, spell),
+            message=build_message(choice),
+            logprobs=None if choice.scores is None else build_chat_logprobs(choice.scores, spell),
             finish_reason=FINISHES[choice.reason],
             token_ids=list(choice.ids) if ids else UNSET,
         )
@@ -72,26 +72,26 @@ def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes
     ]
     return _encode(
         ChatCompletion(
-            **_names(CHAT_PREFIX, head),
+            **build_meta(CHAT_PREFIX, head),
             choices=choices,
-            usage=usage_shape(generation.usage),
+            usage=build_usage(generation.usage),
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
-            **(_scored(generation)[0] if generation.prompt_scores else {}),
+            **(_encode_prompt_scores(generation)[0] if generation.prompt_scores else {}),
         )
     )
 
 
-def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
-    output, spell = call.request.output, spelling(call)
-    scored = _scored(generation)
+    output, spell = call.request.output, choose_spelling(call)
+    scored = _encode_prompt_scores(generation)
     choices = [
         TextChoice(
             index=choice.index,
             text=choice.text,
             logprobs=None
             if choice.scores is None
-            else text_logprobs(choice.scores, bool(output.logprobs), spell),
+            else build_text_logprobs(choice.scores, bool(output.logprobs), spell),
             finish_reason=FINISHES[choice.reason],
             prompt_token_ids=list(generation.prompts[choice.index // output.choices])
             if output.token_ids
@@ -102,16 +102,16 @@ def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes
         for choice in generation.choices
     ]
     return _encode(
-        Completion(**_names(TEXT_PREFIX, head), choices=choices, usage=usage_shape(generation.usage))
+        Completion(**build_meta(TEXT_PREFIX, head), choices=choices, usage=build_usage(generation.usage))
     )
 
 
-def _scored(generation: Generation) -> list[dict[str, Any]]:
+def _encode_prompt_scores(generation: Generation) -> list[dict[str, Any]]:
     """Of each prompt what its scores add to where they stand; written once, however many choices show it."""
-    return [{"prompt_logprobs": prompt_logprobs(scores)} for scores in generation.prompt_scores]
+    return [{"prompt_logprobs": encode_prompt_logprobs(scores)} for scores in generation.prompt_scores]
 
 
-def message(choice: Choice) -> AssistantMessage:
+def build_message(choice: Choice) -> AssistantMessage:
     """What a choice of a chat said."""
     calls = [
         ToolCallShape(id=call.id, function=FunctionCall(call.name, call.arguments)) for call in choice.calls
@@ -123,35 +123,35 @@ def message(choice: Choice) -> AssistantMessage:
     )
 
 
-def spelling(call: Call) -> Spell:
+def choose_spelling(call: Call) -> TokenSpelling:
     """How log-probabilities call tokens."""
-    return by_id if call.token_names else by_text
+    return spell_by_id if call.token_names else spell_by_text
 
 
 T = TypeVar("T")
 
 
-class OpenAIChunks(Generic[Part]):
+class OpenAIStreamEncoder(Generic[Part]):
     """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end.
 
     Where a model may call, a choice is opened with what it says first, as one that only calls has no content.
     Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
     way of the bytes that are made once."""
 
-    def __init__(self, form: Form[Part], head: ResponseMeta, call: Call) -> None:
-        self._form = form
-        self._names = _names(form.prefix, head)
+    def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+        self._builder = form
+        self._meta = build_meta(form.prefix, head)
         self._include_usage = call.include_usage
         self._choices = len(call.request.prompts) * call.request.output.choices
-        self._each = call.request.output.choices
-        self._ids = call.request.output.token_ids
-        self._counts = call.continuous_usage
-        self._is_plain = not (self._ids or self._counts)
-        self._so_far = Usage(0, 0)
-        self._around: dict[int, tuple[bytes, bytes]] = {}
-        self._may_call = any(may_call(prompt) for prompt in call.request.prompts)
+        self._choices_per_prompt = call.request.output.choices
+        self._sends_ids = call.request.output.token_ids
+        self._sends_running_usage = call.continuous_usage
+        self._is_plain = not (self._sends_ids or self._sends_running_usage)
+        self._usage = Usage(0, 0)
+        self._surroundings: dict[int, tuple[bytes, bytes]] = {}
+        self._may_call = any(allows_calls(prompt) for prompt in call.request.prompts)
         self._prompts: tuple[tuple[int, ...], ...] = ()
-        self._told = False
+        self._has_sent_prompt_ids = False
         """Whether the ids of a chat's prompt were told."""
         self._unopened: set[int] = set()
         self._contentless: set[int] = set()
@@ -159,41 +159,47 @@ class OpenAIChunks(Generic[Part]):
 
     def encode(self, event: Event) -> bytes:
         if self._may_call and isinstance(event, events.Delta | Finished):
-            return self._introduced(event) + self._encoded(event)
-        return self._encoded(event)
+            return self._encode_before(event) + self._encode_event(event)
+        return self._encode_event(event)
 
-    def _encoded(self, event: Event) -> bytes:
+    def _encode_event(self, event: Event) -> bytes:
         match event:
             case TextDelta() if self._is_plain and not event.scores:
-                before, after = self._around.get(event.choice) or self._surroundings(event.choice)
+                before, after = self._surroundings.get(event.choice) or self._split_chunk(event.choice)
                 return before + _encode(event.text) + after
             case TextDelta():
-                return self._said(event, self._form.text(event.choice, event.text, event.scores))
+                return self._encode_part(
+                    event, self._builder.build_text(event.choice, event.text, event.scores)
+                )
             case ReasoningDelta():
-                return self._said(event, self._form.reasoning(event.choice, event.text, event.scores))
+                return self._encode_part(
+                    event, self._builder.build_reasoning(event.choice, event.text, event.scores)
+                )
             case ToolCallBegun() | ToolCallDelta():
-                return self._said(event, self._form.call(event))
+                return self._encode_part(event, self._builder.build_call(event))
             case Started():
-                self._so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
+                self._usage = Usage(event.prompt_tokens, 0, event.cached_tokens)
                 self._prompts = event.prompts
                 if self._may_call:
                     self._unopened.update(range(self._choices))
                     return b""
-                return b"".join(map(self._opened, range(self._choices)))
+                return b"".join(map(self._encode_opening, range(self._choices)))
             case Finished():
-                return self.closed(event)
+                return self.encode_finish(event)
             case Usage():
-                return self.counted(event)
+                return self.encode_usage(event)
             case DiscardedTokens() | PromptScored():
                 return b""
 
-    def closed(self, event: Finished) -> bytes:
+    def encode_finish(self, event: Finished) -> bytes:
         """The end of one choice."""
-        return self._said(event, self._form.closing(event.choice, event.reason, event.scores or ()))
+        return self._encode_part(
+            event, self._builder.build_closing(event.choice, event.reason, event.scores or ())
+        )
 
-    def counted(self, usage: Usage) -> bytes:
+    def encode_usage(self, usage: Usage) -> bytes:
         """What comes after all choices."""
-        return self._chunk([], usage_shape(usage)) if self._include_usage else b""
+        return self._encode_chunk([], build_usage(usage)) if self._include_usage else b""
 
     def end(self) -> bytes:
         return DONE
@@ -201,12 +207,12 @@ class OpenAIChunks(Generic[Part]):
     def error(self, error: AntiphonError) -> bytes:
         return b"data: %b\n\n" % encode_error(error)
 
-    def _surroundings(self, choice: int) -> tuple[bytes, bytes]:
-        before, after = self._chunk([self._form.text(choice, SPLIT)]).rsplit(_SPLIT, 1)
-        self._around[choice] = before, after
+    def _split_chunk(self, choice: int) -> tuple[bytes, bytes]:
+        before, after = self._encode_chunk([self._builder.build_text(choice, SPLIT)]).rsplit(_SPLIT, 1)
+        self._surroundings[choice] = before, after
         return before, after
 
-    def _introduced(self, event: events.Delta | Finished) -> bytes:
+    def _encode_before(self, event: events.Delta | Finished) -> bytes:
         """What goes before an event of a choice that may call: its opening, and the empty content of one that
         ended without text and calls."""
         choice, opened = event.choice, b""
@@ -214,55 +220,57 @@ class OpenAIChunks(Generic[Part]):
             self._unopened.discard(choice)
             if isinstance(event, ReasoningDelta | ToolCallBegun):
                 self._contentless.add(choice)
-            opened = self._opened(choice, None if choice in self._contentless else "")
+            opened = self._encode_opening(choice, None if choice in self._contentless else "")
         if isinstance(event, ReasoningDelta) or choice not in self._contentless:
             return opened
         self._contentless.discard(choice)
         if not isinstance(event, Finished):
             return opened
-        empty = self._form.text(choice, "")
-        return opened + self._chunk([with_values(empty, token_ids=()) if self._ids else empty])
+        empty = self._builder.build_text(choice, "")
+        return opened + self._encode_chunk(
+            [replace_fields(empty, token_ids=()) if self._sends_ids else empty]
+        )
 
-    def _opened(self, choice: int, content: str | None = "") -> bytes:
+    def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
         """What a choice begins with; where token ids are asked for, with those of its prompt."""
-        opening = self._form.opening(choice, content)
-        if not self._ids:
-            return b"" if opening is None else self._chunk([opening])
-        part = self._form.text(choice, "") if opening is None else opening
-        told: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._each]}
-        if self._form.prompts_apart:
-            return self._chunk([with_values(part, **told, token_ids=())])
-        first, self._told = not self._told, True
-        return self._chunk([with_values(part, token_ids=())], **(told if first else {}))
+        opening = self._builder.build_opening(choice, content)
+        if not self._sends_ids:
+            return b"" if opening is None else self._encode_chunk([opening])
+        part = self._builder.build_text(choice, "") if opening is None else opening
+        told: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
+        if self._builder.prompts_apart:
+            return self._encode_chunk([replace_fields(part, **told, token_ids=())])
+        first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
+        return self._encode_chunk([replace_fields(part, token_ids=())], **(told if first else {}))
 
-    def _said(self, event: events.Delta | Finished, part: Part) -> bytes:
-        if self._counts:
-            made = self._so_far.completion_tokens + event.tokens
-            self._so_far = msgspec.structs.replace(self._so_far, completion_tokens=made)
-        return self._chunk([with_values(part, token_ids=event.ids) if self._ids else part])
+    def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
+        if self._sends_running_usage:
+            made = self._usage.completion_tokens + event.tokens
+            self._usage = msgspec.structs.replace(self._usage, completion_tokens=made)
+        return self._encode_chunk([replace_fields(part, token_ids=event.ids) if self._sends_ids else part])
 
-    def _chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
-        if self._counts and usage is None:
-            usage = usage_shape(self._so_far)
-        chunk = self._form.chunk(self._names, choices, usage if self._include_usage else UNSET)
-        return b"data: %b\n\n" % _encode(with_values(chunk, **more) if more else chunk)
+    def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
+        if self._sends_running_usage and usage is None:
+            usage = build_usage(self._usage)
+        chunk = self._builder.build_chunk(self._meta, choices, usage if self._include_usage else UNSET)
+        return b"data: %b\n\n" % _encode(replace_fields(chunk, **more) if more else chunk)
 
 
-def may_call(prompt: Prompt) -> bool:
+def allows_calls(prompt: Prompt) -> bool:
     """Whether what answers a prompt may be calls alone."""
     return isinstance(prompt, Conversation) and prompt.tools is not None and bool(prompt.tools.callable)
 
 
-def with_values(struct: T, **values: object) -> T:
+def replace_fields(struct: T, **values: object) -> T:
     """The same struct with more in it."""
     return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]
 
 
-def _names(prefix: str, head: ResponseMeta) -> Names:
+def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
 
 
-def usage_shape(usage: Usage) -> UsageShape:
+def build_usage(usage: Usage) -> UsageShape:
     """The usage as OpenAI writes it."""
     cached = CachedTokens(usage.cached_tokens)
     thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET

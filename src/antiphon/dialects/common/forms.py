@@ -19,7 +19,12 @@ from antiphon.dialects.common.answers import (
     ToolCallPart,
     UsageShape,
 )
-from antiphon.dialects.common.logprobs import Spell, by_text, chat_logprobs, text_logprobs
+from antiphon.dialects.common.logprobs import (
+    TokenSpelling,
+    build_chat_logprobs,
+    build_text_logprobs,
+    spell_by_text,
+)
 from antiphon.domain.events import FinishReason, ToolCallBegun, ToolCallDelta
 from antiphon.domain.scores import Scores
 
@@ -36,7 +41,7 @@ Part = TypeVar("Part")
 MaybeUsage = UsageShape | UnsetType | None
 
 
-class Names(TypedDict):
+class MetaFields(TypedDict):
     """What every part of an answer repeats."""
 
     id: str
@@ -44,7 +49,7 @@ class Names(TypedDict):
     model: str
 
 
-class Form(Protocol[Part]):
+class ChunkBuilder(Protocol[Part]):
     """What a stream's chunks are made of."""
 
     prefix: str
@@ -52,111 +57,115 @@ class Form(Protocol[Part]):
     prompts_apart: bool
     """Whether the ids of a prompt stand in each of its choices, not beside them."""
 
-    def opening(self, choice: int, content: str | None = "") -> Part | None:
+    def build_opening(self, choice: int, content: str | None = "") -> Part | None:
         """What a choice begins with; `content`: None where a call or reasoning comes first."""
 
-    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+    def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More text of a choice."""
 
-    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+    def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """More of what a choice thinks before its text."""
 
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
         """The beginning of a call, or more of its arguments."""
 
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+    def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
         """The end of a choice."""
 
-    def chunk(self, names: Names, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
+    def build_chunk(self, names: MetaFields, choices: list[Part], usage: MaybeUsage) -> msgspec.Struct:
         """One event of the stream."""
 
 
-class Deltas(Generic[Part]):
+class BaseChatChunkBuilder(Generic[Part]):
     """The form of a chat, by whichever dialect: the role first for each choice, then text, and one finish
     chunk for each."""
 
     prompts_apart = False
 
-    def part(
+    def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> Part:
         """A choice's share of one chunk."""
         raise NotImplementedError
 
-    def opening(self, choice: int, content: str | None = "") -> Part:
-        return self.part(choice, Delta(role="assistant", content=content, refusal=None))
+    def build_opening(self, choice: int, content: str | None = "") -> Part:
+        return self.build_part(choice, Delta(role="assistant", content=content, refusal=None))
 
-    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        return self.part(choice, Delta(content=text), scores)
+    def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(content=text), scores)
 
-    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        return self.part(choice, Delta(reasoning_content=text, reasoning=text), scores)
+    def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(reasoning_content=text, reasoning=text), scores)
 
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
         if isinstance(event, ToolCallBegun):
             function = FunctionPart(name=event.name, arguments="")
             call = ToolCallPart(index=event.index, id=event.id, type="function", function=function)
         else:
             call = ToolCallPart(index=event.index, function=FunctionPart(arguments=event.arguments))
-        return self.part(event.choice, Delta(tool_calls=[call]), event.scores)
+        return self.build_part(event.choice, Delta(tool_calls=[call]), event.scores)
 
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        return self.part(choice, Delta(), scores, reason)
+    def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        return self.build_part(choice, Delta(), scores, reason)
 
 
-class ChatForm(Deltas[ChatChunkChoice]):
+class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
     """OpenAI's chat."""
 
     prefix = CHAT_PREFIX
 
-    def __init__(self, spell: Spell = by_text) -> None:
+    def __init__(self, spell: TokenSpelling = spell_by_text) -> None:
         """`spell`: how log-probabilities call tokens."""
         self._spell = spell
 
     def part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> ChatChunkChoice:
-        logprobs = chat_logprobs(scores, self._spell) if scores else None
+        logprobs = build_chat_logprobs(scores, self._spell) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
-    def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
+    def build_chunk(
+        self, names: MetaFields, choices: list[ChatChunkChoice], usage: MaybeUsage
+    ) -> ChatCompletionChunk:
         return ChatCompletionChunk(**names, choices=choices, usage=usage)
 
 
-class Texts(Generic[Part]):
+class BaseTextChunkBuilder(Generic[Part]):
     """The form of a text completion, by whichever dialect: text, and one finish chunk for each choice."""
 
     prompts_apart = True
 
-    def part(self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None) -> Part:
+    def build_part(
+        self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
+    ) -> Part:
         """A choice's share of one chunk."""
         raise NotImplementedError
 
-    def opening(self, choice: int, content: str | None = "") -> Part | None:
+    def build_opening(self, choice: int, content: str | None = "") -> Part | None:
         return None
 
-    def text(self, choice: int, text: str, scores: Scores = ()) -> Part:
-        return self.part(choice, text, scores)
+    def build_text(self, choice: int, text: str, scores: Scores = ()) -> Part:
+        return self.build_part(choice, text, scores)
 
-    def reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
+    def build_reasoning(self, choice: int, text: str, scores: Scores = ()) -> Part:
         """A raw prompt's text is not read for reasoning; if it were, it would be text."""
-        return self.part(choice, text, scores)
+        return self.build_part(choice, text, scores)
 
-    def call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
+    def build_call(self, event: ToolCallBegun | ToolCallDelta) -> Part:
         """A text completion has no tools, so none is called."""
-        return self.part(event.choice, "")
+        return self.build_part(event.choice, "")
 
-    def closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
-        return self.part(choice, "", scores, reason)
+    def build_closing(self, choice: int, reason: FinishReason, scores: Scores = ()) -> Part:
+        return self.build_part(choice, "", scores, reason)
 
 
-class TextForm(Texts[TextChoice]):
+class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
     """OpenAI's text completion."""
 
     prefix = TEXT_PREFIX
 
-    def __init__(self, ranked: bool, spell: Spell = by_text) -> None:
+    def __init__(self, ranked: bool, spell: TokenSpelling = spell_by_text) -> None:
         """`ranked`: whether the likeliest tokens are given beside each token. `spell`: how log-probabilities
         call tokens."""
         self._ranked = ranked
@@ -165,9 +174,9 @@ class TextForm(Texts[TextChoice]):
     def part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> TextChoice:
-        logprobs = text_logprobs(scores, self._ranked, self._spell) if scores else None
+        logprobs = build_text_logprobs(scores, self._ranked, self._spell) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
-    def chunk(self, names: Names, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
+    def build_chunk(self, names: MetaFields, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
         return Completion(**names, choices=choices, usage=usage)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
-def spelt(piece: bytes) -> str:
+def spell_token(piece: bytes) -> str:
     r"""A token as text; one that holds part of a character as OpenAI spells it: `bytes:\xe2\x98`."""
     try:
         return piece.decode()
@@ -40,48 +40,52 @@ def spelt(piece: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
-Spell = Callable[[int, bytes], str]
+TokenSpelling = Callable[[int, bytes], str]
 """How a token is called: from its id and its piece."""
 
 
-def by_text(_token: int, piece: bytes) -> str:
-    return spelt(piece)
+def spell_by_text(_token: int, piece: bytes) -> str:
+    return spell_token(piece)
 
 
-def by_id(token: int, _piece: bytes) -> str:
+def spell_by_id(token: int, _piece: bytes) -> str:
     """As vLLM writes it with `return_tokens_as_token_ids`."""
     return f"token_id:{token}"
 
 
-def chat_logprobs(scores: Scores, spell: Spell = by_text) -> ChatLogprobs:
+def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) -> ChatLogprobs:
     """An entry for each token, with its alternatives."""
-    return ChatLogprobs(content=written(scores, lambda score: _entry(score, spell)))
+    return ChatLogprobs(content=encode_list(scores, lambda score: _build_entry(score, spell)))
 
 
-def text_logprobs(scores: Scores, alternatives: bool, spell: Spell = by_text) -> TextLogprobs:
+def build_text_logprobs(
+    scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
+) -> TextLogprobs:
     """Four arrays of equal length; that of the alternatives, which always hold the token itself too, only
     when some were asked for."""
     columns: tuple[list[bytes], ...] = ([], [], [], [])
-    for block in _blocks(scores):
+    for block in _split_blocks(scores):
         columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
-        columns[1].append(_encode([number(score.logprob) for score in block]))
-        columns[2].append(_encode([ranked(score, spell) for score in block] if alternatives else []))
+        columns[1].append(_encode([clamp_logprob(score.logprob) for score in block]))
+        columns[2].append(
+            _encode([build_top_logprobs(score, spell) for score in block] if alternatives else [])
+        )
         columns[3].append(_encode([score.offset for score in block]))
-    made: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_joined, columns), strict=True))
+    made: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_join_lists, columns), strict=True))
     return TextLogprobs(**(made if alternatives else made | {"top_logprobs": None}))
 
 
-def prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
+def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
     """A prompt's tokens by their ids: stands where a wire type has PromptLogprobs."""
-    return written(scores, _placed)
+    return encode_list(scores, _rank_alternatives)
 
 
-def written(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
+def encode_list(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
     """What is made of every token, as a list that is written already and stands where a wire type has one."""
-    return _joined(_encode(list(map(make, block))) for block in _blocks(scores))
+    return _join_lists(_encode(list(map(make, block))) for block in _split_blocks(scores))
 
 
-def _placed(score: TokenScore) -> dict[str, RankedToken] | None:
+def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
     """The token and the likeliest at its place. Raises ValueError where nobody asked for its rank."""
     if score.logprob is None:
         return None
@@ -93,12 +97,12 @@ def _placed(score: TokenScore) -> dict[str, RankedToken] | None:
         rank, before = (place if value < before else rank), value
         found.setdefault(token, (value, rank, piece))
     return {
-        str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spelt(piece))
+        str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spell_token(piece))
         for token, (value, rank, piece) in found.items()
     }
 
 
-def _entry(score: TokenScore, spell: Spell) -> TokenLogprob:
+def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
     best = [
         TopLogprob(token=spell(token, piece), logprob=max(value, UNLIKELY), bytes=list(piece))
         for token, piece, value in score.alternatives
@@ -108,7 +112,7 @@ def _entry(score: TokenScore, spell: Spell) -> TokenLogprob:
     return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=best)
 
 
-def ranked(score: TokenScore, spell: Spell = by_text) -> dict[str, float] | None:
+def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
     """The alternatives by their spelling, best first; of two that are spelt alike the likelier."""
     if score.logprob is None:
         return None
@@ -118,17 +122,17 @@ def ranked(score: TokenScore, spell: Spell = by_text) -> dict[str, float] | None
     return found
 
 
-def number(value: float | None) -> float | None:
+def clamp_logprob(value: float | None) -> float | None:
     """A log-probability as JSON can say it."""
     return None if value is None else max(value, UNLIKELY)
 
 
-def _blocks(scores: Iterable[T]) -> Iterator[list[T]]:
+def _split_blocks(scores: Iterable[T]) -> Iterator[list[T]]:
     rest = iter(scores)
     while block := list(islice(rest, BLOCK)):
         yield block
 
 
-def _joined(lists: Iterable[bytes]) -> msgspec.Raw:
+def _join_lists(lists: Iterable[bytes]) -> msgspec.Raw:
     """JSON lists as one, which stands where the wire type has the list."""
     return msgspec.Raw(b"[%b]" % b",".join(inner for each in lists if (inner := each[1:-1])))

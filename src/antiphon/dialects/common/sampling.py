@@ -1,12 +1,12 @@
 """The sampling fields of a request, checked where a type alone cannot, as what the caller asked for."""
 
 from antiphon.dialects.common.strict_json import kind, shown_key
-from antiphon.dialects.common.wire import INT32_MAX, LARGEST_BIAS, Common
+from antiphon.dialects.common.wire import INT32_MAX, LARGEST_BIAS, CommonRequest
 from antiphon.domain.sampling import AskedSampling, Mirostat
 from antiphon.errors import InvalidValue
 
 
-def asked_sampling(wire: Common, max_tokens: int | None) -> AskedSampling:
+def asked_sampling(wire: CommonRequest, max_tokens: int | None) -> AskedSampling:
     """What was said about sampling. Raises InvalidValue."""
     if wire.min_tokens is not None and max_tokens is not None and wire.min_tokens > max_tokens:
         raise InvalidValue(
@@ -33,7 +33,7 @@ def asked_sampling(wire: Common, max_tokens: int | None) -> AskedSampling:
     )
 
 
-def _mirostat(wire: Common) -> Mirostat | None:
+def _mirostat(wire: CommonRequest) -> Mirostat | None:
     """On when either field is sent; the other has its default then."""
     if wire.mirostat_target is None and wire.mirostat_lr is None:
         return None

@@ -32,7 +32,7 @@ MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKENS = 128
 """Stop token ids of one request: every step of every sequence is compared with them."""
 
-MAX_LISTED = 128
+MAX_LOGPROB_TOKENS = 128
 """Tokens whose log-probabilities are asked for at each place; vLLM's own bound."""
 
 MAX_CANDIDATES = 20
@@ -77,7 +77,7 @@ INT32_MAX = 2**31 - 1
 
 # --- requests -----------------------------------------------------------------------------------------------
 
-Count = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+PositiveInt = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 FunctionName = Annotated[str, Meta(extra_json_schema={"pattern": FUNCTION_NAME})]
@@ -86,17 +86,17 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Repetition = Annotated[float, Meta(gt=0, le=2)]
-Surprise = Annotated[float, Meta(gt=0, le=100)]
-Rate = Annotated[float, Meta(ge=0, le=1)]
-LeastTokens = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+MirostatTarget = Annotated[float, Meta(gt=0, le=100)]
+MirostatRate = Annotated[float, Meta(ge=0, le=1)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Bias = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]
-Allowed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
+AllowedTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_IDS)]
 Salt = Annotated[str, Meta(min_length=1, max_length=MAX_SALT)]
 Alternatives = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
-Listed = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LISTED)]
-Candidates = Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)]
-Kept = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
+LogprobTokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LOGPROB_TOKENS)]
+BestOf = Annotated[int, Meta(ge=0, le=MAX_CANDIDATES)]
+TruncatedLength = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 TopK = Annotated[int, Meta(ge=-1, le=INT32_MAX)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
@@ -235,11 +235,11 @@ class StructuredOutputs(Struct, frozen=True, forbid_unknown_fields=True):
     whitespace_pattern: str | None = None
 
 
-class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What chat and text completions share."""
 
     model: Name
-    max_tokens: Count | None = None
+    max_tokens: PositiveInt | None = None
     temperature: Temperature | None = None
     top_p: Fraction | None = None
     top_k: TopK | None = None
@@ -249,11 +249,11 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: Penalty | None = None
     repetition_penalty: Repetition | None = None
     logit_bias: Bias | None = None
-    mirostat_target: Surprise | None = None
-    mirostat_lr: Rate | None = None
-    min_tokens: LeastTokens | None = None
+    mirostat_target: MirostatTarget | None = None
+    mirostat_lr: MirostatRate | None = None
+    min_tokens: NonNegativeInt | None = None
     ignore_eos: bool | None = None
-    allowed_token_ids: Allowed | None = None
+    allowed_token_ids: AllowedTokenIds | None = None
     seed: Seed | None = None
     n: Choices | None = None
     stop: Stop | None = None
@@ -261,12 +261,12 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bad_words: BadWords | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    best_of: Candidates | None = None
+    best_of: BestOf | None = None
     prompt_logprobs: Alternatives | None = None
-    logprob_token_ids: Listed | None = None
+    logprob_token_ids: LogprobTokenIds | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    truncate_prompt_tokens: Kept | None = None
+    truncate_prompt_tokens: TruncatedLength | None = None
     truncation_side: Literal["left", "right"] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -283,11 +283,11 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metadata: Tags | None = None
 
 
-class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatCompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: PositiveInt | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: TemplateSource | None = None
@@ -302,19 +302,19 @@ class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_
     top_logprobs: Alternatives | None = None
     reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
-    thinking_token_budget: LeastTokens | None = None
+    thinking_token_budget: NonNegativeInt | None = None
     safety_identifier: EndUser | None = None
     prompt_cache_key: str | None = None
 
 
-class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompletionRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/completions."""
 
     prompt: (
         str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)] | None
     ) = None
     """An empty one, or none, is the model's start token."""
-    max_tokens: LeastTokens | None = None
+    max_tokens: NonNegativeInt | None = None
     """0 only together with `echo`."""
     logprobs: Alternatives | None = None
     echo: bool | None = None

@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.dialects.common.answers import FinishName, ToolCallPart, ToolCallShape
 
 
-class UsageShape(Struct, frozen=True):
+class EmpowerUsageShape(Struct, frozen=True):
     """Tokens; of the whole request, or in a stream of one prompt those of one choice with its prompt."""
 
     prompt_tokens: int
@@ -24,7 +24,7 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     tool_calls: list[ToolCallShape] | UnsetType = UNSET
 
 
-class ChatChoice(Struct, frozen=True, kw_only=True):
+class EmpowerChatChoice(Struct, frozen=True, kw_only=True):
     """One complete choice."""
 
     index: int
@@ -38,11 +38,11 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
     id: str
     created: int
     model: str
-    choices: list[ChatChoice]
-    usage: UsageShape
+    choices: list[EmpowerChatChoice]
+    usage: EmpowerUsageShape
 
 
-class Delta(Struct, frozen=True, kw_only=True):
+class EmpowerDelta(Struct, frozen=True, kw_only=True):
     """What a chunk adds to its choice: the role first, then text or calls, and nothing at the end."""
 
     role: Literal["assistant"] | UnsetType = UNSET
@@ -54,7 +54,7 @@ class ChunkChoice(Struct, frozen=True, kw_only=True):
     """A part of one choice."""
 
     index: int
-    delta: Delta
+    delta: EmpowerDelta
     finish_reason: FinishName | None = None
 
 
@@ -66,7 +66,7 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChunkChoice]
-    usage: UsageShape | UnsetType = UNSET
+    usage: EmpowerUsageShape | UnsetType = UNSET
     """With the last part of each choice; of several prompts with the very last, for all of them."""
 
 

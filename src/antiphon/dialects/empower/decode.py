@@ -15,7 +15,7 @@ from antiphon.dialects.common.sampling import asked_sampling
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import asked_tools, sift_tools
 from antiphon.dialects.common.wire import MAX_SEQUENCES, ChatCompletionRequest, ChatMessage
-from antiphon.dialects.empower.fields import FieldScope, sift
+from antiphon.dialects.empower.fields import EmpowerScope, sift
 from antiphon.dialects.empower.wire import ChatRequest
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message, Role
@@ -40,16 +40,18 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
     found = Report(report)
     said = read_object(body)
     _refuse_biases(said)
-    given = sift(said, FieldScope.CHAT, report=found)
+    given = sift(said, EmpowerScope.CHAT, report=found)
     wire = convert(sift_tools(sift_messages(given, found), found), ChatRequest)
-    tools, relaxed = _tools(wire, strict)
+    tools, relaxed = _read_tools(wire, strict)
     form = asked_constraint(wire, strict)
     is_shown = bool(wire.include_thinking)
     thinking = Reasoning(shown=is_shown, wanted=is_shown, terms=TERMS)
-    prompts = tuple(replace(prompt, tools=tools, reasoning=thinking) for prompt in _prompts(wire.messages))
+    prompts = tuple(
+        replace(prompt, tools=tools, reasoning=thinking) for prompt in _build_prompts(wire.messages)
+    )
     ignored = unread(wire.response_format.json_schema) if wire.response_format else ()
     return Call(
-        _request(wire, prompts, form.constraint),
+        _build_request(wire, prompts, form.constraint),
         bool(wire.stream),
         ignored=found.names + ignored,
         relaxed=shorten(form.relaxed + relaxed),
@@ -63,10 +65,10 @@ def _refuse_biases(said: Mapping[str, Any]) -> None:
         raise UnsupportedParameter("logit_bias is not currently supported", param="logit_bias")
 
 
-def _prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
+def _build_prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...]:
     """A text is one prompt, a list of texts is several; each is a message of the user."""
     if isinstance(messages, str):
-        return (_asked(messages, "messages"),)
+        return (_build_user_prompt(messages, "messages"),)
     texts = [message for message in messages if isinstance(message, str)]
     if not texts:
         return (conversation([message for message in messages if isinstance(message, ChatMessage)]),)
@@ -76,16 +78,16 @@ def _prompts(messages: str | list[str | ChatMessage]) -> tuple[Conversation, ...
         raise InvalidValue(
             f"messages must hold at most {MAX_SEQUENCES} texts; got {len(texts)}", param="messages"
         )
-    return tuple(_asked(text, f"messages[{at}]") for at, text in enumerate(texts))
+    return tuple(_build_user_prompt(text, f"messages[{at}]") for at, text in enumerate(texts))
 
 
-def _asked(text: str, where: str) -> Conversation:
+def _build_user_prompt(text: str, where: str) -> Conversation:
     if not text:
         raise InvalidValue(f"{where} is empty; send at least one character", param=where)
     return Conversation((Message(Role.USER, text),))
 
 
-def _tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
+def _read_tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ...]]:
     """Empower's `any` is OpenAI's `required`."""
     return asked_tools(
         ChatCompletionRequest(
@@ -99,7 +101,7 @@ def _tools(wire: ChatRequest, strict: bool) -> tuple[Tools | None, tuple[str, ..
     )
 
 
-def _request(
+def _build_request(
     wire: ChatRequest, prompts: tuple[Conversation, ...], constraint: Constraint | None
 ) -> GenerationRequest:
     choices = wire.n or 1
@@ -114,10 +116,10 @@ def _request(
         stop_token_ids=tuple(wire.stop_token_ids or ()),
         constraint=constraint,
     )
-    return GenerationRequest(wire.model, prompts, _sampling(wire, limit), output)
+    return GenerationRequest(wire.model, prompts, _read_sampling(wire, limit), output)
 
 
-def _sampling(wire: ChatRequest, limit: int) -> AskedSampling:
+def _read_sampling(wire: ChatRequest, limit: int) -> AskedSampling:
     asked = asked_sampling(wire, limit)
     return changed(
         asked,

@@ -9,14 +9,14 @@ from antiphon.dialects.common.field_scopes import FieldScope as OpenAIPlace
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
 from antiphon.dialects.empower import answers
-from antiphon.dialects.empower.fields import TABLES, FieldScope
+from antiphon.dialects.empower.fields import TABLES, EmpowerScope
 
 NAMED = "Empower"
 """Beginning of the names of its schemas."""
 
 REQUESTS = {
-    "ChatRequest": TABLES[FieldScope.CHAT],
-    "DeployRequest": TABLES[FieldScope.DEPLOY],
+    "ChatRequest": TABLES[EmpowerScope.CHAT],
+    "DeployRequest": TABLES[EmpowerScope.DEPLOY],
     "ChatMessage": OPENAI_TABLES[OpenAIPlace.MESSAGE],
     "TextPart": OPENAI_TABLES[OpenAIPlace.PART],
     "RefusalPart": OPENAI_TABLES[OpenAIPlace.REFUSAL],
@@ -44,7 +44,7 @@ def fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
 def describe(endpoints: tuple[Endpoint, ...]) -> Description:
     """Schemas of the dialect."""
     schemas = schemas_of((*shapes_of(endpoints), ERROR), REQUESTS, EXAMPLES, NAMED)
-    table = TABLES[FieldScope.CHAT]
+    table = TABLES[EmpowerScope.CHAT]
     properties = schemas[f"{NAMED}ChatRequest"]["properties"]
     for name in tuple(properties):
         if name not in table or table[name].standing is FieldSupport.REFUSED:

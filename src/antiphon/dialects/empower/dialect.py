@@ -5,9 +5,9 @@ from antiphon.dialects.common.endpoints import deployment_endpoints, generation
 from antiphon.dialects.empower import answers, wire
 from antiphon.dialects.empower.decode import decode_chat
 from antiphon.dialects.empower.describe import describe, fields
-from antiphon.dialects.empower.encode import EmpowerChunks, chat_answer
-from antiphon.dialects.empower.errors import encode_error
-from antiphon.dialects.empower.fields import PREFIX, FieldScope
+from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat
+from antiphon.dialects.empower.errors import encode_flat_error
+from antiphon.dialects.empower.fields import PREFIX, EmpowerScope
 from antiphon.dialects.empower.loras import EmpowerLoras
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
@@ -15,7 +15,7 @@ from antiphon.errors import AntiphonError
 NAME = "empower"
 
 
-class ChatCompletions:
+class EmpowerChatCompletions:
     """Body and answers of POST /empower/api/v1/chat/completions."""
 
     shapes = (wire.ChatRequest, answers.ChatAnswer, answers.ChatChunk)
@@ -28,10 +28,10 @@ class ChatCompletions:
         return decode_chat(body, self._report, self._strict)
 
     def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return chat_answer(meta, generation)
+        return encode_chat(meta, generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return EmpowerChunks(meta, call)
+        return EmpowerStreamEncoder(meta, call)
 
 
 class Empower:
@@ -43,17 +43,17 @@ class Empower:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        chat = ChatCompletions(report_unknown, strict_schemas)
+        chat = EmpowerChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, FieldScope.CHAT, "Answer a conversation, as Empower does", chat),
-            *deployment_endpoints(FieldScope.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
+            generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),
+            *deployment_endpoints(EmpowerScope.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
         )
 
     def status(self, error: AntiphonError) -> int:
         return error.status
 
     def error(self, error: AntiphonError) -> bytes:
-        return encode_error(error)
+        return encode_flat_error(error)
 
     def describe(self) -> Description:
         return describe(self.endpoints)

@@ -8,15 +8,15 @@ from antiphon.dialects.common.field_table import END_USER, Field, FieldTable, re
 PREFIX = "/empower/api/v1"
 
 
-class FieldScope(StrEnum):
+class EmpowerScope(StrEnum):
     """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     DEPLOY = f"{PREFIX}/lora"
 
 
-CHAT = frozenset({FieldScope.CHAT})
-DEPLOY = frozenset({FieldScope.DEPLOY})
+CHAT = frozenset({EmpowerScope.CHAT})
+DEPLOY = frozenset({EmpowerScope.DEPLOY})
 
 ELSEWHERE = "/v1/chat/completions has it"
 
@@ -78,6 +78,6 @@ FIELDS: tuple[Field, ...] = (
     ),
 )
 
-BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=tuple(FieldScope))
+BOOK = FieldTable(FIELDS, tuple(EmpowerScope), endpoints=tuple(EmpowerScope))
 TABLES = BOOK.tables
 sift = BOOK.sift

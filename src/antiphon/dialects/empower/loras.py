@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.dialects.common.conversion import convert
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.empower.fields import FieldScope, sift
+from antiphon.dialects.empower.fields import EmpowerScope, sift
 from antiphon.dialects.empower.wire import DeployRequest
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
@@ -26,7 +26,7 @@ SourceName = Literal["HF_HUB", "LOCAL"]
 _encode = msgspec.json.Encoder().encode
 
 
-class User(Struct, frozen=True, kw_only=True):
+class EmpowerUser(Struct, frozen=True, kw_only=True):
     """A person; nobody has a name of their own here yet."""
 
     email: str | None = None
@@ -47,7 +47,7 @@ class Creator(Struct, frozen=True, kw_only=True):
     actor_type: str
     """API_KEY, the bearer of a key; ANONYMOUS, a caller of this machine without one; USER and others by their
     kind."""
-    user: User | None = None
+    user: EmpowerUser | None = None
     api_key: ApiKey | None = None
 
 
@@ -98,7 +98,7 @@ class EmpowerLoras:
     shapes = (DeployRequest, Lora, BaseModel)
 
     def decode_deploy(self, body: bytes) -> Deployment:
-        given = sift(read_object(body), FieldScope.DEPLOY)
+        given = sift(read_object(body), EmpowerScope.DEPLOY)
         wire = convert(given, DeployRequest)
         source = SOURCES[wire.model_source]
         if source is not Source.HUB:
@@ -118,19 +118,19 @@ class EmpowerLoras:
         )
 
     def deployed(self, lora: Deployed) -> bytes:
-        return _encode(_lora(lora))
+        return _encode(_build_lora(lora))
 
     def removed(self, name: str) -> bytes:
         return _encode(Lora(name=name, active_deployment=None))
 
     def listed(self, loras: Iterable[Deployed]) -> bytes:
-        return _encode([_lora(lora) for lora in loras])
+        return _encode([_build_lora(lora) for lora in loras])
 
     def base(self, base: DeployedBase) -> bytes:
-        return _encode(_base(base))
+        return _encode(_build_base_model(base))
 
     def bases(self, bases: Iterable[DeployedBase]) -> bytes:
-        return _encode([_base(base) for base in bases])
+        return _encode([_build_base_model(base) for base in bases])
 
 
 def _require_absent(wire: DeployRequest) -> None:
@@ -139,26 +139,26 @@ def _require_absent(wire: DeployRequest) -> None:
             raise InvalidValue(f"{field} is taken only with model_source HF_HUB", param=field)
 
 
-def _lora(lora: Deployed) -> Lora:
+def _build_lora(lora: Deployed) -> Lora:
     deployment = LoraDeployment(
         base_model_name=lora.base,
         model_name=lora.model_name,
         model_source="HF_HUB" if lora.source is Source.HUB else "LOCAL",
         hf_revision=lora.revision,
         created_at=lora.created,
-        creator=_creator(lora.creator),
+        creator=_build_creator(lora.creator),
     )
     return Lora(name=lora.name, active_deployment=deployment)
 
 
-def _base(base: DeployedBase) -> BaseModel:
+def _build_base_model(base: DeployedBase) -> BaseModel:
     deployment = BaseDeployment(
         model_name=base.name, model_source="LOCAL", created_at=base.created, creator=None
     )
     return BaseModel(name=base.name, active_deployment=deployment)
 
 
-def _creator(actor: Actor | None) -> Creator | None:
+def _build_creator(actor: Actor | None) -> Creator | None:
     if actor is None:
         return None
     if actor.kind is ActorKind.SERVICE_KEY:

@@ -12,7 +12,7 @@ from antiphon.dialects.common.wire import (
     MAX_NAME,
     MAX_TOOLS,
     ChatMessage,
-    Common,
+    CommonRequest,
     ToolChoiceShape,
     ToolShape,
 )
@@ -24,7 +24,7 @@ LONGEST_TOKEN = 512
 ModelName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
-class ChatRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(CommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /empower/api/v1/chat/completions."""
 
     messages: str | Annotated[list[str | ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]

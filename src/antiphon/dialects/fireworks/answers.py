@@ -7,11 +7,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.common.answers import AssistantMessage, Delta, FinishName, UsageShape
 
-EndName = Literal["stop", "length", "tool_calls", "error"]
+FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]
 """`error` ends a choice of a stream that broke."""
 
 
-class RankedToken(Struct, frozen=True, kw_only=True):
+class FireworksRankedToken(Struct, frozen=True, kw_only=True):
     """One of the likeliest tokens at a place."""
 
     token: str
@@ -22,12 +22,12 @@ class RankedToken(Struct, frozen=True, kw_only=True):
     bytes: list[int]
 
 
-class TokenEntry(RankedToken, frozen=True, kw_only=True):
+class TokenEntry(FireworksRankedToken, frozen=True, kw_only=True):
     """One token, in the model's raw distribution."""
 
     text_offset: int
     """Which character of the choice's text it begins in; runs on through a stream."""
-    top_logprobs: list[RankedToken]
+    top_logprobs: list[FireworksRankedToken]
     """As many as were asked for, best first."""
 
 
@@ -45,32 +45,32 @@ class Logprobs(Struct, frozen=True, kw_only=True):
     content: list[TokenEntry] | UnsetType = UNSET
 
 
-class TextChoice(Struct, frozen=True, kw_only=True):
+class FireworksTextChoice(Struct, frozen=True, kw_only=True):
     """One choice of a text completion, whole or in part."""
 
     index: int
     text: str
     logprobs: Logprobs | None = None
-    finish_reason: EndName | None = None
+    finish_reason: FireworksFinishName | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
     """Of its prompt, with return_token_ids; in a stream in its first chunk."""
     token_ids: list[int] | UnsetType = UNSET
     """Of its tokens, with return_token_ids; in a stream of those since its last chunk."""
 
 
-class Completion(Struct, frozen=True, kw_only=True):
+class FireworksCompletion(Struct, frozen=True, kw_only=True):
     """Buffered answer of a text completion; also one event of a streamed one."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
-    choices: list[TextChoice]
+    choices: list[FireworksTextChoice]
     usage: UsageShape | None = None
     """In a stream null until a choice ends; then that of the whole request."""
 
 
-class ChatChoice(Struct, frozen=True, kw_only=True):
+class FireworksChatChoice(Struct, frozen=True, kw_only=True):
     """One choice of a chat."""
 
     index: int
@@ -81,45 +81,45 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     """As of a TextChoice."""
 
 
-class ChatCompletion(Struct, frozen=True, kw_only=True):
+class FireworksChatCompletion(Struct, frozen=True, kw_only=True):
     """Buffered answer of a chat."""
 
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    choices: list[ChatChoice]
+    choices: list[FireworksChatChoice]
     usage: UsageShape
     prompt_token_ids: list[int] | UnsetType = UNSET
     """With return_token_ids."""
 
 
-class ChatChunkChoice(Struct, frozen=True, kw_only=True):
+class FireworksChatChunkChoice(Struct, frozen=True, kw_only=True):
     """A part of one choice."""
 
     index: int
     delta: Delta
     logprobs: Logprobs | None = None
-    finish_reason: EndName | None = None
+    finish_reason: FireworksFinishName | None = None
     token_ids: list[int] | UnsetType = UNSET
     """As of a TextChoice."""
 
 
-class ChatCompletionChunk(Struct, frozen=True, kw_only=True):
+class FireworksChatCompletionChunk(Struct, frozen=True, kw_only=True):
     """One event of a streamed chat."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
-    choices: list[ChatChunkChoice]
+    choices: list[FireworksChatChunkChoice]
     usage: UsageShape | None = None
     """As of a Completion."""
     prompt_token_ids: list[int] | UnsetType = UNSET
     """In the first chunk, with return_token_ids."""
 
 
-class ErrorBody(Struct, frozen=True):
+class FireworksErrorBody(Struct, frozen=True):
     """What went wrong, and where."""
 
     message: str
@@ -128,7 +128,7 @@ class ErrorBody(Struct, frozen=True):
     code: str
 
 
-class ErrorEnvelope(Struct, frozen=True):
+class FireworksErrorEnvelope(Struct, frozen=True):
     """Body of every error response; also the last event of a stream that broke."""
 
-    error: ErrorBody
+    error: FireworksErrorBody

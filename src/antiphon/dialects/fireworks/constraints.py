@@ -6,13 +6,13 @@ from antiphon.dialects.common.constraints import RelaxedConstraint, formatted, g
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.wire import NamedSchema
 from antiphon.dialects.common.wire import ResponseFormat as SupersetFormat
-from antiphon.dialects.fireworks.wire import ResponseFormat
+from antiphon.dialects.fireworks.wire import FireworksResponseFormat
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter
 
 WHERE = "response_format"
 
 
-def asked_constraint(asked: ResponseFormat | None, strict: bool) -> RelaxedConstraint:
+def read_response_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
     """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises a
     RequestError."""
     if asked is None:
@@ -26,13 +26,13 @@ def asked_constraint(asked: ResponseFormat | None, strict: bool) -> RelaxedConst
         return RelaxedConstraint(grammar_of(asked.grammar, f"{WHERE}.grammar"))
     schema, named = asked.schema, asked.json_schema
     if isinstance(schema, str):
-        schema = _read(schema, f"{WHERE}.schema")
+        schema = _read_schema(schema, f"{WHERE}.schema")
     if isinstance(named, str):
-        named = NamedSchema(_read(named, f"{WHERE}.json_schema"))
+        named = NamedSchema(_read_schema(named, f"{WHERE}.json_schema"))
     return next(formatted(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None))
 
 
-def _read(text: str, where: str) -> dict[str, Any]:
+def _read_schema(text: str, where: str) -> dict[str, Any]:
     """The schema that a text is."""
     try:
         return read_object(text.encode())

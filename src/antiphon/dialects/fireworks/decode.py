@@ -13,11 +13,16 @@ from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.relaxed_names import shorten
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import require_known, sift_tools
-from antiphon.dialects.fireworks.constraints import asked_constraint
-from antiphon.dialects.fireworks.fields import FieldScope, sift
+from antiphon.dialects.fireworks.constraints import read_response_format
+from antiphon.dialects.fireworks.fields import FireworksScope, sift
 from antiphon.dialects.fireworks.images import require_images
-from antiphon.dialects.fireworks.reasoning import asked_reasoning
-from antiphon.dialects.fireworks.wire import ChatCompletionRequest, ChosenTool, Common, CompletionRequest
+from antiphon.dialects.fireworks.reasoning import read_reasoning
+from antiphon.dialects.fireworks.wire import (
+    ChosenTool,
+    FireworksChatCompletionRequest,
+    FireworksCommonRequest,
+    FireworksCompletionRequest,
+)
 from antiphon.domain.request import Conversation, Overflow
 from antiphon.domain.values import changed
 from antiphon.errors import InvalidValue, MissingParameter
@@ -38,7 +43,7 @@ DEFAULTS: dict[str, Any] = {
 }
 """The page's, which a model's own defaults do not change."""
 
-ALIKE = (
+SAME_FIELDS = (
     "model", "frequency_penalty", "presence_penalty", "repetition_penalty", "ignore_eos", "mirostat_target",
     "mirostat_lr", "n", "stop", "stream", "temperature", "top_k", "top_p", "min_p", "typical_p", "logit_bias",
     "seed", "return_token_ids", "user", "metadata",
@@ -58,55 +63,57 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call
     """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
     ignored and named; with `strict` every keyword of a schema has to be kept."""
     found = Report(report)
-    given = sift(read_object(body), FieldScope.TEXT, report=found)
-    wire = convert(given, CompletionRequest)
+    given = sift(read_object(body), FireworksScope.TEXT, report=found)
+    wire = convert(given, FireworksCompletionRequest)
     require_images(wire)
-    limit = _limit(wire, wire.max_tokens)
+    limit = _read_max_tokens(wire, wire.max_tokens)
     asked = superset.CompletionRequest(
         prompt=wire.prompt,
         max_tokens=limit,
         echo=wire.echo,
-        logprobs=_alternatives(wire),
-        **_alike(wire),
+        logprobs=_read_alternatives(wire),
+        **_read_same_fields(wire),
     )
-    form = asked_constraint(wire.response_format, strict)
-    return _settled(text_call(asked, found.names), wire, form, limit is None)
+    form = read_response_format(wire.response_format, strict)
+    return _complete_call(text_call(asked, found.names), wire, form, limit is None)
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
     found = Report(report)
-    given = sift(read_object(body), FieldScope.CHAT, report=found)
-    wire = convert(sift_tools(sift_messages(given, found), found), ChatCompletionRequest)
-    limit, alternatives = _limit(wire, wire.max_tokens), _alternatives(wire)
+    given = sift(read_object(body), FireworksScope.CHAT, report=found)
+    wire = convert(sift_tools(sift_messages(given, found), found), FireworksChatCompletionRequest)
+    limit, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
     asked = superset.ChatCompletionRequest(
         messages=wire.messages,
         max_tokens=CHAT_MAX_TOKENS if limit is None else limit,
         tools=wire.tools,
-        tool_choice=_tool_choice(wire),
+        tool_choice=_read_tool_choice(wire),
         parallel_tool_calls=wire.parallel_tool_calls,
         logprobs=alternatives is not None,
         top_logprobs=alternatives,
-        **_alike(wire),
+        **_read_same_fields(wire),
     )
     call = chat_call(asked, found.names, strict)
-    thought = asked_reasoning(wire)
+    thought = read_reasoning(wire)
     prompts = tuple(
         replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
-    form = asked_constraint(wire.response_format, strict)
-    return _settled(replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None)
+    form = read_response_format(wire.response_format, strict)
+    return _complete_call(
+        replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None
+    )
 
 
-def _alike(wire: Common) -> dict[str, Any]:
-    said = {name: value for name in ALIKE if (value := getattr(wire, name)) is not None}
+def _read_same_fields(wire: FireworksCommonRequest) -> dict[str, Any]:
+    said = {name: value for name in SAME_FIELDS if (value := getattr(wire, name)) is not None}
     if said.get("repetition_penalty") == 0:
         said["repetition_penalty"] = LEAST_REPETITION
     return DEFAULTS | said | {"cache_salt": wire.prompt_cache_isolation_key}
 
 
-def _limit(wire: Common, max_tokens: int | None) -> int | None:
+def _read_max_tokens(wire: FireworksCommonRequest, max_tokens: int | None) -> int | None:
     """The page's max_tokens, by either name."""
     newer = wire.max_completion_tokens
     if None is not newer != max_tokens is not None:
@@ -116,7 +123,7 @@ def _limit(wire: Common, max_tokens: int | None) -> int | None:
     return newer if max_tokens is None else max_tokens
 
 
-def _alternatives(wire: Common) -> int | None:
+def _read_alternatives(wire: FireworksCommonRequest) -> int | None:
     """How many of the likeliest tokens are asked for; None where no log-probability is."""
     if wire.logprobs is None or wire.logprobs is False:
         if wire.top_logprobs:
@@ -127,8 +134,8 @@ def _alternatives(wire: Common) -> int | None:
     return 0 if wire.logprobs is True else wire.logprobs
 
 
-def _tool_choice(
-    wire: ChatCompletionRequest,
+def _read_tool_choice(
+    wire: FireworksChatCompletionRequest,
 ) -> Any:  # noqa: ANN401 - the words that the superset takes, or its shape
     asked = wire.tool_choice
     if not isinstance(asked, ChosenTool):
@@ -146,7 +153,9 @@ def _tool_choice(
     )
 
 
-def _settled(call: Call, wire: Common, form: RelaxedConstraint, is_usual: bool) -> FireworksCall:
+def _complete_call(
+    call: Call, wire: FireworksCommonRequest, form: RelaxedConstraint, is_usual: bool
+) -> FireworksCall:
     """The call with what the superset has otherwise: what is kept of a stop text, what becomes of too many
     tokens, and usage in every stream. `is_usual`: whether the caller says no max_tokens."""
     output = changed(

@@ -10,14 +10,14 @@ from antiphon.dialects.common.field_scopes import FieldScope as MessagePlace
 from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
 from antiphon.dialects.fireworks import answers
-from antiphon.dialects.fireworks.fields import TABLES, FieldScope
+from antiphon.dialects.fireworks.fields import TABLES, FireworksScope
 
 NAME = "Fireworks"
 """What the names of its schemas begin with."""
 
 REQUESTS: Mapping[str, Table] = {
-    "CompletionRequest": TABLES[FieldScope.TEXT],
-    "ChatCompletionRequest": TABLES[FieldScope.CHAT],
+    "CompletionRequest": TABLES[FireworksScope.TEXT],
+    "ChatCompletionRequest": TABLES[FireworksScope.CHAT],
     "ChatMessage": MESSAGE_TABLES[MessagePlace.MESSAGE],
     "TextPart": MESSAGE_TABLES[MessagePlace.PART],
     "RefusalPart": MESSAGE_TABLES[MessagePlace.REFUSAL],
@@ -36,7 +36,7 @@ EXAMPLES: Mapping[str, object] = {
 }
 
 
-ERROR = answers.ErrorEnvelope
+ERROR = answers.FireworksErrorEnvelope
 
 
 @cache

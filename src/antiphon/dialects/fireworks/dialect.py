@@ -8,9 +8,15 @@ from antiphon.dialects.common.endpoints import generation, model_list
 from antiphon.dialects.fireworks import answers, wire
 from antiphon.dialects.fireworks.decode import decode_chat, decode_text
 from antiphon.dialects.fireworks.describe import describe, fields
-from antiphon.dialects.fireworks.encode import ChatForm, FireworksChunks, TextForm, chat_answer, text_answer
-from antiphon.dialects.fireworks.errors import encode_error, status
-from antiphon.dialects.fireworks.fields import PREFIX, FieldScope
+from antiphon.dialects.fireworks.encode import (
+    FireworksChatChunkBuilder,
+    FireworksStreamEncoder,
+    FireworksTextChunkBuilder,
+    encode_chat,
+    encode_text,
+)
+from antiphon.dialects.fireworks.errors import encode_fireworks_error, map_status
+from antiphon.dialects.fireworks.fields import PREFIX, FireworksScope
 from antiphon.dialects.fireworks.models import FireworksModels
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
@@ -18,10 +24,10 @@ from antiphon.errors import AntiphonError
 NAME = "fireworks"
 
 
-class Completions:
+class FireworksCompletions:
     """Body and answers of POST /fireworks/inference/v1/completions."""
 
-    shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
+    shapes = (wire.FireworksCompletionRequest, answers.FireworksCompletion, answers.FireworksCompletion)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -31,16 +37,20 @@ class Completions:
         return decode_text(body, self._report, self._strict)
 
     def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return text_answer(meta, call, generation)
+        return encode_text(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return FireworksChunks(TextForm(call), meta, call)
+        return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
 
 
-class ChatCompletions:
+class FireworksChatCompletions:
     """Body and answers of POST /fireworks/inference/v1/chat/completions."""
 
-    shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
+    shapes = (
+        wire.FireworksChatCompletionRequest,
+        answers.FireworksChatCompletion,
+        answers.FireworksChatCompletionChunk,
+    )
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -50,10 +60,10 @@ class ChatCompletions:
         return decode_chat(body, self._report, self._strict)
 
     def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return chat_answer(meta, call, generation)
+        return encode_chat(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return FireworksChunks(ChatForm(call), meta, call)
+        return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
 
 
 class Fireworks:
@@ -67,19 +77,19 @@ class Fireworks:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        text = Completions(report_unknown, strict_schemas)
-        chat = ChatCompletions(report_unknown, strict_schemas)
+        text = FireworksCompletions(report_unknown, strict_schemas)
+        chat = FireworksChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, FieldScope.TEXT, "Continue a text", text),
-            generation(NAME, FieldScope.CHAT, "Answer a conversation", chat),
+            generation(NAME, FireworksScope.TEXT, "Continue a text", text),
+            generation(NAME, FireworksScope.CHAT, "Answer a conversation", chat),
             *model_list(f"{PREFIX}/models", FireworksModels()),
         )
 
     def status(self, error: AntiphonError) -> int:
-        return status(error)
+        return map_status(error)
 
     def error(self, error: AntiphonError) -> bytes:
-        return encode_error(error)
+        return encode_fireworks_error(error)
 
     def describe(self) -> Description:
         return describe(self.endpoints)

@@ -9,20 +9,27 @@ from msgspec import UNSET
 
 from antiphon.dialects.base import Call, ResponseMeta
 from antiphon.dialects.common.answers import Delta, UsageShape
-from antiphon.dialects.common.encode import OpenAIChunks, message, usage_shape, with_values
-from antiphon.dialects.common.forms import FINISHES, Deltas, Form, MaybeUsage, Names, Texts
+from antiphon.dialects.common.encode import OpenAIStreamEncoder, build_message, build_usage, replace_fields
+from antiphon.dialects.common.forms import (
+    FINISHES,
+    BaseChatChunkBuilder,
+    BaseTextChunkBuilder,
+    ChunkBuilder,
+    MaybeUsage,
+    MetaFields,
+)
 from antiphon.dialects.fireworks.answers import (
-    ChatChoice,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    Completion,
+    FireworksChatChoice,
+    FireworksChatChunkChoice,
+    FireworksChatCompletion,
+    FireworksChatCompletionChunk,
+    FireworksCompletion,
+    FireworksTextChoice,
     Logprobs,
-    TextChoice,
 )
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.errors import encode_error
-from antiphon.dialects.fireworks.logprobs import array_logprobs, entry_logprobs
+from antiphon.dialects.fireworks.errors import encode_fireworks_error
+from antiphon.dialects.fireworks.logprobs import build_array_logprobs, build_entry_logprobs
 from antiphon.domain.collect import Generation
 from antiphon.domain.events import Finished, FinishReason
 from antiphon.domain.scores import Scores
@@ -32,11 +39,11 @@ from antiphon.errors import AntiphonError
 _encode = msgspec.json.Encoder().encode
 
 
-def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered text completion."""
-    logprobs, output = Scored(call), call.request.output
+    logprobs, output = LogprobsBuilder(call), call.request.output
     choices = [
-        TextChoice(
+        FireworksTextChoice(
             index=choice.index,
             text=choice.text,
             logprobs=None if choice.scores is None else logprobs(choice.scores),
@@ -48,16 +55,18 @@ def text_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes
         )
         for choice in generation.choices
     ]
-    return _encode(Completion(**_names(head), choices=choices, usage=usage_shape(generation.usage)))
+    return _encode(
+        FireworksCompletion(**_build_meta(head), choices=choices, usage=build_usage(generation.usage))
+    )
 
 
-def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
+def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
     """A buffered chat completion."""
-    logprobs = Scored(call)
+    logprobs = LogprobsBuilder(call)
     choices = [
-        ChatChoice(
+        FireworksChatChoice(
             index=choice.index,
-            message=message(choice),
+            message=build_message(choice),
             logprobs=None if choice.scores is None else logprobs(choice.scores),
             finish_reason=FINISHES[choice.reason],
             token_ids=list(choice.ids) if call.request.output.token_ids else UNSET,
@@ -65,22 +74,22 @@ def chat_answer(head: ResponseMeta, call: Call, generation: Generation) -> bytes
         for choice in generation.choices
     ]
     return _encode(
-        ChatCompletion(
-            **_names(head),
+        FireworksChatCompletion(
+            **_build_meta(head),
             choices=choices,
-            usage=usage_shape(generation.usage),
+            usage=build_usage(generation.usage),
             prompt_token_ids=list(generation.prompts[0]) if generation.prompts else UNSET,
         )
     )
 
 
-def _names(head: ResponseMeta) -> Names:
+def _build_meta(head: ResponseMeta) -> MetaFields:
     """The id is a UUID and nothing else."""
     parts = (head.id[begin:end] for begin, end in pairwise((0, 8, 12, 16, 20, None)))
     return {"id": "-".join(parts), "created": head.created, "model": head.model}
 
 
-class Scored:
+class LogprobsBuilder:
     """Log-probabilities in the shape that a call asked for."""
 
     def __init__(self, call: Call) -> None:
@@ -88,92 +97,96 @@ class Scored:
         self._ranked = bool(call.request.output.logprobs)
 
     def __call__(self, scores: Scores) -> Logprobs:
-        return entry_logprobs(scores) if self._entries else array_logprobs(scores, self._ranked)
+        return build_entry_logprobs(scores) if self._entries else build_array_logprobs(scores, self._ranked)
 
 
 Part = TypeVar("Part")
 
 
-class FireworksForm(Form[Part], Protocol[Part]):
+class FireworksChunkBuilder(ChunkBuilder[Part], Protocol[Part]):
     """A form that knows of choices which break off."""
 
     def broken(self, choice: int) -> Part:
         """The end of a choice that failed."""
 
 
-class ChatForm(Deltas[ChatChunkChoice]):
+class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
     """A chat."""
 
     prefix = ""
 
     def __init__(self, call: Call) -> None:
-        self._logprobs = Scored(call)
+        self._logprobs = LogprobsBuilder(call)
 
-    def opening(self, choice: int, content: str | None = "") -> ChatChunkChoice:
+    def opening(self, choice: int, content: str | None = "") -> FireworksChatChunkChoice:
         return self.part(choice, Delta(role="assistant", content=content))
 
     def part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
-    ) -> ChatChunkChoice:
+    ) -> FireworksChatChunkChoice:
         logprobs = self._logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
-        return ChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
+        return FireworksChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
-    def broken(self, choice: int) -> ChatChunkChoice:
-        return ChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
+    def broken(self, choice: int) -> FireworksChatChunkChoice:
+        return FireworksChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
 
-    def chunk(self, names: Names, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatCompletionChunk:
-        return ChatCompletionChunk(**names, choices=choices, usage=usage or None)
+    def build_chunk(
+        self, names: MetaFields, choices: list[FireworksChatChunkChoice], usage: MaybeUsage
+    ) -> FireworksChatCompletionChunk:
+        return FireworksChatCompletionChunk(**names, choices=choices, usage=usage or None)
 
 
-class TextForm(Texts[TextChoice]):
+class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
     """A text completion."""
 
     prefix = ""
 
     def __init__(self, call: Call) -> None:
-        self._logprobs = Scored(call)
+        self._logprobs = LogprobsBuilder(call)
 
     def part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
-    ) -> TextChoice:
+    ) -> FireworksTextChoice:
         logprobs = self._logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
-        return TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
+        return FireworksTextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
-    def broken(self, choice: int) -> TextChoice:
-        return TextChoice(index=choice, text="", finish_reason="error")
+    def broken(self, choice: int) -> FireworksTextChoice:
+        return FireworksTextChoice(index=choice, text="", finish_reason="error")
 
-    def chunk(self, names: Names, choices: list[TextChoice], usage: MaybeUsage) -> Completion:
-        return Completion(**names, choices=choices, usage=usage or None)
+    def build_chunk(
+        self, names: MetaFields, choices: list[FireworksTextChoice], usage: MaybeUsage
+    ) -> FireworksCompletion:
+        return FireworksCompletion(**names, choices=choices, usage=usage or None)
 
 
-class FireworksChunks(OpenAIChunks[Part]):
+class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
     """One stream. The ends of its choices are held back until the usage is known, which each tells."""
 
-    def __init__(self, form: FireworksForm[Part], head: ResponseMeta, call: Call) -> None:
+    def __init__(self, form: FireworksChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
         super().__init__(form, head, call)
-        self._names = _names(head)
+        self._names = _build_meta(head)
         self._ends: dict[int, Finished] = {}
-        self._broken = form.broken
+        self._build_failure = form.broken
 
     def closed(self, event: Finished) -> bytes:
         self._ends[event.choice] = event
         return b""
 
     def counted(self, usage: Usage) -> bytes:
-        shape = usage_shape(usage)
-        return b"".join(self._end(event, shape) for event in self._ends.values())
+        shape = build_usage(usage)
+        return b"".join(self._encode_end(event, shape) for event in self._ends.values())
 
     def error(self, error: AntiphonError) -> bytes:
         """Choices that did not end, end with an error; its sentence follows, and no `[DONE]`."""
-        whole = b"".join(self._end(event, None) for event in self._ends.values())
+        whole = b"".join(self._encode_end(event, None) for event in self._ends.values())
         cut = (choice for choice in range(self._choices) if choice not in self._ends)
-        broken = b"".join(self._chunk([self._broken(choice)]) for choice in cut)
-        return whole + broken + b"data: %b\n\n" % encode_error(error)
+        broken = b"".join(self._encode_chunk([self._build_failure(choice)]) for choice in cut)
+        return whole + broken + b"data: %b\n\n" % encode_fireworks_error(error)
 
-    def _end(self, event: Finished, usage: UsageShape | None) -> bytes:
-        part = self._form.closing(event.choice, event.reason, event.scores or ())
-        if self._ids:
-            part = with_values(part, token_ids=event.ids)
-        return self._chunk([part], usage)
+    def _encode_end(self, event: Finished, usage: UsageShape | None) -> bytes:
+        part = self._builder.build_closing(event.choice, event.reason, event.scores or ())
+        if self._sends_ids:
+            part = replace_fields(part, token_ids=event.ids)
+        return self._encode_chunk([part], usage)

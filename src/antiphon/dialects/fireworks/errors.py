@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from antiphon.dialects.fireworks.answers import ErrorBody, ErrorEnvelope
+from antiphon.dialects.fireworks.answers import FireworksErrorBody, FireworksErrorEnvelope
 from antiphon.errors import AntiphonError, BudgetExceeded
 
 STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
@@ -37,15 +37,19 @@ SENTENCES: Mapping[str, str] = {
 _encode = msgspec.json.Encoder().encode
 
 
-def status(error: AntiphonError) -> int:
+def map_status(error: AntiphonError) -> int:
     """The status of Fireworks' table."""
     if isinstance(error, BudgetExceeded):
         return OVER_LIMIT
     return STATUSES.get(error.status, error.status)
 
 
-def encode_error(error: AntiphonError) -> bytes:
+def encode_fireworks_error(error: AntiphonError) -> bytes:
     """`{"error": {"message", "param", "code"}}`; the code is one of Fireworks' words."""
     sentence = SENTENCES.get(error.code)
     message = f"{sentence}: {error.message}" if sentence else error.message
-    return _encode(ErrorEnvelope(ErrorBody(message, error.param, CODES.get(status(error), INTERNAL))))
+    return _encode(
+        FireworksErrorEnvelope(
+            FireworksErrorBody(message, error.param, CODES.get(map_status(error), INTERNAL))
+        )
+    )

@@ -16,15 +16,15 @@ from antiphon.dialects.common.field_table import (
 PREFIX = "/fireworks/inference/v1"
 
 
-class FieldScope(StrEnum):
+class FireworksScope(StrEnum):
     """The object that a field belongs to. Messages and tools are OpenAI's, and stand in its table."""
 
     CHAT = f"{PREFIX}/chat/completions"
     TEXT = f"{PREFIX}/completions"
 
 
-CHAT = frozenset({FieldScope.CHAT})
-TEXT = frozenset({FieldScope.TEXT})
+CHAT = frozenset({FireworksScope.CHAT})
+TEXT = frozenset({FireworksScope.TEXT})
 BOTH = CHAT | TEXT
 
 RAW = "what a raw prompt makes is not read for reasoning; send messages to chat/completions"
@@ -121,6 +121,6 @@ FIELDS: tuple[Field, ...] = (
     refused("function_call", CHAT, LEGACY, "none", "auto"),
 )
 
-BOOK = FieldTable(FIELDS, tuple(FieldScope), endpoints=tuple(FieldScope))
+BOOK = FieldTable(FIELDS, tuple(FireworksScope), endpoints=tuple(FireworksScope))
 TABLES = BOOK.tables
 sift = BOOK.sift

@@ -1,19 +1,19 @@
 """`images`: as many as the prompt has places for, and refused by name while no model sees."""
 
-from antiphon.dialects.fireworks.wire import CompletionRequest
+from antiphon.dialects.fireworks.wire import FireworksCompletionRequest
 from antiphon.errors import InvalidValue, UnsupportedParameter
 
 PLACE = "<image>"
 """Where in a prompt an image belongs."""
 
 
-def require_images(wire: CompletionRequest) -> None:
+def require_images(wire: FireworksCompletionRequest) -> None:
     """Raises InvalidValue where images and their places differ in number, and UnsupportedParameter for any
     image at all."""
     if wire.images is None:
         return
     many = isinstance(wire.prompt, list) and any(isinstance(item, str | list) for item in wire.prompt)
-    pairs = _pairs(wire, many)
+    pairs = _pair_images(wire, many)
     for where, prompt, images in pairs:
         if isinstance(prompt, str) and prompt.count(PLACE) != len(images):
             raise InvalidValue(
@@ -27,7 +27,7 @@ def require_images(wire: CompletionRequest) -> None:
         )
 
 
-def _pairs(wire: CompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
+def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
     """Each prompt with its images, and where those stand."""
     given = wire.images or []
     nested = [item for item in given if isinstance(item, list)]

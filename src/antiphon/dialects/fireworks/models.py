@@ -12,7 +12,7 @@ from antiphon.dialects.common.answers import OWNER
 _encode = msgspec.json.Encoder().encode
 
 
-class ModelShape(Struct, frozen=True, kw_only=True):
+class FireworksModelShape(Struct, frozen=True, kw_only=True):
     """One model. What it can do is left out while its engine cannot say."""
 
     id: str
@@ -27,32 +27,32 @@ class ModelShape(Struct, frozen=True, kw_only=True):
     context_length: int | UnsetType = UNSET
 
 
-class ModelList(Struct, frozen=True, kw_only=True):
+class FireworksModelList(Struct, frozen=True, kw_only=True):
     """All models: those of the settings in their order, then adapters."""
 
     object: Literal["list"] = "list"
-    data: list[ModelShape]
+    data: list[FireworksModelShape]
 
 
 class FireworksModels:
     """`ModelCodec` of the dialect."""
 
-    shapes = (ModelList, ModelShape)
+    shapes = (FireworksModelList, FireworksModelShape)
     has_profiles = True
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
-        return _encode(ModelList(data=[_shape(model) for model in models]))
+        return _encode(FireworksModelList(data=[_build_model(model) for model in models]))
 
     def shown(self, model: ModelEntry) -> bytes:
-        return _encode(_shape(model))
+        return _encode(_build_model(model))
 
 
-def _shape(model: ModelEntry) -> ModelShape:
+def _build_model(model: ModelEntry) -> FireworksModelShape:
     base: Literal["HF_BASE_MODEL", "HF_PEFT_ADDON"] = "HF_PEFT_ADDON" if model.parent else "HF_BASE_MODEL"
     profile = model.profile
     if profile is None:
-        return ModelShape(id=model.alias or model.name, created=model.created, kind=base)
-    return ModelShape(
+        return FireworksModelShape(id=model.alias or model.name, created=model.created, kind=base)
+    return FireworksModelShape(
         id=model.alias or model.name,
         created=model.created,
         kind=base if profile.embedding is None else "EMBEDDING_MODEL",

@@ -1,17 +1,17 @@
 """`reasoning_effort` and `thinking`: two ways to say how much a model shall reason."""
 
-from antiphon.dialects.fireworks.wire import LEAST_BUDGET, ChatCompletionRequest
+from antiphon.dialects.fireworks.wire import LEAST_BUDGET, FireworksChatCompletionRequest
 from antiphon.domain.request import Reasoning, ReasoningTerms
 from antiphon.errors import InvalidValue
 
 ON, OFF = "medium", "none"
 """What true and false are."""
 
-EFFORT = ReasoningTerms(budget="reasoning_effort", least=1)
-THINKING = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
+EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
+THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
 
 
-def asked_reasoning(wire: ChatCompletionRequest) -> Reasoning:
+def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
     """What of it the model is asked for. Raises InvalidValue where both fields are sent."""
     effort, thinking = wire.reasoning_effort, wire.thinking
     if thinking is not None:
@@ -22,12 +22,12 @@ def asked_reasoning(wire: ChatCompletionRequest) -> Reasoning:
                 raise InvalidValue(
                     "thinking.budget_tokens is taken only with type enabled", param="thinking.budget_tokens"
                 )
-            return Reasoning(OFF, terms=THINKING)
+            return Reasoning(OFF, terms=THINKING_TERMS)
         if thinking.budget_tokens is None:
-            return Reasoning(ON, terms=THINKING)
-        return Reasoning(budget=thinking.budget_tokens, terms=THINKING)
+            return Reasoning(ON, terms=THINKING_TERMS)
+        return Reasoning(budget=thinking.budget_tokens, terms=THINKING_TERMS)
     if isinstance(effort, bool):
-        return Reasoning(ON if effort else OFF, terms=EFFORT)
+        return Reasoning(ON if effort else OFF, terms=EFFORT_TERMS)
     if isinstance(effort, int):
-        return Reasoning(budget=effort, terms=EFFORT)
-    return Reasoning(effort, terms=EFFORT)
+        return Reasoning(budget=effort, terms=EFFORT_TERMS)
+    return Reasoning(effort, terms=EFFORT_TERMS)

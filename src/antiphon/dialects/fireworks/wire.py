@@ -14,18 +14,18 @@ from antiphon.dialects.common.wire import (
     Bias,
     ChatMessage,
     Choices,
-    Count,
     Fraction,
-    LeastTokens,
+    MirostatRate,
+    MirostatTarget,
     Name,
     NamedFunction,
     NamedSchema,
+    NonNegativeInt,
     Penalty,
-    Rate,
+    PositiveInt,
     Salt,
     Seed,
     Stop,
-    Surprise,
     Temperature,
     TokenId,
     ToolShape,
@@ -47,12 +47,12 @@ PromptText = Annotated[str, Meta(min_length=1)]
 Alternatives = Annotated[int, Meta(ge=0, le=MOST_ALTERNATIVES)]
 Candidates = Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)]
 Repetition = Annotated[float, Meta(ge=0, le=2)]
-Limit = Annotated[int, Meta(ge=1, le=INT32_MAX)]
+MostReasoningTokens = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 Budget = Annotated[int, Meta(ge=LEAST_BUDGET, le=INT32_MAX)]
 Images = Annotated[list[str], Meta(max_length=MAX_IMAGES)]
 
 
-class ResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
+class FireworksResponseFormat(Struct, frozen=True, forbid_unknown_fields=True):
     """What an answer is: text, any JSON object, JSON of a schema, or a text of a grammar."""
 
     type: Literal["text", "json_object", "json_schema", "grammar"]
@@ -70,18 +70,18 @@ class ChosenTool(Struct, frozen=True, forbid_unknown_fields=True):
     function: NamedFunction | None = None
 
 
-class Thinking(Struct, frozen=True, forbid_unknown_fields=True):
+class FireworksThinking(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a model that reasons shall do so, and how many tokens of it there may be."""
 
     type: Literal["enabled", "disabled"]
     budget_tokens: Budget | None = None
 
 
-class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FireworksCommonRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What text and chat completions share."""
 
     model: Name
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: PositiveInt | None = None
     context_length_exceeded_behavior: Literal["truncate", "error"] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -89,10 +89,10 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool | None = None
     logprobs: Alternatives | bool | None = None
     top_logprobs: Alternatives | None = None
-    mirostat_target: Surprise | None = None
-    mirostat_lr: Rate | None = None
+    mirostat_target: MirostatTarget | None = None
+    mirostat_lr: MirostatRate | None = None
     n: Choices | None = None
-    response_format: ResponseFormat | None = None
+    response_format: FireworksResponseFormat | None = None
     stop: Stop | None = None
     stream: bool | None = None
     temperature: Temperature | None = None
@@ -109,27 +109,31 @@ class Common(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prompt_cache_isolation_key: Salt | None = None
 
 
-class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FireworksCompletionRequest(
+    FireworksCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True
+):
     """Body of POST /fireworks/inference/v1/completions."""
 
     prompt: (
         PromptText
         | Annotated[list[PromptText | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
     )
-    max_tokens: LeastTokens | None = None
+    max_tokens: NonNegativeInt | None = None
     """0 only together with `echo`."""
     echo: bool | None = None
     images: Annotated[list[str | Images], Meta(max_length=MAX_IMAGES)] | None = None
     """One list, or one for each of several prompts."""
 
 
-class ChatCompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FireworksChatCompletionRequest(
+    FireworksCommonRequest, frozen=True, forbid_unknown_fields=True, kw_only=True
+):
     """Body of POST /fireworks/inference/v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_tokens: Count | None = None
+    max_tokens: PositiveInt | None = None
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required", "any"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "low", "medium", "high"] | bool | Limit | None = None
-    thinking: Thinking | None = None
+    reasoning_effort: Literal["none", "low", "medium", "high"] | bool | MostReasoningTokens | None = None
+    thinking: FireworksThinking | None = None

@@ -2,7 +2,7 @@
 
 from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
 from antiphon.dialects.common import answers, wire
-from antiphon.dialects.common.encode import OpenAIChunks, chat_answer, spelling, text_answer
+from antiphon.dialects.common.encode import OpenAIStreamEncoder, choose_spelling, encode_chat, encode_text
 from antiphon.dialects.common.endpoints import (
     adapter_endpoints,
     embedding,
@@ -11,7 +11,7 @@ from antiphon.dialects.common.endpoints import (
     token_endpoints,
 )
 from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.forms import ChatForm, TextForm
+from antiphon.dialects.common.forms import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.describe import describe, fields
@@ -24,7 +24,7 @@ from antiphon.errors import AntiphonError
 NAME = "openai"
 
 
-class ChatCompletions:
+class OpenAIChatCompletions:
     """Body and answers of POST /v1/chat/completions."""
 
     shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
@@ -37,13 +37,13 @@ class ChatCompletions:
         return decode_chat(body, self._report, self._strict)
 
     def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return chat_answer(meta, call, generation)
+        return encode_chat(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return OpenAIChunks(ChatForm(spelling(call)), meta, call)
+        return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
 
 
-class Completions:
+class OpenAICompletions:
     """Body and answers of POST /v1/completions."""
 
     shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
@@ -56,10 +56,12 @@ class Completions:
         return decode_text(body, self._report, self._strict)
 
     def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return text_answer(meta, call, generation)
+        return encode_text(meta, call, generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
-        return OpenAIChunks(TextForm(bool(call.request.output.logprobs), spelling(call)), meta, call)
+        return OpenAIStreamEncoder(
+            TextChunkBuilder(bool(call.request.output.logprobs), choose_spelling(call)), meta, call
+        )
 
 
 class OpenAI:
@@ -71,8 +73,8 @@ class OpenAI:
     def __init__(self, report_unknown: bool = False, strict_schemas: bool = False) -> None:
         """`report_unknown`: whether a generation's unknown fields are named in the answer, not refused;
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
-        chat = ChatCompletions(report_unknown, strict_schemas)
-        text = Completions(report_unknown, strict_schemas)
+        chat = OpenAIChatCompletions(report_unknown, strict_schemas)
+        text = OpenAICompletions(report_unknown, strict_schemas)
         vectors = OpenAIEmbeddings(report_unknown)
         self.endpoints = (
             generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),

@@ -14,7 +14,7 @@ from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.fields import sift
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.wire import MAX_IDS, Count, Name, TokenId
+from antiphon.dialects.common.wire import MAX_IDS, Name, PositiveInt, TokenId
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
 from antiphon.domain.request import RawPrompt
 from antiphon.errors import InvalidValue
@@ -33,7 +33,7 @@ class EmbeddingsRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only
     model: Name
     input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=MAX_IDS)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Count | None = None
+    dimensions: PositiveInt | None = None
     user: EndUser | None = None
 
 

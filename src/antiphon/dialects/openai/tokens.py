@@ -14,7 +14,7 @@ from antiphon.dialects.common.conversations import rendered
 from antiphon.dialects.common.conversion import convert
 from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.logprobs import spelt
+from antiphon.dialects.common.logprobs import spell_token
 from antiphon.dialects.common.strict_json import read_object
 from antiphon.dialects.common.tools import listed_tools, sift_tools
 from antiphon.dialects.common.wire import (
@@ -172,7 +172,7 @@ class VLLMTokens:
         return DetokenizeCall(wire.model, tuple(wire.tokens))
 
     def tokenized(self, tokens: Tokens) -> bytes:
-        texts = UNSET if tokens.pieces is None else list(map(spelt, tokens.pieces))
+        texts = UNSET if tokens.pieces is None else list(map(spell_token, tokens.pieces))
         return _encode(TokenizeAnswer(len(tokens.ids), tokens.context_length, tokens.ids, texts))
 
     def detokenized(self, text: str) -> bytes:
