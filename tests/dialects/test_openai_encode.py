@@ -13,7 +13,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common import answers
+from antiphon.dialects.common import response_types
 from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
@@ -154,12 +154,14 @@ def test_a_streamed_text_holds_text_and_one_end_for_each_choice(include_usage):
 def test_the_fast_bytes_of_a_chunk_are_those_of_its_wire_type(text, choice, include_usage):
     usage = None if include_usage else msgspec.UNSET
     names: Any = {"created": 1_700_000_000, "model": "m", "usage": usage}
-    chat = answers.ChatCompletionChunk(
+    chat = response_types.ChatCompletionChunk(
         id="chatcmpl-f00d",
-        choices=[answers.ChatChunkChoice(index=choice, delta=answers.Delta(content=text))],
+        choices=[response_types.ChatChunkChoice(index=choice, delta=response_types.Delta(content=text))],
         **names,
     )
-    plain = answers.Completion(id="cmpl-f00d", choices=[answers.TextChoice(index=choice, text=text)], **names)
+    plain = response_types.Completion(
+        id="cmpl-f00d", choices=[response_types.TextChoice(index=choice, text=text)], **names
+    )
     for operation, expected in ((CHAT, chat), (TEXT, plain)):
         chunks = operation.encoder(HEAD, call(256, include_usage=include_usage))
         assert chunks.encode(TextDelta(choice, text)) == b"data: %b\n\n" % msgspec.json.encode(expected)
@@ -286,8 +288,10 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
         (EngineDied("died"), "server_error"),
     ],
 )
-def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, kind):
-    envelope = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, describe_value):
+    envelope = {
+        "error": {"message": error.message, "type": describe_value, "param": error.param, "code": error.code}
+    }
     assert json.loads(OpenAI().error(error)) == envelope
     data = CHAT.encoder(HEAD, call()).error(error)
     assert lines(data) == [envelope] and b"[DONE]" not in data

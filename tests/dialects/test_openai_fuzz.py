@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common.encode import encode_error
+from antiphon.dialects.common.fields import TABLES, FieldScope
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
 from antiphon.dialects.openai.tokens import VLLMTokens

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from antiphon.dialects.base import ApplyCall, DetokenizeCall, ModelEntry, TokenizeCall, Tokens
-from antiphon.dialects.common.wire import MAX_IDS
+from antiphon.dialects.common.request_types import MAX_IDS
 from antiphon.dialects.openai.decode import decode_text
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens

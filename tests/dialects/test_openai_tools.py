@@ -70,9 +70,13 @@ def test_a_tool_is_taken_as_it_is_described():
         ),
     ],
 )
-def test_the_choice_says_which_may_be_called(choice, kind, names, parallel):
+def test_the_choice_says_which_may_be_called(choice, describe_value, names, parallel):
     made = tools_of(tools=[tool(), tool("time")], tool_choice=choice)
-    assert (made.choice, [each.name for each in made.callable], made.parallel) == (kind, names, parallel)
+    assert (made.choice, [each.name for each in made.callable], made.parallel) == (
+        describe_value,
+        names,
+        parallel,
+    )
     assert [each.name for each in made.tools] == ["weather", "time"]
 
 

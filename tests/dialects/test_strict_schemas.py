@@ -40,7 +40,6 @@ def test_a_strict_schema_is_refused_by_the_keywords_name_and_place(dialect: Any)
 def test_the_setting_makes_tools_strict_too():
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
     sent = json.dumps(HELLO | {"tools": [tool]}).encode()
-    (only,) = (
-        openai.OpenAIChatCompletions(report=False, strict=True).decode(sent).request.prompts[0].tools.tools
-    )  # type: ignore[union-attr]
+    call = openai.OpenAIChatCompletions(report=False, strict=True).decode(sent)
+    (only,) = call.request.prompts[0].tools.tools  # type: ignore[union-attr]
     assert only.strict and only.kept in (None, SCHEMA)

@@ -4,57 +4,78 @@ A chunk of text is the commonest thing that the server writes, so its bytes arou
 each choice. They are the bytes that encoding the wire type gives; a test compares them.
 """
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from math import inf
+from types import MappingProxyType
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common.answers import (
+from antiphon.dialects.common.response_types import (
     AssistantMessage,
     CachedTokens,
     ChatChoice,
     ChatCompletion,
+    ChatLogprobs,
     Completion,
+    ErrorBody,
+    ErrorEnvelope,
+    FinishName,
     FunctionCall,
+    RankedToken,
     ReasoningTokens,
     TextChoice,
+    TextLogprobs,
+    TokenLogprob,
     ToolCallShape,
+    TopLogprob,
     UsageShape,
 )
-from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.forms import CHAT_PREFIX, FINISHES, TEXT_PREFIX, ChunkBuilder, MetaFields, Part
-from antiphon.dialects.common.logprobs import (
-    TokenSpelling,
-    build_chat_logprobs,
-    build_text_logprobs,
-    encode_prompt_logprobs,
-    spell_by_id,
-    spell_by_text,
-)
-from antiphon.domain import events
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
-    DiscardedTokens,
-    Event,
-    Finished,
-    PromptScored,
-    ReasoningDelta,
-    Started,
-    TextDelta,
-    ToolCallBegun,
-    ToolCallDelta,
+    FinishReason,
 )
-from antiphon.domain.request import Conversation, Prompt
+from antiphon.domain.scores import Scores, TokenScore
 from antiphon.domain.usage import Usage
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, BudgetExceeded
 
-DONE = b"data: [DONE]\n\n"
-SPLIT = "\x00"
-"""Stands for the text while a chunk's surroundings are made; as JSON it is unmistakable."""
+SERVER = 500
+"""Status from which the fault is the server's."""
+
+TOO_MANY = 429
+
+CHAT_PREFIX = "chatcmpl-"
+
+TEXT_PREFIX = "cmpl-"
+
+FINISHES: Mapping[FinishReason, FinishName] = MappingProxyType(
+    {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.TOOL_CALLS: "tool_calls"}
+)
+
+UNLIKELY = -9999.0
+"""OpenAI's number for what is less likely than any number should say; JSON has no infinity."""
+
+BLOCK = 256
+"""Tokens that are objects at once."""
+
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-_SPLIT = _encode(SPLIT)
+
+
+class MetaFields(TypedDict):
+    """What every part of an answer repeats."""
+
+    id: str
+    created: int
+    model: str
+
+
+TokenSpelling = Callable[[int, bytes], str]
+"""How a token is called: from its id and its piece."""
 
 
 def encode_chat(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
@@ -128,144 +149,6 @@ def choose_spelling(call: Call) -> TokenSpelling:
     return spell_by_id if call.token_names else spell_by_text
 
 
-T = TypeVar("T")
-
-
-class OpenAIStreamEncoder(Generic[Part]):
-    """One stream: events to data lines, the usage in a chunk without choices, and the two ways to end.
-
-    Where a model may call, a choice is opened with what it says first, as one that only calls has no content.
-    Whatever stands in each chunk of a stream that asked for it (token ids, the usage so far) takes it off the
-    way of the bytes that are made once."""
-
-    def __init__(self, form: ChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
-        self._builder = form
-        self._meta = build_meta(form.prefix, head)
-        self._include_usage = call.include_usage
-        self._choices = len(call.request.prompts) * call.request.output.choices
-        self._choices_per_prompt = call.request.output.choices
-        self._sends_ids = call.request.output.token_ids
-        self._sends_running_usage = call.continuous_usage
-        self._is_plain = not (self._sends_ids or self._sends_running_usage)
-        self._usage = Usage(0, 0)
-        self._surroundings: dict[int, tuple[bytes, bytes]] = {}
-        self._may_call = any(allows_calls(prompt) for prompt in call.request.prompts)
-        self._prompts: tuple[tuple[int, ...], ...] = ()
-        self._has_sent_prompt_ids = False
-        """Whether the ids of a chat's prompt were told."""
-        self._unopened: set[int] = set()
-        self._contentless: set[int] = set()
-        """Choices whose content is null so far, and which call nothing so far."""
-
-    def encode(self, event: Event) -> bytes:
-        if self._may_call and isinstance(event, events.Delta | Finished):
-            return self._encode_before(event) + self._encode_event(event)
-        return self._encode_event(event)
-
-    def _encode_event(self, event: Event) -> bytes:
-        match event:
-            case TextDelta() if self._is_plain and not event.scores:
-                before, after = self._surroundings.get(event.choice) or self._split_chunk(event.choice)
-                return before + _encode(event.text) + after
-            case TextDelta():
-                return self._encode_part(
-                    event, self._builder.build_text(event.choice, event.text, event.scores)
-                )
-            case ReasoningDelta():
-                return self._encode_part(
-                    event, self._builder.build_reasoning(event.choice, event.text, event.scores)
-                )
-            case ToolCallBegun() | ToolCallDelta():
-                return self._encode_part(event, self._builder.build_call(event))
-            case Started():
-                self._usage = Usage(event.prompt_tokens, 0, event.cached_tokens)
-                self._prompts = event.prompts
-                if self._may_call:
-                    self._unopened.update(range(self._choices))
-                    return b""
-                return b"".join(map(self._encode_opening, range(self._choices)))
-            case Finished():
-                return self.encode_finish(event)
-            case Usage():
-                return self.encode_usage(event)
-            case DiscardedTokens() | PromptScored():
-                return b""
-
-    def encode_finish(self, event: Finished) -> bytes:
-        """The end of one choice."""
-        return self._encode_part(
-            event, self._builder.build_closing(event.choice, event.reason, event.scores or ())
-        )
-
-    def encode_usage(self, usage: Usage) -> bytes:
-        """What comes after all choices."""
-        return self._encode_chunk([], build_usage(usage)) if self._include_usage else b""
-
-    def end(self) -> bytes:
-        return DONE
-
-    def error(self, error: AntiphonError) -> bytes:
-        return b"data: %b\n\n" % encode_error(error)
-
-    def _split_chunk(self, choice: int) -> tuple[bytes, bytes]:
-        before, after = self._encode_chunk([self._builder.build_text(choice, SPLIT)]).rsplit(_SPLIT, 1)
-        self._surroundings[choice] = before, after
-        return before, after
-
-    def _encode_before(self, event: events.Delta | Finished) -> bytes:
-        """What goes before an event of a choice that may call: its opening, and the empty content of one that
-        ended without text and calls."""
-        choice, opened = event.choice, b""
-        if choice in self._unopened:
-            self._unopened.discard(choice)
-            if isinstance(event, ReasoningDelta | ToolCallBegun):
-                self._contentless.add(choice)
-            opened = self._encode_opening(choice, None if choice in self._contentless else "")
-        if isinstance(event, ReasoningDelta) or choice not in self._contentless:
-            return opened
-        self._contentless.discard(choice)
-        if not isinstance(event, Finished):
-            return opened
-        empty = self._builder.build_text(choice, "")
-        return opened + self._encode_chunk(
-            [replace_fields(empty, token_ids=()) if self._sends_ids else empty]
-        )
-
-    def _encode_opening(self, choice: int, content: str | None = "") -> bytes:
-        """What a choice begins with; where token ids are asked for, with those of its prompt."""
-        opening = self._builder.build_opening(choice, content)
-        if not self._sends_ids:
-            return b"" if opening is None else self._encode_chunk([opening])
-        part = self._builder.build_text(choice, "") if opening is None else opening
-        told: dict[str, Any] = {"prompt_token_ids": self._prompts[choice // self._choices_per_prompt]}
-        if self._builder.prompts_apart:
-            return self._encode_chunk([replace_fields(part, **told, token_ids=())])
-        first, self._has_sent_prompt_ids = not self._has_sent_prompt_ids, True
-        return self._encode_chunk([replace_fields(part, token_ids=())], **(told if first else {}))
-
-    def _encode_part(self, event: events.Delta | Finished, part: Part) -> bytes:
-        if self._sends_running_usage:
-            made = self._usage.completion_tokens + event.tokens
-            self._usage = msgspec.structs.replace(self._usage, completion_tokens=made)
-        return self._encode_chunk([replace_fields(part, token_ids=event.ids) if self._sends_ids else part])
-
-    def _encode_chunk(self, choices: list[Part], usage: UsageShape | None = None, **more: object) -> bytes:
-        if self._sends_running_usage and usage is None:
-            usage = build_usage(self._usage)
-        chunk = self._builder.build_chunk(self._meta, choices, usage if self._include_usage else UNSET)
-        return b"data: %b\n\n" % _encode(replace_fields(chunk, **more) if more else chunk)
-
-
-def allows_calls(prompt: Prompt) -> bool:
-    """Whether what answers a prompt may be calls alone."""
-    return isinstance(prompt, Conversation) and prompt.tools is not None and bool(prompt.tools.callable)
-
-
-def replace_fields(struct: T, **values: object) -> T:
-    """The same struct with more in it."""
-    return msgspec.structs.replace(struct, **values)  # type: ignore[type-var]
-
-
 def build_meta(prefix: str, head: ResponseMeta) -> MetaFields:
     return {"id": prefix + head.id, "created": head.created, "model": head.model}
 
@@ -275,3 +158,119 @@ def build_usage(usage: Usage) -> UsageShape:
     cached = CachedTokens(usage.cached_tokens)
     thought = ReasoningTokens(usage.reasoning_tokens) if usage.reasoning_tokens else UNSET
     return UsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, cached, thought)
+
+
+def encode_error(error: AntiphonError) -> bytes:
+    """`{"error": {"message", "type", "param", "code"}}`; the type is one of OpenAI's, the code is ours."""
+    return _encode(ErrorEnvelope(ErrorBody(error.message, error_type(error), error.param, error.code)))
+
+
+def error_type(error: AntiphonError) -> str:
+    """OpenAI's word for whose fault it is."""
+    if isinstance(error, BudgetExceeded):
+        return error.code
+    if error.status >= SERVER:
+        return "server_error"
+    return "rate_limit_error" if error.status == TOO_MANY else "invalid_request_error"
+
+
+def spell_token(piece: bytes) -> str:
+    r"""A token as text; one that holds part of a character as OpenAI spells it: `bytes:\xe2\x98`."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def spell_by_text(_token: int, piece: bytes) -> str:
+    return spell_token(piece)
+
+
+def spell_by_id(token: int, _piece: bytes) -> str:
+    """As vLLM writes it with `return_tokens_as_token_ids`."""
+    return f"token_id:{token}"
+
+
+def build_chat_logprobs(scores: Scores, spell: TokenSpelling = spell_by_text) -> ChatLogprobs:
+    """An entry for each token, with its alternatives."""
+    return ChatLogprobs(content=encode_list(scores, lambda score: _build_entry(score, spell)))
+
+
+def build_text_logprobs(
+    scores: Scores, alternatives: bool, spell: TokenSpelling = spell_by_text
+) -> TextLogprobs:
+    """Four arrays of equal length; that of the alternatives, which always hold the token itself too, only
+    when some were asked for."""
+    columns: tuple[list[bytes], ...] = ([], [], [], [])
+    for block in _split_blocks(scores):
+        columns[0].append(_encode([spell(score.token, score.piece) for score in block]))
+        columns[1].append(_encode([clamp_logprob(score.logprob) for score in block]))
+        columns[2].append(
+            _encode([build_top_logprobs(score, spell) for score in block] if alternatives else [])
+        )
+        columns[3].append(_encode([score.offset for score in block]))
+    made: dict[str, Any] = dict(zip(TextLogprobs.__struct_fields__, map(_join_lists, columns), strict=True))
+    return TextLogprobs(**(made if alternatives else made | {"top_logprobs": None}))
+
+
+def encode_prompt_logprobs(scores: Scores) -> Any:  # noqa: ANN401 - PromptLogprobs, already written
+    """A prompt's tokens by their ids: stands where a wire type has PromptLogprobs."""
+    return encode_list(scores, _rank_alternatives)
+
+
+def encode_list(scores: Scores, make: Callable[[TokenScore], object]) -> Any:  # noqa: ANN401 - as of any list
+    """What is made of every token, as a list that is written already and stands where a wire type has one."""
+    return _join_lists(_encode(list(map(make, block))) for block in _split_blocks(scores))
+
+
+def _rank_alternatives(score: TokenScore) -> dict[str, RankedToken] | None:
+    """The token and the likeliest at its place. Raises ValueError where nobody asked for its rank."""
+    if score.logprob is None:
+        return None
+    if score.rank is None:
+        raise ValueError("the prompt's tokens have no ranks")
+    found = {score.token: (score.logprob, score.rank, score.piece)}
+    rank, before = 0, inf
+    for place, (token, piece, value) in enumerate(score.alternatives, start=1):
+        rank, before = (place if value < before else rank), value
+        found.setdefault(token, (value, rank, piece))
+    return {
+        str(token): RankedToken(logprob=max(value, UNLIKELY), rank=rank, decoded_token=spell_token(piece))
+        for token, (value, rank, piece) in found.items()
+    }
+
+
+def _build_entry(score: TokenScore, spell: TokenSpelling) -> TokenLogprob:
+    best = [
+        TopLogprob(token=spell(token, piece), logprob=max(value, UNLIKELY), bytes=list(piece))
+        for token, piece, value in score.alternatives
+    ]
+    value = UNLIKELY if score.logprob is None else max(score.logprob, UNLIKELY)
+    token = spell(score.token, score.piece)
+    return TokenLogprob(token=token, logprob=value, bytes=list(score.piece), top_logprobs=best)
+
+
+def build_top_logprobs(score: TokenScore, spell: TokenSpelling = spell_by_text) -> dict[str, float] | None:
+    """The alternatives by their spelling, best first; of two that are spelt alike the likelier."""
+    if score.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for token, piece, value in (*score.alternatives, (score.token, score.piece, score.logprob)):
+        found.setdefault(spell(token, piece), max(value, UNLIKELY))
+    return found
+
+
+def clamp_logprob(value: float | None) -> float | None:
+    """A log-probability as JSON can say it."""
+    return None if value is None else max(value, UNLIKELY)
+
+
+def _split_blocks(scores: Iterable[T]) -> Iterator[list[T]]:
+    rest = iter(scores)
+    while block := list(islice(rest, BLOCK)):
+        yield block
+
+
+def _join_lists(lists: Iterable[bytes]) -> msgspec.Raw:
+    """JSON lists as one, which stands where the wire type has the list."""
+    return msgspec.Raw(b"[%b]" % b",".join(inner for each in lists if (inner := each[1:-1])))

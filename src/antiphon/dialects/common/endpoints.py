@@ -70,14 +70,14 @@ class GenerationCodec(Protocol):
     def decode(self, body: bytes) -> Call:
         """Raises a RequestError that names the field at fault."""
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
         """The buffered answer."""
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
         """The encoder of one streamed answer."""
 
 
-def generation(dialect: str, path: str, summary: str, codec: GenerationCodec) -> Endpoint:
+def declare_generation(dialect: str, path: str, summary: str, codec: GenerationCodec) -> Endpoint:
     """An endpoint that generates text, buffered or streamed."""
     origin = Origin(dialect, path)
 
@@ -454,6 +454,9 @@ def report_headers(call: Call | EmbeddingCall, request: Request, services: Servi
     return tuple((name, ", ".join(fields).encode()) for name, fields in named if fields)
 
 
-def _is_large(generation: Generation) -> bool:
-    scored = (*(choice.scores or () for choice in generation.choices), *generation.prompt_scores)
+def _is_large(declare_generation: Generation) -> bool:
+    scored = (
+        *(choice.scores or () for choice in declare_generation.choices),
+        *declare_generation.prompt_scores,
+    )
     return sum(map(len, scored)) > MANY_SCORES

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.dialects.common.answers import FinishName, ToolCallPart, ToolCallShape
+from antiphon.dialects.common.response_types import FinishName, ToolCallPart, ToolCallShape
 
 
 class EmpowerUsageShape(Struct, frozen=True):

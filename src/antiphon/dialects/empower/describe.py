@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.dialects.base import Description, Endpoint
-from antiphon.dialects.common.describing import body_shapes, field_names, schemas_of, shapes_of
-from antiphon.dialects.common.field_scopes import FieldScope as OpenAIPlace
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES as OPENAI_TABLES
+from antiphon.dialects.common.fields import FieldScope as OpenAIPlace
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
 from antiphon.dialects.empower import answers
 from antiphon.dialects.empower.fields import TABLES, EmpowerScope
 
-NAMED = "Empower"
+SCHEMA_PREFIX = "Empower"
 """Beginning of the names of its schemas."""
 
 REQUESTS = {
@@ -36,17 +41,17 @@ ERROR = answers.FlatError
 
 
 @cache
-def fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Names of the fields of requests."""
-    return field_names(body_shapes(endpoints), (*TABLES.values(), *OPENAI_TABLES.values()))
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *OPENAI_TABLES.values()))
 
 
-def describe(endpoints: tuple[Endpoint, ...]) -> Description:
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Schemas of the dialect."""
-    schemas = schemas_of((*shapes_of(endpoints), ERROR), REQUESTS, EXAMPLES, NAMED)
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
     table = TABLES[EmpowerScope.CHAT]
-    properties = schemas[f"{NAMED}ChatRequest"]["properties"]
+    properties = schemas[f"{SCHEMA_PREFIX}ChatRequest"]["properties"]
     for name in tuple(properties):
-        if name not in table or table[name].standing is FieldSupport.REFUSED:
+        if name not in table or table[name].support is FieldSupport.REFUSED:
             del properties[name]
-    return Description(schemas, NAMED, NAMED + ERROR.__name__)
+    return Description(schemas, SCHEMA_PREFIX, SCHEMA_PREFIX + ERROR.__name__)

@@ -1,10 +1,10 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
 from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
-from antiphon.dialects.common.endpoints import deployment_endpoints, generation
+from antiphon.dialects.common.endpoints import declare_generation, deployment_endpoints
 from antiphon.dialects.empower import answers, wire
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.describe import describe, fields
+from antiphon.dialects.empower.describe import describe_endpoints, list_all_fields
 from antiphon.dialects.empower.encode import EmpowerStreamEncoder, encode_chat
 from antiphon.dialects.empower.errors import encode_flat_error
 from antiphon.dialects.empower.fields import PREFIX, EmpowerScope
@@ -27,8 +27,8 @@ class EmpowerChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return encode_chat(meta, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_chat(meta, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
         return EmpowerStreamEncoder(meta, call)
@@ -45,7 +45,7 @@ class Empower:
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
         chat = EmpowerChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),
+            declare_generation(NAME, EmpowerScope.CHAT, "Answer a conversation, as Empower does", chat),
             *deployment_endpoints(EmpowerScope.DEPLOY, f"{PREFIX}/base-model", EmpowerLoras()),
         )
 
@@ -56,7 +56,7 @@ class Empower:
         return encode_flat_error(error)
 
     def describe(self) -> Description:
-        return describe(self.endpoints)
+        return describe_endpoints(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields(self.endpoints)
+        return list_all_fields(self.endpoints)

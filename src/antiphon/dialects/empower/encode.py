@@ -5,9 +5,9 @@ from typing import TypedDict
 import msgspec
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common.answers import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
-from antiphon.dialects.common.encode import DONE
-from antiphon.dialects.common.forms import FINISHES
+from antiphon.dialects.common.chunks import DONE
+from antiphon.dialects.common.encode import FINISHES
+from antiphon.dialects.common.response_types import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
 from antiphon.dialects.empower.answers import (
     AnswerMessage,
     ChatAnswer,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from antiphon.dialects.common.errors import error_type
+from antiphon.dialects.common.encode import error_type
 from antiphon.dialects.empower.answers import FlatError, StreamedError
 from antiphon.errors import AntiphonError
 

@@ -7,9 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.empower.fields import EmpowerScope, sift
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
 from antiphon.dialects.empower.wire import DeployRequest
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.domain.deployment import Deployed, DeployedBase, Deployment, Source
@@ -98,7 +97,7 @@ class EmpowerLoras:
     shapes = (DeployRequest, Lora, BaseModel)
 
     def decode_deploy(self, body: bytes) -> Deployment:
-        given = sift(read_object(body), EmpowerScope.DEPLOY)
+        given = filter_fields(read_object(body), EmpowerScope.DEPLOY)
         wire = convert(given, DeployRequest)
         source = SOURCES[wire.model_source]
         if source is not Source.HUB:

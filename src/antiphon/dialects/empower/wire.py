@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.common.wire import (
+from antiphon.dialects.common.request_types import (
     MAX_MESSAGES,
     MAX_NAME,
     MAX_TOOLS,

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from antiphon.dialects.common.answers import AssistantMessage, Delta, FinishName, UsageShape
+from antiphon.dialects.common.response_types import AssistantMessage, Delta, FinishName, UsageShape
 
 FireworksFinishName = Literal["stop", "length", "tool_calls", "error"]
 """`error` ends a choice of a stream that broke."""

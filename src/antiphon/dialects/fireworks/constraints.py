@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from antiphon.dialects.common.constraints import RelaxedConstraint, formatted, grammar_of
+from antiphon.dialects.common.constraint_fields import RelaxedConstraint, build_grammar, read_response_format
+from antiphon.dialects.common.request_types import NamedSchema
+from antiphon.dialects.common.request_types import ResponseFormat as SupersetFormat
 from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.wire import NamedSchema
-from antiphon.dialects.common.wire import ResponseFormat as SupersetFormat
 from antiphon.dialects.fireworks.wire import FireworksResponseFormat
 from antiphon.errors import InvalidValue, MalformedBody, MissingParameter
 
 WHERE = "response_format"
 
 
-def read_response_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
+def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
     """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises a
     RequestError."""
     if asked is None:
@@ -23,13 +23,15 @@ def read_response_format(asked: FireworksResponseFormat | None, strict: bool) ->
     if asked.type == "grammar":
         if asked.grammar is None:
             raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
-        return RelaxedConstraint(grammar_of(asked.grammar, f"{WHERE}.grammar"))
+        return RelaxedConstraint(build_grammar(asked.grammar, f"{WHERE}.grammar"))
     schema, named = asked.schema, asked.json_schema
     if isinstance(schema, str):
         schema = _read_schema(schema, f"{WHERE}.schema")
     if isinstance(named, str):
         named = NamedSchema(_read_schema(named, f"{WHERE}.json_schema"))
-    return next(formatted(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None))
+    return next(
+        read_response_format(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None)
+    )
 
 
 def _read_schema(text: str, where: str) -> dict[str, Any]:

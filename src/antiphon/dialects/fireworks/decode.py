@@ -5,16 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.dialects.base import Call
-from antiphon.dialects.common import wire as superset
-from antiphon.dialects.common.chat import chat_call, sift_messages, text_call
-from antiphon.dialects.common.constraints import RelaxedConstraint, unread
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_table import Report
-from antiphon.dialects.common.relaxed_names import shorten
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.tools import require_known, sift_tools
-from antiphon.dialects.fireworks.constraints import read_response_format
-from antiphon.dialects.fireworks.fields import FireworksScope, sift
+from antiphon.dialects.common import request_types as superset
+from antiphon.dialects.common.constraint_fields import RelaxedConstraint, list_unread_fields, shorten_names
+from antiphon.dialects.common.decode import build_chat_call, build_text_call
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import filter_tools, require_known
+from antiphon.dialects.fireworks.constraints import read_fireworks_format
+from antiphon.dialects.fireworks.fields import FireworksScope, filter_fields
 from antiphon.dialects.fireworks.images import require_images
 from antiphon.dialects.fireworks.reasoning import read_reasoning
 from antiphon.dialects.fireworks.wire import (
@@ -62,8 +61,8 @@ class FireworksCall(Call):
 def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST completions. Raises a RequestError; with `report` not for unknown fields, which are then
     ignored and named; with `strict` every keyword of a schema has to be kept."""
-    found = Report(report)
-    given = sift(read_object(body), FireworksScope.TEXT, report=found)
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FireworksScope.TEXT, report=found)
     wire = convert(given, FireworksCompletionRequest)
     require_images(wire)
     limit = _read_max_tokens(wire, wire.max_tokens)
@@ -74,15 +73,15 @@ def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call
         logprobs=_read_alternatives(wire),
         **_read_same_fields(wire),
     )
-    form = read_response_format(wire.response_format, strict)
-    return _complete_call(text_call(asked, found.names), wire, form, limit is None)
+    form = read_fireworks_format(wire.response_format, strict)
+    return _complete_call(build_text_call(asked, found.names), wire, form, limit is None)
 
 
 def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
     """A body of POST chat/completions. Raises a RequestError; the others as in `decode_text`."""
-    found = Report(report)
-    given = sift(read_object(body), FireworksScope.CHAT, report=found)
-    wire = convert(sift_tools(sift_messages(given, found), found), FireworksChatCompletionRequest)
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FireworksScope.CHAT, report=found)
+    wire = convert(filter_tools(filter_messages(given, found), found), FireworksChatCompletionRequest)
     limit, alternatives = _read_max_tokens(wire, wire.max_tokens), _read_alternatives(wire)
     asked = superset.ChatCompletionRequest(
         messages=wire.messages,
@@ -94,13 +93,13 @@ def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call
         top_logprobs=alternatives,
         **_read_same_fields(wire),
     )
-    call = chat_call(asked, found.names, strict)
+    call = build_chat_call(asked, found.names, strict)
     thought = read_reasoning(wire)
     prompts = tuple(
         replace(prompt, reasoning=thought) if isinstance(prompt, Conversation) else prompt
         for prompt in call.request.prompts
     )
-    form = read_response_format(wire.response_format, strict)
+    form = read_fireworks_format(wire.response_format, strict)
     return _complete_call(
         replace(call, request=changed(call.request, prompts=prompts)), wire, form, limit is None
     )
@@ -169,8 +168,9 @@ def _complete_call(
         changed(call.request, output=output),
         call.stream,
         include_usage=True,
-        ignored=call.ignored + (unread(wire.response_format.json_schema) if wire.response_format else ()),
-        relaxed=shorten(form.relaxed + call.relaxed),
+        ignored=call.ignored
+        + (list_unread_fields(wire.response_format.json_schema) if wire.response_format else ()),
+        relaxed=shorten_names(form.relaxed + call.relaxed),
         attribution=call.attribution,
         entries=wire.logprobs is True,
     )

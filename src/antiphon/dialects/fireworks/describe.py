@@ -5,19 +5,24 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.dialects.base import Description, Endpoint
-from antiphon.dialects.common.describing import body_shapes, field_names, schemas_of, shapes_of
-from antiphon.dialects.common.field_scopes import FieldScope as MessagePlace
 from antiphon.dialects.common.field_table import Table
 from antiphon.dialects.common.fields import TABLES as MESSAGE_TABLES
+from antiphon.dialects.common.fields import FieldScope as MessagePlace
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
 from antiphon.dialects.fireworks import answers
 from antiphon.dialects.fireworks.fields import TABLES, FireworksScope
 
-NAME = "Fireworks"
+SCHEMA_PREFIX = "Fireworks"
 """What the names of its schemas begin with."""
 
 REQUESTS: Mapping[str, Table] = {
-    "CompletionRequest": TABLES[FireworksScope.TEXT],
-    "ChatCompletionRequest": TABLES[FireworksScope.CHAT],
+    "FireworksCompletionRequest": TABLES[FireworksScope.TEXT],
+    "FireworksChatCompletionRequest": TABLES[FireworksScope.CHAT],
     "ChatMessage": MESSAGE_TABLES[MessagePlace.MESSAGE],
     "TextPart": MESSAGE_TABLES[MessagePlace.PART],
     "RefusalPart": MESSAGE_TABLES[MessagePlace.REFUSAL],
@@ -31,8 +36,8 @@ REQUESTS: Mapping[str, Table] = {
 MODEL = "accounts/fireworks/models/cantor"
 
 EXAMPLES: Mapping[str, object] = {
-    "CompletionRequest": {"model": MODEL, "prompt": "Once upon a time"},
-    "ChatCompletionRequest": {"model": MODEL, "messages": [{"role": "user", "content": "Hello!"}]},
+    "FireworksCompletionRequest": {"model": MODEL, "prompt": "Once upon a time"},
+    "FireworksChatCompletionRequest": {"model": MODEL, "messages": [{"role": "user", "content": "Hello!"}]},
 }
 
 
@@ -40,12 +45,12 @@ ERROR = answers.FireworksErrorEnvelope
 
 
 @cache
-def fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Names of the fields of requests."""
-    return field_names(body_shapes(endpoints), (*TABLES.values(), *MESSAGE_TABLES.values()))
+    return list_field_names(list_body_shapes(endpoints), (*TABLES.values(), *MESSAGE_TABLES.values()))
 
 
-def describe(endpoints: tuple[Endpoint, ...]) -> Description:
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Schemas of the dialect."""
-    schemas = schemas_of((*shapes_of(endpoints), ERROR), REQUESTS, EXAMPLES, NAME)
-    return Description(schemas, NAME, NAME + ERROR.__name__)
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), REQUESTS, EXAMPLES, SCHEMA_PREFIX)
+    return Description(schemas, SCHEMA_PREFIX, ERROR.__name__)

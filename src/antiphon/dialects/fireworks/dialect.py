@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
-from antiphon.dialects.common.endpoints import generation, model_list
+from antiphon.dialects.common.endpoints import declare_generation, model_list
 from antiphon.dialects.fireworks import answers, wire
 from antiphon.dialects.fireworks.decode import decode_chat, decode_text
-from antiphon.dialects.fireworks.describe import describe, fields
+from antiphon.dialects.fireworks.describe import describe_endpoints, list_all_fields
 from antiphon.dialects.fireworks.encode import (
     FireworksChatChunkBuilder,
     FireworksStreamEncoder,
@@ -36,8 +36,8 @@ class FireworksCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return encode_text(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_text(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksTextChunkBuilder(call), meta, call)
@@ -59,8 +59,8 @@ class FireworksChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return encode_chat(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_chat(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
         return FireworksStreamEncoder(FireworksChatChunkBuilder(call), meta, call)
@@ -80,8 +80,8 @@ class Fireworks:
         text = FireworksCompletions(report_unknown, strict_schemas)
         chat = FireworksChatCompletions(report_unknown, strict_schemas)
         self.endpoints = (
-            generation(NAME, FireworksScope.TEXT, "Continue a text", text),
-            generation(NAME, FireworksScope.CHAT, "Answer a conversation", chat),
+            declare_generation(NAME, FireworksScope.TEXT, "Continue a text", text),
+            declare_generation(NAME, FireworksScope.CHAT, "Answer a conversation", chat),
             *model_list(f"{PREFIX}/models", FireworksModels()),
         )
 
@@ -92,7 +92,7 @@ class Fireworks:
         return encode_fireworks_error(error)
 
     def describe(self) -> Description:
-        return describe(self.endpoints)
+        return describe_endpoints(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields(self.endpoints)
+        return list_all_fields(self.endpoints)

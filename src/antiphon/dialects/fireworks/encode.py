@@ -8,16 +8,16 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.dialects.base import Call, ResponseMeta
-from antiphon.dialects.common.answers import Delta, UsageShape
-from antiphon.dialects.common.encode import OpenAIStreamEncoder, build_message, build_usage, replace_fields
-from antiphon.dialects.common.forms import (
-    FINISHES,
+from antiphon.dialects.common.chunks import (
     BaseChatChunkBuilder,
     BaseTextChunkBuilder,
     ChunkBuilder,
     MaybeUsage,
-    MetaFields,
+    OpenAIStreamEncoder,
+    replace_fields,
 )
+from antiphon.dialects.common.encode import FINISHES, MetaFields, build_message, build_usage
+from antiphon.dialects.common.response_types import Delta, UsageShape
 from antiphon.dialects.fireworks.answers import (
     FireworksChatChoice,
     FireworksChatChunkChoice,

@@ -1,7 +1,7 @@
 """Log-probabilities in Fireworks' two shapes, both with token ids. Its clients take numbers only, so where
 nothing is known, at the first token of a prompt that is echoed, there is 0."""
 
-from antiphon.dialects.common.logprobs import UNLIKELY, build_top_logprobs, encode_list, spell_token
+from antiphon.dialects.common.encode import UNLIKELY, build_top_logprobs, encode_list, spell_token
 from antiphon.dialects.fireworks.answers import FireworksRankedToken, Logprobs, TokenEntry
 from antiphon.domain.scores import Scores, TokenScore
 

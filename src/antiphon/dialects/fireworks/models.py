@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.base import ModelEntry
-from antiphon.dialects.common.answers import OWNER
+from antiphon.dialects.common.response_types import OWNER
 
 _encode = msgspec.json.Encoder().encode
 

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.common.attribution import EndUser, Tags
-from antiphon.dialects.common.wire import (
+from antiphon.dialects.common.request_types import (
     INT32_MAX,
     MAX_IDS,
     MAX_MESSAGES,
@@ -14,6 +13,7 @@ from antiphon.dialects.common.wire import (
     Bias,
     ChatMessage,
     Choices,
+    EndUser,
     Fraction,
     MirostatRate,
     MirostatTarget,
@@ -26,6 +26,7 @@ from antiphon.dialects.common.wire import (
     Salt,
     Seed,
     Stop,
+    Tags,
     Temperature,
     TokenId,
     ToolShape,

@@ -5,11 +5,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from antiphon.dialects.base import LoadCall
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.wire import Name
+from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.request_types import Name
+from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.domain.adapter import ADAPTER_NAME, NAME_RULE
 from antiphon.errors import InvalidValue
 
@@ -40,7 +38,7 @@ class VLLMAdapters:
     shapes = (LoadAdapterRequest, UnloadAdapterRequest)
 
     def decode_load(self, body: bytes) -> LoadCall:
-        given = sift(read_object(body), FieldScope.LOAD)
+        given = filter_fields(read_object(body), FieldScope.LOAD)
         wire = convert(given, LoadAdapterRequest)
         if not ADAPTER_NAME.fullmatch(wire.lora_name):
             raise InvalidValue(
@@ -50,7 +48,7 @@ class VLLMAdapters:
         return LoadCall(wire.lora_name, wire.lora_path, wire.base_model_name, bool(wire.load_inplace))
 
     def decode_unload(self, body: bytes) -> str:
-        given = sift(read_object(body), FieldScope.UNLOAD)
+        given = filter_fields(read_object(body), FieldScope.UNLOAD)
         return convert(given, UnloadAdapterRequest).lora_name
 
     def loaded(self, name: str) -> str:

@@ -5,10 +5,14 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.dialects.base import Description, Endpoint
-from antiphon.dialects.common import answers
-from antiphon.dialects.common.describing import body_shapes, field_names, schemas_of, shapes_of
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.fields import TABLES
+from antiphon.dialects.common import response_types
+from antiphon.dialects.common.fields import TABLES, FieldScope
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
 
 REQUESTS: Mapping[str, FieldScope] = {
     "ChatCompletionRequest": FieldScope.CHAT,
@@ -42,17 +46,17 @@ EXAMPLES: Mapping[str, object] = {
 }
 
 
-ERROR = answers.ErrorEnvelope
+ERROR = response_types.ErrorEnvelope
 
 
 @cache
-def fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
     """Names of the fields of requests."""
-    return field_names(body_shapes(endpoints), TABLES.values())
+    return list_field_names(list_body_shapes(endpoints), TABLES.values())
 
 
-def describe(endpoints: tuple[Endpoint, ...]) -> Description:
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
     """Schemas of the dialect."""
     tables = {name: TABLES[place] for name, place in REQUESTS.items()}
-    schemas = schemas_of((*shapes_of(endpoints), ERROR), tables, EXAMPLES)
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES)
     return Description(schemas, error_schema=ERROR.__name__)

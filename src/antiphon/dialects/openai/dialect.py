@@ -1,20 +1,19 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
 from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
-from antiphon.dialects.common import answers, wire
-from antiphon.dialects.common.encode import OpenAIStreamEncoder, choose_spelling, encode_chat, encode_text
+from antiphon.dialects.common import request_types, response_types
+from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
+from antiphon.dialects.common.encode import choose_spelling, encode_chat, encode_error, encode_text
 from antiphon.dialects.common.endpoints import (
     adapter_endpoints,
+    declare_generation,
     embedding,
-    generation,
     model_list,
     token_endpoints,
 )
-from antiphon.dialects.common.errors import encode_error
-from antiphon.dialects.common.forms import ChatChunkBuilder, TextChunkBuilder
 from antiphon.dialects.openai.adapters import VLLMAdapters
 from antiphon.dialects.openai.decode import decode_chat, decode_text
-from antiphon.dialects.openai.describe import describe, fields
+from antiphon.dialects.openai.describe import describe_endpoints, list_all_fields
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
 from antiphon.dialects.openai.models import OpenAIModels
 from antiphon.dialects.openai.tokens import VLLMTokens
@@ -27,7 +26,11 @@ NAME = "openai"
 class OpenAIChatCompletions:
     """Body and answers of POST /v1/chat/completions."""
 
-    shapes = (wire.ChatCompletionRequest, answers.ChatCompletion, answers.ChatCompletionChunk)
+    shapes = (
+        request_types.ChatCompletionRequest,
+        response_types.ChatCompletion,
+        response_types.ChatCompletionChunk,
+    )
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -36,8 +39,8 @@ class OpenAIChatCompletions:
     def decode(self, body: bytes) -> Call:
         return decode_chat(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return encode_chat(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_chat(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
         return OpenAIStreamEncoder(ChatChunkBuilder(choose_spelling(call)), meta, call)
@@ -46,7 +49,7 @@ class OpenAIChatCompletions:
 class OpenAICompletions:
     """Body and answers of POST /v1/completions."""
 
-    shapes = (wire.CompletionRequest, answers.Completion, answers.Completion)
+    shapes = (request_types.CompletionRequest, response_types.Completion, response_types.Completion)
 
     def __init__(self, report: bool, strict: bool = False) -> None:
         self._report = report
@@ -55,8 +58,8 @@ class OpenAICompletions:
     def decode(self, body: bytes) -> Call:
         return decode_text(body, self._report, self._strict)
 
-    def answer(self, meta: ResponseMeta, call: Call, generation: Generation) -> bytes:
-        return encode_text(meta, call, generation)
+    def answer(self, meta: ResponseMeta, call: Call, declare_generation: Generation) -> bytes:
+        return encode_text(meta, call, declare_generation)
 
     def encoder(self, meta: ResponseMeta, call: Call) -> StreamEncoder:
         return OpenAIStreamEncoder(
@@ -77,8 +80,8 @@ class OpenAI:
         text = OpenAICompletions(report_unknown, strict_schemas)
         vectors = OpenAIEmbeddings(report_unknown)
         self.endpoints = (
-            generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
-            generation(NAME, "/v1/completions", "Continue a text", text),
+            declare_generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
+            declare_generation(NAME, "/v1/completions", "Continue a text", text),
             embedding(NAME, "/v1/embeddings", "Make vectors of texts", vectors),
             *model_list("/v1/models", OpenAIModels(), "Show one model and its profile"),
             *token_endpoints(VLLMTokens()),
@@ -92,7 +95,7 @@ class OpenAI:
         return encode_error(error)
 
     def describe(self) -> Description:
-        return describe(self.endpoints)
+        return describe_endpoints(self.endpoints)
 
     def fields(self) -> frozenset[str]:
-        return fields(self.endpoints)
+        return list_all_fields(self.endpoints)

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.dialects.base import ModelEntry
-from antiphon.dialects.common.answers import OWNER
+from antiphon.dialects.common.response_types import OWNER
 from antiphon.domain.profile import Profile
 
 _encode = msgspec.json.Encoder().encode
@@ -62,16 +62,16 @@ class OpenAIModels:
     has_profiles = False
 
     def listed(self, models: Iterable[ModelEntry]) -> bytes:
-        return _encode(ModelList(data=[_shape(model) for model in models]))
+        return _encode(ModelList(data=[_build_model(model) for model in models]))
 
     def shown(self, model: ModelEntry) -> bytes:
         found = model.adapter
         adapter = AdapterShape(found.digest, found.rank, found.alpha, found.size) if found else None
-        shape = msgspec.structs.asdict(_shape(model))
+        shape = msgspec.structs.asdict(_build_model(model))
         return _encode(ModelCard(**shape, profile=model.profile, adapter=adapter))
 
 
-def _shape(model: ModelEntry) -> ModelShape:
+def _build_model(model: ModelEntry) -> ModelShape:
     return ModelShape(
         id=model.alias or model.name,
         created=model.created,

@@ -9,15 +9,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.dialects.base import ApplyCall, DetokenizeCall, TokenizeCall, Tokens
-from antiphon.dialects.common.chat import sift_messages, turns
-from antiphon.dialects.common.conversations import rendered
-from antiphon.dialects.common.conversion import convert
-from antiphon.dialects.common.field_scopes import FieldScope
-from antiphon.dialects.common.fields import sift
-from antiphon.dialects.common.logprobs import spell_token
-from antiphon.dialects.common.strict_json import read_object
-from antiphon.dialects.common.tools import listed_tools, sift_tools
-from antiphon.dialects.common.wire import (
+from antiphon.dialects.common.encode import spell_token
+from antiphon.dialects.common.fields import FieldScope, filter_fields
+from antiphon.dialects.common.messages import build_conversation, build_messages, filter_messages
+from antiphon.dialects.common.request_types import (
     MAX_IDS,
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -29,6 +24,8 @@ from antiphon.dialects.common.wire import (
     TokenId,
     ToolShape,
 )
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import build_tools, filter_tools
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.domain.tools import Tools
@@ -45,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-class Shown(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConversationRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is said of a conversation that is only shown."""
 
     model: Name | None = None
@@ -57,7 +54,7 @@ class Shown(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tools: Annotated[list[ToolShape], Meta(max_length=MAX_TOOLS)] | None = None
 
 
-class TokenizeRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TokenizeRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /tokenize: a prompt or messages."""
 
     prompt: str | None = None
@@ -66,7 +63,7 @@ class TokenizeRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     return_token_strs: bool | None = None
 
 
-class ApplyRequest(Shown, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ApplyRequest(ConversationRequest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /v1/apply-template."""
 
     messages: Messages
@@ -146,15 +143,17 @@ class VLLMTokens:
     tokenizer_shape: type = TokenizerConfig
 
     def decode_tokenize(self, body: bytes) -> TokenizeCall:
-        given = sift(read_object(body), FieldScope.TOKENIZE)
-        wire = convert(sift_tools(sift_messages(given), None), TokenizeRequest)
+        given = filter_fields(read_object(body), FieldScope.TOKENIZE)
+        wire = convert(filter_tools(filter_messages(given), None), TokenizeRequest)
         if (wire.prompt is None) == (wire.messages is None):
             if wire.prompt is None:
                 raise MissingParameter("send prompt or messages", param="prompt")
             raise InvalidValue("send prompt or messages, not both", param="messages")
         texts = bool(wire.return_token_strs)
         if wire.messages is not None:
-            return TokenizeCall(wire.model, _shown(wire, wire.messages, wire.add_special_tokens), texts)
+            return TokenizeCall(
+                wire.model, _build_conversation(wire, wire.messages, wire.add_special_tokens), texts
+            )
         for name in ONLY_MESSAGES:
             if getattr(wire, name) is not None:
                 raise InvalidValue(f"{name} is taken only with messages", param=name)
@@ -162,12 +161,12 @@ class VLLMTokens:
         return TokenizeCall(wire.model, RawPrompt(text=wire.prompt, add_special=special), texts)
 
     def decode_apply(self, body: bytes) -> ApplyCall:
-        given = sift(read_object(body), FieldScope.APPLY)
-        wire = convert(sift_tools(sift_messages(given), None), ApplyRequest)
-        return ApplyCall(wire.model, _shown(wire, wire.messages))
+        given = filter_fields(read_object(body), FieldScope.APPLY)
+        wire = convert(filter_tools(filter_messages(given), None), ApplyRequest)
+        return ApplyCall(wire.model, _build_conversation(wire, wire.messages))
 
     def decode_detokenize(self, body: bytes) -> DetokenizeCall:
-        given = sift(read_object(body), FieldScope.DETOKENIZE)
+        given = filter_fields(read_object(body), FieldScope.DETOKENIZE)
         wire = convert(given, DetokenizeRequest)
         return DetokenizeCall(wire.model, tuple(wire.tokens))
 
@@ -199,7 +198,9 @@ class VLLMTokens:
         )
 
 
-def _shown(wire: Shown, messages: list[ChatMessage], special: bool | None = None) -> Conversation:
+def _build_conversation(
+    wire: ConversationRequest, messages: list[ChatMessage], special: bool | None = None
+) -> Conversation:
     """The conversation with its tools, as it would be generated from. Raises a RequestError."""
-    tools, _ = listed_tools(wire.tools or ())
-    return rendered(wire, turns(messages), Tools(tools) if tools else None, special)
+    tools, _ = build_tools(wire.tools or ())
+    return build_conversation(wire, build_messages(messages), Tools(tools) if tools else None, special)

@@ -14,22 +14,43 @@ REF = "#/components/schemas/{name}"
 BRACES = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-def schemas_of(
+def build_schemas(
     shapes: Iterable[object],
     tables: Mapping[str, Table],
     examples: Mapping[str, object],
     prefix: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """The schemas of wire types and of all that they hold, under `prefix` and their names. `tables` and
-    `examples` are by the name of the type, without the prefix: the table of its fields, a body that is taken.
+    """The schemas of wire types and of all types that they contain.
+
+    A schema has the name of its type, after `prefix` where the type's name does not begin with it. `tables`
+    and `examples` are by the name of the type: the table of its fields, and a valid body.
     """
-    template = REF.format(name=f"{prefix}{{name}}")
-    _, schemas = msgspec.json.schema_components(shapes, ref_template=template)
+    _, schemas = _build_components(shapes, prefix)
+    for name, schema in schemas.items():
+        schema |= {"title": name.removeprefix(prefix)} if "title" in schema else {}
     for name, table in tables.items():
         _annotate(schemas[name], table)
     for name, example in examples.items():
         schemas[name]["examples"] = [example]
-    return {f"{prefix}{name}": schema for name, schema in schemas.items()}
+    return {name_schema(name, prefix): schema for name, schema in schemas.items()}
+
+
+def name_schema(name: str, prefix: str) -> str:
+    """The name of the schema of a type."""
+    return name if name.startswith(prefix) else prefix + name
+
+
+def _build_components(
+    shapes: Iterable[object], prefix: str
+) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """The schema of each type, and by type name those of all types that they contain."""
+    found = msgspec.json.schema_components(shapes, ref_template=REF.format(name=f"{prefix}{{name}}"))
+    if not prefix:
+        return found
+    schemas, components = msgspec.json.decode(
+        msgspec.json.encode(found).replace(f"{prefix}{prefix}".encode(), prefix.encode())
+    )
+    return tuple(schemas), components
 
 
 def _annotate(schema: dict[str, Any], table: Table) -> None:
@@ -38,16 +59,16 @@ def _annotate(schema: dict[str, Any], table: Table) -> None:
         if field.opaque:
             schema["properties"][name] = {}
         if name in schema["properties"]:
-            ignored = "Accepted and ignored: " if field.standing is FieldSupport.IGNORED else ""
-            schema["properties"][name]["description"] = ignored + field.says
+            ignored = "Accepted and ignored: " if field.support is FieldSupport.IGNORED else ""
+            schema["properties"][name]["description"] = ignored + field.description
     schema["x-antiphon-refused"] = {
-        name: {"says": field.says, "taken": list(field.harmless)}
+        name: {"says": field.description, "taken": list(field.accepted_values)}
         for name, field in table.items()
-        if field.standing is FieldSupport.REFUSED
+        if field.support is FieldSupport.REFUSED
     }
 
 
-def field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
+def list_field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> frozenset[str]:
     """Names of all fields that requests have: of the wire types of their bodies, of all that those hold, and
     of tables."""
     _, schemas = msgspec.json.schema_components(bodies, ref_template=REF)
@@ -56,32 +77,31 @@ def field_names(bodies: Iterable[object], tables: Iterable[Table] = ()) -> froze
     )
 
 
-def shapes_of(endpoints: Iterable[Endpoint]) -> list[object]:
+def list_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
     """Wire types of all bodies and answers."""
     found: list[Any] = []
     for endpoint in endpoints:
         found += [
-            *body_shapes([endpoint]),
+            *list_body_shapes([endpoint]),
             *(each for each in endpoint.answers.values() if not isinstance(each, Mapping)),
         ]
     return list(dict.fromkeys(found))
 
 
-def body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
+def list_body_shapes(endpoints: Iterable[Endpoint]) -> list[object]:
     """Wire types of all bodies."""
     return [each.body.shape for each in endpoints if each.body is not None and each.body.shape is not None]
 
 
-def schema_of(shape: object, prefix: str = "") -> Mapping[str, Any]:
+def build_schema(shape: object, prefix: str = "") -> Mapping[str, Any]:
     """The schema of a wire type, whose parts have names that begin with `prefix`; a schema as it is."""
     if isinstance(shape, Mapping):
         return shape
-    template = REF.format(name=f"{prefix}{{name}}")
-    (schema,), _ = msgspec.json.schema_components([shape], ref_template=template)
+    (schema,), _ = _build_components([shape], prefix)
     return schema
 
 
-def parameters_of(endpoint: Endpoint) -> list[Mapping[str, Any]]:
+def list_parameters(endpoint: Endpoint) -> list[Mapping[str, Any]]:
     """Those of the path, then those of the query, as OpenAPI has them."""
     named = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -90,9 +110,9 @@ def parameters_of(endpoint: Endpoint) -> list[Mapping[str, Any]]:
     return [*named, *endpoint.parameters]
 
 
-def operation_of(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
+def build_operation(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
     """An endpoint as OpenAPI has it. `prefix`: beginning of the names of its schemas."""
-    content = {media: {"schema": schema_of(shape, prefix)} for media, shape in endpoint.answers.items()}
+    content = {media: {"schema": build_schema(shape, prefix)} for media, shape in endpoint.answers.items()}
     said = "The answer" if content else "Done"
     described: dict[str, Any] = {
         "summary": endpoint.summary,
@@ -103,9 +123,9 @@ def operation_of(endpoint: Endpoint, prefix: str = "") -> dict[str, Any]:
         described["description"] = endpoint.description
     if endpoint.right is None:
         described["security"] = []
-    if parameters := parameters_of(endpoint):
+    if parameters := list_parameters(endpoint):
         described["parameters"] = parameters
     if endpoint.body is not None:
-        schema = {"schema": schema_of(endpoint.body.shape, prefix)}
+        schema = {"schema": build_schema(endpoint.body.shape, prefix)}
         described["requestBody"] = {"required": True, "content": {endpoint.body.media_type: schema}}
     return described

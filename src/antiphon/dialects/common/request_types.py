@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.dialects.common.attribution import EndUser, Tags
-
 # --- limits, each with its reason ---------------------------------------------------------------------------
 
 MAX_CHOICES = 128
@@ -73,6 +71,13 @@ MAX_VALUES = 64
 MAX_DOCUMENTS = 1024
 """Documents of one conversation: more than fit most contexts with a paragraph in each."""
 
+LONGEST_USER = 512
+"""Characters of an end user's name: any address, and little enough to keep with each request."""
+
+
+MOST_TAGS, LONGEST_TAG, LONGEST_TEXT = 16, 64, 512
+"""Pairs of `metadata`, characters of a key and of a value; OpenAI's own bounds."""
+
 INT32_MAX = 2**31 - 1
 
 # --- requests -----------------------------------------------------------------------------------------------
@@ -106,6 +111,8 @@ TemplateValues = Annotated[dict[str, Any], Meta(max_length=MAX_VALUES)]
 Documents = Annotated[list[dict[str, Any]], Meta(max_length=MAX_DOCUMENTS)]
 BadWords = Annotated[list[StopText], Meta(max_length=MAX_BAD_WORDS)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=INT32_MAX)]
+EndUser = Annotated[str, Meta(max_length=LONGEST_USER)]
+Tags = Annotated[dict[str, Annotated[str, Meta(max_length=LONGEST_TEXT)]], Meta(max_length=MOST_TAGS)]
 StopTokens = Annotated[list[TokenId], Meta(max_length=MAX_STOP_TOKENS)]
 
 
