@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.dialects.base import UNASCRIBED, Attribution
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
-from antiphon.dialects.openai.decode import decode_chat, decode_text
+from antiphon.dialects.openai.dialect import decode_chat, decode_text
 from antiphon.errors import AntiphonError, InvalidValue
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from antiphon.dialects.empower.decode import decode_chat
-from antiphon.dialects.empower.errors import encode_flat_error
+from antiphon.dialects.empower.encode import encode_flat_error
 from antiphon.dialects.empower.fields import TABLES, EmpowerScope
-from antiphon.dialects.empower.loras import EmpowerLoras
+from antiphon.dialects.empower.loras import decode_deploy
 from antiphon.errors import RequestError
 from antiphon.weights.deploying import HubAdapters
 
@@ -35,15 +35,14 @@ def bodies(place: EmpowerScope) -> st.SearchStrategy[dict[str, Any]]:
     return known.map(lambda given: USUAL[place] | given)
 
 
-def decode_deploy(body: bytes) -> None:
-    """And looked at by who would fetch it, as far as that asks nobody."""
-    wanted = EmpowerLoras().decode_deploy(body)
-    HubAdapters(["ada/*"], Path("unused"), 1).require_allowed(wanted)
+def decode_and_check_deploy(body: bytes) -> None:
+    """Decodes a deployment, and checks it as the hub's client does before it fetches anything."""
+    HubAdapters(["ada/*"], Path("unused"), 1).require_allowed(decode_deploy(body))
 
 
 DECODERS: dict[EmpowerScope, Callable[[bytes], object]] = {
     EmpowerScope.CHAT: decode_chat,
-    EmpowerScope.DEPLOY: decode_deploy,
+    EmpowerScope.DEPLOY: decode_and_check_deploy,
 }
 
 

@@ -236,11 +236,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
     ],
     ids=range(7),
 )  # fmt: skip
-def test_a_response_format_is_a_constraint(asked, describe_value, field):
+def test_a_response_format_is_a_constraint(asked, kind, field):
     for operation in (TEXT, CHAT):
         constraint = decode(operation, response_format=asked).request.output.constraint
-        assert (constraint.kind, constraint.field) == (describe_value, field)
-        if describe_value is ConstraintKind.JSON_SCHEMA:
+        assert (constraint.kind, constraint.field) == (kind, field)
+        if kind is ConstraintKind.JSON_SCHEMA:
             assert json.loads(constraint.source) == SCHEMA
 
 

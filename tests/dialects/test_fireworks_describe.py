@@ -5,9 +5,15 @@ import json
 from jsonschema import Draft202012Validator
 
 from antiphon.dialects.common.field_table import FieldSupport
-from antiphon.dialects.common.openapi_schemas import build_operation
-from antiphon.dialects.fireworks.describe import EXAMPLES, REQUESTS, SCHEMA_PREFIX
-from antiphon.dialects.fireworks.dialect import Fireworks, FireworksChatCompletions, FireworksCompletions
+from antiphon.dialects.common.openapi_schemas import build_operation, name_schema
+from antiphon.dialects.fireworks.dialect import (
+    EXAMPLES,
+    REQUESTS,
+    SCHEMA_PREFIX,
+    Fireworks,
+    FireworksChatCompletions,
+    FireworksCompletions,
+)
 from antiphon.dialects.openai.dialect import OpenAI
 
 DIALECT = Fireworks()
@@ -32,7 +38,7 @@ def test_every_reference_leads_somewhere_and_no_name_is_another_dialects():
 
 def test_every_field_of_the_tables_is_told():
     for name, table in REQUESTS.items():
-        schema = DESCRIBED.schemas[SCHEMA_PREFIX + name]
+        schema = DESCRIBED.schemas[name_schema(name, SCHEMA_PREFIX)]
         assert schema["additionalProperties"] is False
         for field in table.values():
             if field.support is FieldSupport.REFUSED:
@@ -45,10 +51,10 @@ def test_every_field_of_the_tables_is_told():
 
 def test_examples_are_taken():
     text, chat = FireworksCompletions(report=False), FireworksChatCompletions(report=False)
-    decoders = {"CompletionRequest": text.decode, "ChatCompletionRequest": chat.decode}
+    decoders = {"FireworksCompletionRequest": text.decode, "FireworksChatCompletionRequest": chat.decode}
     for name, example in EXAMPLES.items():
         schema = {
-            "$ref": f"#/components/schemas/{SCHEMA_PREFIX}{name}",
+            "$ref": f"#/components/schemas/{name}",
             "components": {"schemas": dict(DESCRIBED.schemas)},
         }
         Draft202012Validator(schema).validate(example)

@@ -9,8 +9,12 @@ from jsonschema import Draft202012Validator
 
 from antiphon.dialects.base import ModelEntry, ResponseMeta
 from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.dialect import Fireworks, FireworksChatCompletions, FireworksCompletions
-from antiphon.dialects.fireworks.models import FireworksModels
+from antiphon.dialects.fireworks.dialect import (
+    Fireworks,
+    FireworksChatCompletions,
+    FireworksCompletions,
+    FireworksModels,
+)
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.embedding import EmbeddingFacts, Pooling
@@ -310,7 +314,7 @@ def test_models_are_listed_with_what_they_can_do():
         ModelEntry("vectors", 9, "ready", VECTORS),
         ModelEntry("away", 9, "starting"),
     ]
-    listed = valid("FireworksModelList", json.loads(MODELS.listed(entries)))
+    listed = valid("FireworksModelList", json.loads(MODELS.encode_list(entries)))
     assert listed["object"] == "list"
     base, lora, vectors, away = listed["data"]
     assert base == {
@@ -320,5 +324,5 @@ def test_models_are_listed_with_what_they_can_do():
     assert (lora["kind"], lora["context_length"]) == ("HF_PEFT_ADDON", 4096)
     assert (vectors["kind"], vectors["supports_chat"]) == ("EMBEDDING_MODEL", False)
     assert "context_length" not in away and away["kind"] == "HF_BASE_MODEL"
-    shown = json.loads(MODELS.shown(ModelEntry("m", 1, "ready", PROFILE, alias="accounts/x/m")))
+    shown = json.loads(MODELS.encode_model(ModelEntry("m", 1, "ready", PROFILE, alias="accounts/x/m")))
     assert shown["id"] == "accounts/x/m"

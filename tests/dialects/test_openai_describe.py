@@ -7,10 +7,9 @@ from jsonschema import Draft202012Validator
 from antiphon.dialects.common.field_table import FieldSupport
 from antiphon.dialects.common.fields import TABLES
 from antiphon.dialects.common.openapi_schemas import build_operation
-from antiphon.dialects.openai.describe import REQUESTS
-from antiphon.dialects.openai.dialect import OpenAI, OpenAIChatCompletions, OpenAICompletions
+from antiphon.dialects.openai import tokens
+from antiphon.dialects.openai.dialect import REQUESTS, OpenAI, OpenAIChatCompletions, OpenAICompletions
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.tokens import VLLMTokens
 
 DIALECT = OpenAI()
 DESCRIBED = DIALECT.describe()
@@ -47,8 +46,8 @@ def test_examples_are_taken_by_their_own_schemas_and_by_the_decoder():
     decoders = {
         "ChatCompletionRequest": OpenAIChatCompletions(report=False).decode,
         "CompletionRequest": OpenAICompletions(report=False).decode,
-        "TokenizeRequest": VLLMTokens().decode_tokenize,
-        "DetokenizeRequest": VLLMTokens().decode_detokenize,
+        "TokenizeRequest": tokens.decode_tokenize,
+        "DetokenizeRequest": tokens.decode_detokenize,
         "EmbeddingsRequest": OpenAIEmbeddings().decode,
     }
     for name, decode in decoders.items():

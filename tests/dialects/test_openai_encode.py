@@ -288,10 +288,8 @@ def test_many_packed_scores_are_written_like_the_same_one_by_one():
         (EngineDied("died"), "server_error"),
     ],
 )
-def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, describe_value):
-    envelope = {
-        "error": {"message": error.message, "type": describe_value, "param": error.param, "code": error.code}
-    }
+def test_errors_have_openais_envelope_and_end_a_stream_without_done(error, kind):
+    envelope = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
     assert json.loads(OpenAI().error(error)) == envelope
     data = CHAT.encoder(HEAD, call()).error(error)
     assert lines(data) == [envelope] and b"[DONE]" not in data

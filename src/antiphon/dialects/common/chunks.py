@@ -128,7 +128,7 @@ class ChatChunkBuilder(BaseChatChunkBuilder[ChatChunkChoice]):
         """`spell`: how log-probabilities call tokens."""
         self._spell = spell
 
-    def part(
+    def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> ChatChunkChoice:
         logprobs = build_chat_logprobs(scores, self._spell) if scores else None
@@ -181,7 +181,7 @@ class TextChunkBuilder(BaseTextChunkBuilder[TextChoice]):
         self._ranked = ranked
         self._spell = spell
 
-    def part(
+    def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> TextChoice:
         logprobs = build_text_logprobs(scores, self._ranked, self._spell) if scores else None

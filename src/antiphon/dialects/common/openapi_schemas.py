@@ -27,7 +27,8 @@ def build_schemas(
     """
     _, schemas = _build_components(shapes, prefix)
     for name, schema in schemas.items():
-        schema |= {"title": name.removeprefix(prefix)} if "title" in schema else {}
+        if "title" in schema:
+            schema["title"] = name.removeprefix(prefix)
     for name, table in tables.items():
         _annotate(schemas[name], table)
     for name, example in examples.items():

@@ -13,7 +13,7 @@ from antiphon.dialects.common.sampling import read_attribution, read_sampling
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, read_tools
 from antiphon.dialects.empower.fields import EmpowerScope, filter_fields
-from antiphon.dialects.empower.wire import ChatRequest
+from antiphon.dialects.empower.wire_types import ChatRequest
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, GenerationRequest, Output, Reasoning, ReasoningTerms

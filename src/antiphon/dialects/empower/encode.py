@@ -1,14 +1,12 @@
 """From events to Empower's answers: buffered as one object, streamed as chunks of one choice each."""
 
-from typing import TypedDict
-
 import msgspec
 
 from antiphon.dialects.base import Call, ResponseMeta
 from antiphon.dialects.common.chunks import DONE
-from antiphon.dialects.common.encode import FINISHES
+from antiphon.dialects.common.encode import FINISHES, build_meta, error_type
 from antiphon.dialects.common.response_types import FunctionCall, FunctionPart, ToolCallPart, ToolCallShape
-from antiphon.dialects.empower.answers import (
+from antiphon.dialects.empower.wire_types import (
     AnswerMessage,
     ChatAnswer,
     ChatChunk,
@@ -16,8 +14,9 @@ from antiphon.dialects.empower.answers import (
     EmpowerChatChoice,
     EmpowerDelta,
     EmpowerUsageShape,
+    FlatError,
+    StreamedError,
 )
-from antiphon.dialects.empower.errors import encode_streamed_error
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.events import (
     Event,
@@ -39,14 +38,6 @@ THINKING, THOUGHT = "<thinking>", "</thinking>"
 _encode = msgspec.json.Encoder().encode
 
 
-class Names(TypedDict):
-    """What every part of an answer repeats."""
-
-    id: str
-    created: int
-    model: str
-
-
 def encode_chat(head: ResponseMeta, generation: Generation) -> bytes:
     """A buffered answer."""
     choices = [
@@ -55,7 +46,9 @@ def encode_chat(head: ResponseMeta, generation: Generation) -> bytes:
         )
         for choice in generation.choices
     ]
-    return _encode(ChatAnswer(**_names(head), choices=choices, usage=_build_usage(generation.usage)))
+    return _encode(
+        ChatAnswer(**build_meta(PREFIX, head), choices=choices, usage=_build_usage(generation.usage))
+    )
 
 
 def _build_message(choice: Choice) -> AnswerMessage:
@@ -74,7 +67,7 @@ class EmpowerStreamEncoder:
     counted together, the very last chunk says what all took."""
 
     def __init__(self, head: ResponseMeta, call: Call) -> None:
-        self._names = _names(head)
+        self._meta = build_meta(PREFIX, head)
         prompts = len(call.request.prompts)
         self._choices = prompts * call.request.output.choices
         self._is_one = prompts == 1
@@ -153,7 +146,7 @@ class EmpowerStreamEncoder:
         return self._encode_chunk(ChunkChoice(index=choice, delta=delta), msgspec.UNSET)
 
     def _encode_chunk(self, part: ChunkChoice, usage: EmpowerUsageShape | msgspec.UnsetType) -> bytes:
-        return b"data: %b\n\n" % _encode(ChatChunk(**self._names, choices=[part], usage=usage))
+        return b"data: %b\n\n" % _encode(ChatChunk(**self._meta, choices=[part], usage=usage))
 
 
 def _build_call_delta(event: ToolCallBegun | ToolCallDelta) -> EmpowerDelta:
@@ -168,9 +161,19 @@ def _build_call_delta(event: ToolCallBegun | ToolCallDelta) -> EmpowerDelta:
     )
 
 
-def _names(head: ResponseMeta) -> Names:
-    return {"id": PREFIX + head.id, "created": head.created, "model": head.model}
-
-
 def _build_usage(usage: Usage) -> EmpowerUsageShape:
     return EmpowerUsageShape(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+
+
+def encode_flat_error(error: AntiphonError) -> bytes:
+    """`{"object": "error", "message", "type", "param", "code"}`."""
+    return _encode(_build_error(error))
+
+
+def encode_streamed_error(error: AntiphonError) -> bytes:
+    """The same under the key `error`."""
+    return _encode(StreamedError(_build_error(error)))
+
+
+def _build_error(error: AntiphonError) -> FlatError:
+    return FlatError(message=error.message, type=error_type(error), param=error.param, code=error.code)

@@ -6,25 +6,32 @@ from typing import Any
 
 from antiphon.dialects.base import Call
 from antiphon.dialects.common import request_types as superset
-from antiphon.dialects.common.constraint_fields import RelaxedConstraint, list_unread_fields, shorten_names
+from antiphon.dialects.common.constraint_fields import (
+    RelaxedConstraint,
+    build_grammar,
+    list_unread_fields,
+    read_response_format,
+    shorten_names,
+)
 from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.request_types import NamedSchema
+from antiphon.dialects.common.request_types import ResponseFormat as SupersetFormat
 from antiphon.dialects.common.strict_json import convert, read_object
 from antiphon.dialects.common.tools import filter_tools, require_known
-from antiphon.dialects.fireworks.constraints import read_fireworks_format
 from antiphon.dialects.fireworks.fields import FireworksScope, filter_fields
-from antiphon.dialects.fireworks.images import require_images
-from antiphon.dialects.fireworks.reasoning import read_reasoning
-from antiphon.dialects.fireworks.wire import (
+from antiphon.dialects.fireworks.wire_types import (
+    LEAST_BUDGET,
     ChosenTool,
     FireworksChatCompletionRequest,
     FireworksCommonRequest,
     FireworksCompletionRequest,
+    FireworksResponseFormat,
 )
-from antiphon.domain.request import Conversation, Overflow
+from antiphon.domain.request import Conversation, Overflow, Reasoning, ReasoningTerms
 from antiphon.domain.values import changed
-from antiphon.errors import InvalidValue, MissingParameter
+from antiphon.errors import InvalidValue, MalformedBody, MissingParameter, UnsupportedParameter
 
 CHAT_MAX_TOKENS = 200
 """What a choice of a chat makes when nothing is said."""
@@ -48,6 +55,18 @@ SAME_FIELDS = (
     "seed", "return_token_ids", "user", "metadata",
 )  # fmt: skip
 """Fields that the superset calls so too."""
+
+ON, OFF = "medium", "none"
+"""What true and false are."""
+
+EFFORT_TERMS = ReasoningTerms(budget="reasoning_effort", least=1)
+
+THINKING_TERMS = ReasoningTerms("thinking", "thinking.budget_tokens", "disabled", "enabled", LEAST_BUDGET)
+
+PLACE = "<image>"
+"""Where in a prompt an image belongs."""
+
+WHERE = "response_format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +193,94 @@ def _complete_call(
         attribution=call.attribution,
         entries=wire.logprobs is True,
     )
+
+
+def read_fireworks_format(asked: FireworksResponseFormat | None, strict: bool) -> RelaxedConstraint:
+    """What each choice must look like; with `strict` every keyword of a schema has to be kept. Raises a
+    RequestError."""
+    if asked is None:
+        return RelaxedConstraint(None)
+    for kind, field in (("json_object", "schema"), ("json_schema", "json_schema"), ("grammar", "grammar")):
+        if getattr(asked, field) is not None and asked.type != kind:
+            raise InvalidValue(f"{WHERE}.{field} is taken only with type {kind}", param=f"{WHERE}.{field}")
+    if asked.type == "grammar":
+        if asked.grammar is None:
+            raise MissingParameter(f"{WHERE}.grammar is missing", param=f"{WHERE}.grammar")
+        return RelaxedConstraint(build_grammar(asked.grammar, f"{WHERE}.grammar"))
+    schema, named = asked.schema, asked.json_schema
+    if isinstance(schema, str):
+        schema = _read_schema(schema, f"{WHERE}.schema")
+    if isinstance(named, str):
+        named = NamedSchema(_read_schema(named, f"{WHERE}.json_schema"))
+    return next(
+        read_response_format(SupersetFormat(asked.type, named, schema), strict), RelaxedConstraint(None)
+    )
+
+
+def _read_schema(text: str, where: str) -> dict[str, Any]:
+    """The schema that a text is."""
+    try:
+        return read_object(text.encode())
+    except MalformedBody:
+        raise InvalidValue(f"{where} must be a JSON Schema, as an object or as a text", param=where) from None
+
+
+def require_images(wire: FireworksCompletionRequest) -> None:
+    """Raises InvalidValue where images and their places differ in number, and UnsupportedParameter for any
+    image at all."""
+    if wire.images is None:
+        return
+    many = isinstance(wire.prompt, list) and any(isinstance(item, str | list) for item in wire.prompt)
+    pairs = _pair_images(wire, many)
+    for where, prompt, images in pairs:
+        if isinstance(prompt, str) and prompt.count(PLACE) != len(images):
+            raise InvalidValue(
+                f"{where} must hold one image for each {PLACE} in the prompt: it holds {len(images)}, and "
+                f"the prompt has {prompt.count(PLACE)}",
+                param="images",
+            )
+    if any(images for _, _, images in pairs):
+        raise UnsupportedParameter(
+            f"images is not supported: {wire.model} takes text only; leave it out", param="images"
+        )
+
+
+def _pair_images(wire: FireworksCompletionRequest, many: bool) -> list[tuple[str, object, list[str]]]:
+    """Each prompt with its images, and where those stand."""
+    given = wire.images or []
+    nested = [item for item in given if isinstance(item, list)]
+    flat = [item for item in given if isinstance(item, str)]
+    if nested and flat:
+        raise InvalidValue("images must hold only texts or only lists of texts", param="images")
+    if not many:
+        if len(nested) > 1:
+            raise InvalidValue("images must be one list for one prompt", param="images")
+        return [("images", wire.prompt, nested[0] if nested else flat)]
+    if flat or (nested and len(nested) != len(wire.prompt)):
+        raise InvalidValue(
+            f"images must hold a list for each prompt, of which there are {len(wire.prompt)}", param="images"
+        )
+    lists = nested or [[] for _ in wire.prompt]
+    return [(f"images[{at}]", prompt, lists[at]) for at, prompt in enumerate(wire.prompt)]
+
+
+def read_reasoning(wire: FireworksChatCompletionRequest) -> Reasoning:
+    """What of it the model is asked for. Raises InvalidValue where both fields are sent."""
+    effort, thinking = wire.reasoning_effort, wire.thinking
+    if thinking is not None:
+        if effort is not None:
+            raise InvalidValue("send reasoning_effort or thinking, not both", param="thinking")
+        if thinking.type == "disabled":
+            if thinking.budget_tokens is not None:
+                raise InvalidValue(
+                    "thinking.budget_tokens is taken only with type enabled", param="thinking.budget_tokens"
+                )
+            return Reasoning(OFF, terms=THINKING_TERMS)
+        if thinking.budget_tokens is None:
+            return Reasoning(ON, terms=THINKING_TERMS)
+        return Reasoning(budget=thinking.budget_tokens, terms=THINKING_TERMS)
+    if isinstance(effort, bool):
+        return Reasoning(ON if effort else OFF, terms=EFFORT_TERMS)
+    if isinstance(effort, int):
+        return Reasoning(budget=effort, terms=EFFORT_TERMS)
+    return Reasoning(effort, terms=EFFORT_TERMS)

@@ -1,6 +1,7 @@
 """From events to Fireworks' answers: buffered as one object, streamed as chunks of one choice each, the usage
 of the whole request beside each choice's end."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Protocol, TypeVar
 
@@ -16,27 +17,69 @@ from antiphon.dialects.common.chunks import (
     OpenAIStreamEncoder,
     replace_fields,
 )
-from antiphon.dialects.common.encode import FINISHES, MetaFields, build_message, build_usage
+from antiphon.dialects.common.encode import (
+    FINISHES,
+    UNLIKELY,
+    MetaFields,
+    build_message,
+    build_top_logprobs,
+    build_usage,
+    encode_list,
+    spell_token,
+)
 from antiphon.dialects.common.response_types import Delta, UsageShape
-from antiphon.dialects.fireworks.answers import (
+from antiphon.dialects.fireworks.decode import FireworksCall
+from antiphon.dialects.fireworks.wire_types import (
     FireworksChatChoice,
     FireworksChatChunkChoice,
     FireworksChatCompletion,
     FireworksChatCompletionChunk,
     FireworksCompletion,
+    FireworksErrorBody,
+    FireworksErrorEnvelope,
+    FireworksRankedToken,
     FireworksTextChoice,
     Logprobs,
+    TokenEntry,
 )
-from antiphon.dialects.fireworks.decode import FireworksCall
-from antiphon.dialects.fireworks.errors import encode_fireworks_error
-from antiphon.dialects.fireworks.logprobs import build_array_logprobs, build_entry_logprobs
 from antiphon.domain.collect import Generation
 from antiphon.domain.events import Finished, FinishReason
-from antiphon.domain.scores import Scores
+from antiphon.domain.scores import Scores, TokenScore
 from antiphon.domain.usage import Usage
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, BudgetExceeded
 
 _encode = msgspec.json.Encoder().encode
+
+STATUSES: Mapping[int, int] = {415: 400, 431: 400, 504: 408}
+"""Statuses that Fireworks' table does not have, and what it says instead."""
+
+OVER_LIMIT = 402
+"""What Fireworks says where an account is over its budget; 429 is that of a rate."""
+
+CODES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHORIZED",
+    402: "PAYMENT_REQUIRED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
+    413: "PAYLOAD_TOO_LARGE",
+    429: "RATE_LIMIT_EXCEEDED",
+    503: "SERVICE_UNAVAILABLE",
+}
+
+INTERNAL = "INTERNAL_SERVER_ERROR"
+
+SENTENCES: Mapping[str, str] = {
+    "model_not_found": "Model not found, inaccessible, and/or not deployed",
+    "invalid_api_key": "The API key you provided is invalid",
+    "context_length_exceeded": "The prompt is too long",
+}
+"""How Fireworks begins to tell of an error; ours says the rest."""
+
+FIRST_LOGPROB = 0.0
+"""Log-probability of a token that nothing comes before."""
 
 
 def encode_text(head: ResponseMeta, call: Call, generation: Generation) -> bytes:
@@ -106,7 +149,7 @@ Part = TypeVar("Part")
 class FireworksChunkBuilder(ChunkBuilder[Part], Protocol[Part]):
     """A form that knows of choices which break off."""
 
-    def broken(self, choice: int) -> Part:
+    def build_failure(self, choice: int) -> Part:
         """The end of a choice that failed."""
 
 
@@ -118,17 +161,17 @@ class FireworksChatChunkBuilder(BaseChatChunkBuilder[FireworksChatChunkChoice]):
     def __init__(self, call: Call) -> None:
         self._logprobs = LogprobsBuilder(call)
 
-    def opening(self, choice: int, content: str | None = "") -> FireworksChatChunkChoice:
-        return self.part(choice, Delta(role="assistant", content=content))
+    def build_opening(self, choice: int, content: str | None = "") -> FireworksChatChunkChoice:
+        return self.build_part(choice, Delta(role="assistant", content=content))
 
-    def part(
+    def build_part(
         self, choice: int, delta: Delta, scores: Scores = (), reason: FinishReason | None = None
     ) -> FireworksChatChunkChoice:
         logprobs = self._logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return FireworksChatChunkChoice(index=choice, delta=delta, logprobs=logprobs, finish_reason=finish)
 
-    def broken(self, choice: int) -> FireworksChatChunkChoice:
+    def build_failure(self, choice: int) -> FireworksChatChunkChoice:
         return FireworksChatChunkChoice(index=choice, delta=Delta(), finish_reason="error")
 
     def build_chunk(
@@ -145,14 +188,14 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
     def __init__(self, call: Call) -> None:
         self._logprobs = LogprobsBuilder(call)
 
-    def part(
+    def build_part(
         self, choice: int, text: str, scores: Scores = (), reason: FinishReason | None = None
     ) -> FireworksTextChoice:
         logprobs = self._logprobs(scores) if scores else None
         finish = None if reason is None else FINISHES[reason]
         return FireworksTextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=finish)
 
-    def broken(self, choice: int) -> FireworksTextChoice:
+    def build_failure(self, choice: int) -> FireworksTextChoice:
         return FireworksTextChoice(index=choice, text="", finish_reason="error")
 
     def build_chunk(
@@ -164,17 +207,17 @@ class FireworksTextChunkBuilder(BaseTextChunkBuilder[FireworksTextChoice]):
 class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
     """One stream. The ends of its choices are held back until the usage is known, which each tells."""
 
-    def __init__(self, form: FireworksChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
-        super().__init__(form, head, call)
-        self._names = _build_meta(head)
+    def __init__(self, builder: FireworksChunkBuilder[Part], head: ResponseMeta, call: Call) -> None:
+        super().__init__(builder, head, call)
+        self._meta = _build_meta(head)
         self._ends: dict[int, Finished] = {}
-        self._build_failure = form.broken
+        self._build_failure = builder.build_failure
 
-    def closed(self, event: Finished) -> bytes:
+    def encode_finish(self, event: Finished) -> bytes:
         self._ends[event.choice] = event
         return b""
 
-    def counted(self, usage: Usage) -> bytes:
+    def encode_usage(self, usage: Usage) -> bytes:
         shape = build_usage(usage)
         return b"".join(self._encode_end(event, shape) for event in self._ends.values())
 
@@ -190,3 +233,62 @@ class FireworksStreamEncoder(OpenAIStreamEncoder[Part]):
         if self._sends_ids:
             part = replace_fields(part, token_ids=event.ids)
         return self._encode_chunk([part], usage)
+
+
+def build_array_logprobs(scores: Scores, alternatives: bool) -> Logprobs:
+    """Arrays of equal length; that of the alternatives only when some were asked for."""
+    return Logprobs(
+        tokens=encode_list(scores, lambda score: spell_token(score.piece)),
+        token_logprobs=encode_list(scores, _clamp_logprob),
+        top_logprobs=encode_list(scores, _build_top_logprobs) if alternatives else None,
+        text_offset=encode_list(scores, lambda score: score.offset),
+        token_ids=encode_list(scores, lambda score: score.token),
+    )
+
+
+def build_entry_logprobs(scores: Scores) -> Logprobs:
+    """An entry for each token, with its alternatives."""
+    return Logprobs(content=encode_list(scores, _build_entry))
+
+
+def _build_entry(score: TokenScore) -> TokenEntry:
+    best = [
+        FireworksRankedToken(
+            token=spell_token(piece), logprob=max(value, UNLIKELY), token_id=token, bytes=list(piece)
+        )
+        for token, piece, value in score.alternatives
+    ]
+    return TokenEntry(
+        token=spell_token(score.piece),
+        logprob=_clamp_logprob(score),
+        token_id=score.token,
+        bytes=list(score.piece),
+        text_offset=score.offset,
+        top_logprobs=best,
+    )
+
+
+def _build_top_logprobs(score: TokenScore) -> dict[str, float]:
+    return build_top_logprobs(score) or {spell_token(score.piece): FIRST_LOGPROB}
+
+
+def _clamp_logprob(score: TokenScore) -> float:
+    return FIRST_LOGPROB if score.logprob is None else max(score.logprob, UNLIKELY)
+
+
+def map_status(error: AntiphonError) -> int:
+    """The status of Fireworks' table."""
+    if isinstance(error, BudgetExceeded):
+        return OVER_LIMIT
+    return STATUSES.get(error.status, error.status)
+
+
+def encode_fireworks_error(error: AntiphonError) -> bytes:
+    """`{"error": {"message", "param", "code"}}`; the code is one of Fireworks' words."""
+    sentence = SENTENCES.get(error.code)
+    message = f"{sentence}: {error.message}" if sentence else error.message
+    return _encode(
+        FireworksErrorEnvelope(
+            FireworksErrorBody(message, error.param, CODES.get(map_status(error), INTERNAL))
+        )
+    )

@@ -1,26 +1,70 @@
 """The dialect as one value: its endpoints, its errors, its description."""
 
-from antiphon.dialects.base import Call, Description, ResponseMeta, StreamEncoder
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from antiphon.dialects.base import Call, Description, Endpoint, ResponseMeta, StreamEncoder
 from antiphon.dialects.common import request_types, response_types
 from antiphon.dialects.common.chunks import ChatChunkBuilder, OpenAIStreamEncoder, TextChunkBuilder
+from antiphon.dialects.common.decode import build_chat_call, build_text_call
 from antiphon.dialects.common.encode import choose_spelling, encode_chat, encode_error, encode_text
 from antiphon.dialects.common.endpoints import (
-    adapter_endpoints,
     declare_generation,
-    embedding,
-    model_list,
-    token_endpoints,
+    declare_models,
 )
-from antiphon.dialects.openai.adapters import VLLMAdapters
-from antiphon.dialects.openai.decode import decode_chat, decode_text
-from antiphon.dialects.openai.describe import describe_endpoints, list_all_fields
+from antiphon.dialects.common.field_table import FieldReport
+from antiphon.dialects.common.fields import TABLES, FieldScope, filter_fields
+from antiphon.dialects.common.messages import filter_messages
+from antiphon.dialects.common.openapi_schemas import (
+    build_schemas,
+    list_body_shapes,
+    list_field_names,
+    list_shapes,
+)
+from antiphon.dialects.common.request_types import ChatCompletionRequest, CompletionRequest
+from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.dialects.common.tools import filter_tools
 from antiphon.dialects.openai.embeddings import OpenAIEmbeddings
-from antiphon.dialects.openai.models import OpenAIModels
-from antiphon.dialects.openai.tokens import VLLMTokens
+from antiphon.dialects.openai.models import OpenAIModels, declare_adapters
+from antiphon.dialects.openai.tokens import declare_tokens
 from antiphon.domain.collect import Generation
 from antiphon.errors import AntiphonError
 
 NAME = "openai"
+
+REQUESTS: Mapping[str, FieldScope] = {
+    "ChatCompletionRequest": FieldScope.CHAT,
+    "CompletionRequest": FieldScope.TEXT,
+    "ChatMessage": FieldScope.MESSAGE,
+    "TextPart": FieldScope.PART,
+    "RefusalPart": FieldScope.REFUSAL,
+    "ToolShape": FieldScope.TOOL,
+    "Function": FieldScope.FUNCTION,
+    "MessageToolCall": FieldScope.CALL,
+    "CalledFunction": FieldScope.CALLED,
+    "StreamOptions": FieldScope.STREAM,
+    "EmbeddingsRequest": FieldScope.EMBEDDINGS,
+    "TokenizeRequest": FieldScope.TOKENIZE,
+    "DetokenizeRequest": FieldScope.DETOKENIZE,
+    "ApplyRequest": FieldScope.APPLY,
+    "LoadAdapterRequest": FieldScope.LOAD,
+    "UnloadAdapterRequest": FieldScope.UNLOAD,
+}
+"""Schemas whose fields stand in the table."""
+
+EXAMPLES: Mapping[str, object] = {
+    "ChatCompletionRequest": {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}]},
+    "CompletionRequest": {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 32},
+    "EmbeddingsRequest": {"model": "all-minilm", "input": ["A text.", "Another one."]},
+    "TokenizeRequest": {"prompt": "Hello!"},
+    "DetokenizeRequest": {"tokens": [1, 2, 3]},
+    "ApplyRequest": {"messages": [{"role": "user", "content": "Hello!"}]},
+    "LoadAdapterRequest": {"lora_name": "pirate", "lora_path": "pirate.gguf"},
+    "UnloadAdapterRequest": {"lora_name": "pirate"},
+}
+
+ERROR = response_types.ErrorEnvelope
 
 
 class OpenAIChatCompletions:
@@ -78,14 +122,13 @@ class OpenAI:
         `strict_schemas`: whether a schema is refused of which a keyword is not kept."""
         chat = OpenAIChatCompletions(report_unknown, strict_schemas)
         text = OpenAICompletions(report_unknown, strict_schemas)
-        vectors = OpenAIEmbeddings(report_unknown)
         self.endpoints = (
             declare_generation(NAME, "/v1/chat/completions", "Answer a conversation", chat),
             declare_generation(NAME, "/v1/completions", "Continue a text", text),
-            embedding(NAME, "/v1/embeddings", "Make vectors of texts", vectors),
-            *model_list("/v1/models", OpenAIModels(), "Show one model and its profile"),
-            *token_endpoints(VLLMTokens()),
-            *adapter_endpoints(VLLMAdapters()),
+            OpenAIEmbeddings(report_unknown).declare(),
+            *declare_models("/v1/models", OpenAIModels(), "Show one model and its profile"),
+            *declare_tokens(),
+            *declare_adapters(),
         )
 
     def status(self, error: AntiphonError) -> int:
@@ -99,3 +142,40 @@ class OpenAI:
 
     def fields(self) -> frozenset[str]:
         return list_all_fields(self.endpoints)
+
+
+@cache
+def list_all_fields(endpoints: tuple[Endpoint, ...]) -> frozenset[str]:
+    """Names of the fields of requests."""
+    return list_field_names(list_body_shapes(endpoints), TABLES.values())
+
+
+def describe_endpoints(endpoints: tuple[Endpoint, ...]) -> Description:
+    """Schemas of the dialect."""
+    tables = {name: TABLES[place] for name, place in REQUESTS.items()}
+    schemas = build_schemas((*list_shapes(endpoints), ERROR), tables, EXAMPLES)
+    return Description(schemas, error_schema=ERROR.__name__)
+
+
+def decode_chat(body: bytes, report: bool = False, strict: bool = False) -> Call:
+    """A body of POST /v1/chat/completions. Raises a RequestError; with `report` not for unknown fields, which
+    are then ignored and named; with `strict` every keyword of a schema has to be kept."""
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FieldScope.CHAT, report=found)
+    _filter_stream_options(given, found)
+    given = filter_tools(filter_messages(given, found), found)
+    return build_chat_call(convert(given, ChatCompletionRequest), found.names, strict)
+
+
+def decode_text(body: bytes, report: bool = False, strict: bool = False) -> Call:
+    """A body of POST /v1/completions. Raises a RequestError; the others as in `decode_chat`."""
+    found = FieldReport(report)
+    given = filter_fields(read_object(body), FieldScope.TEXT, report=found)
+    _filter_stream_options(given, found)
+    return build_text_call(convert(given, CompletionRequest), found.names, strict)
+
+
+def _filter_stream_options(given: dict[str, Any], report: FieldReport) -> None:
+    options = given.get("stream_options")
+    if isinstance(options, dict):
+        given["stream_options"] = filter_fields(options, FieldScope.STREAM, "stream_options.", report)

@@ -2,18 +2,31 @@
 
 from array import array
 from base64 import b64encode
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from antiphon.dialects.base import EmbeddingCall
+from antiphon.dialects.base import (
+    JSON,
+    Answer,
+    EmbeddingCall,
+    Endpoint,
+    Request,
+    RequestBody,
+    Response,
+    Services,
+)
+from antiphon.dialects.common.endpoints import add_attribution, build_report_headers, decode_body
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
 from antiphon.dialects.common.request_types import MAX_IDS, EndUser, Name, PositiveInt, TokenId
 from antiphon.dialects.common.sampling import read_attribution
 from antiphon.dialects.common.strict_json import convert, read_object
+from antiphon.domain.context import Origin
 from antiphon.domain.embedding import EmbeddingRequest, Embeddings
+from antiphon.domain.identity import Right
 from antiphon.domain.request import RawPrompt
 from antiphon.errors import InvalidValue
 
@@ -21,6 +34,11 @@ MAX_INPUTS = 2048
 """Inputs of one request; OpenAI's own bound."""
 
 FORMS = ("float", "base64")
+
+MANY_VECTOR_BYTES = 1 << 16
+"""Bytes of vectors from which a thread encodes an answer: as many take some milliseconds in JSON."""
+
+ORIGIN = Origin("openai", "/v1/embeddings")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -72,9 +90,7 @@ class EncodedEmbeddings(EmbeddingsEnvelope, frozen=True, kw_only=True):
 
 
 class OpenAIEmbeddings:
-    """`EmbeddingCodec` of the dialect."""
-
-    shapes = (EmbeddingsRequest, EmbeddingsAnswer)
+    """The endpoint that makes vectors of texts."""
 
     def __init__(self, report: bool = False) -> None:
         """`report`: whether unknown fields are named in the answer, not refused."""
@@ -105,6 +121,30 @@ class OpenAIEmbeddings:
         ]
         usage = EmbeddingsUsage(embeddings.prompt_tokens, embeddings.prompt_tokens)
         return _encode(EncodedEmbeddings(data=written, model=call.request.model, usage=usage))
+
+    async def embed(self, request: Request, services: Services) -> Answer:
+        """Answers a request."""
+        call = await decode_body(self.decode, request, services)
+        context = services.context(request, add_attribution(ORIGIN, call.attribution))
+        found = await services.embed(call.request, context)
+        if len(found.vectors) > MANY_VECTOR_BYTES:
+            body = await services.offload(partial(self.answer, call, found))
+        else:
+            body = self.answer(call, found)
+        return Response(body, headers=build_report_headers(call, request, services))
+
+    def declare(self) -> Endpoint:
+        """The endpoint."""
+        return Endpoint(
+            method="POST",
+            path=ORIGIN.operation,
+            handler=self.embed,
+            right=Right.GENERATE,
+            body=RequestBody(shape=EmbeddingsRequest),
+            summary="Make vectors of texts",
+            tag="embeddings",
+            answers={JSON: EmbeddingsAnswer},
+        )
 
 
 def encode_vector(vector: bytes, packed: bool) -> list[float] | str:
