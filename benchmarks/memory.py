@@ -45,11 +45,11 @@ LINES = 500
 """Of the server's output that are kept here."""
 CONSTRAINED, FILLING = Kind(0, regex, ANSWERED), 6_000
 """What fills the memory of constraints that an engine's host has; it is bounded in bytes."""
-CHECKER = "antiphon.constraints.checking"
+CHECKER = "antiphon.constraints.checking_process"
 PARTS = {
     "antiphon.assembly": "HTTP process",
     "antiphon.engines.host": "engine host",
-    "antiphon.coordinator": "coordinator",
+    "antiphon.processes.coordinator": "coordinator",
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from antiphon.cli.adapters import keep_adapters
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings
+from antiphon.settings.schema import Settings
 from benchmarks.make_model import SIZES, write_model
 from tests.support.lora_server import write_peft
 from tests.support.model_files import write_encoder

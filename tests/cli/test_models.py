@@ -18,9 +18,10 @@ from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub import Progress, Stage
 from benchmarks.make_model import SIZES, write_model
-from tests.cli.conftest import Run, bare_environment
+from tests.cli.conftest import Run
 from tests.cli.test_chat import free_port
 from tests.support.hub_server import TOKEN, HubServer, Repository, running
+from tests.support.processes import bare_environment
 from tests.support.server import serving
 
 FILE = "tiny-q8_0.gguf"

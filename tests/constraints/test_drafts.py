@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.json_schema.normalize import relax
+from antiphon.constraints.json_schema.lowering import relax
 from scripts.check_schema_suite import DRAFTS, check
 from tests.support.constraint_texts import vocabulary
 

@@ -5,12 +5,10 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import antiphon
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
@@ -22,8 +20,8 @@ from tests.constraints.test_kept import CHOICES, REGEXES
 from tests.constraints.validation import accepts
 from tests.engines.llama.conftest import loaded
 from tests.support.everyday_schemas import EVERYDAY
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 SCHEMAS: list[Any] = [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]
 SEQUENCES = 16
 LONGEST = 96

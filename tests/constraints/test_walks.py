@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.json_schema.normalize import relax
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.json_schema.lowering import relax
 from antiphon.constraints.matching import Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
 from antiphon.dialects.empower.dialect import EmpowerChatCompletions
 from antiphon.dialects.fireworks.dialect import FireworksChatCompletions
 from antiphon.dialects.openai.dialect import OpenAIChatCompletions

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from antiphon.sandbox import Limits
+from antiphon.processes.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from antiphon.weights.adapter_store import AdapterStore
 from benchmarks.make_model import SIZES, write_model

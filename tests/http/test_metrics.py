@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.load import Histogram, Load
 from antiphon.engines.base import EngineState
@@ -16,7 +16,7 @@ from antiphon.errors import EngineUnavailable
 from antiphon.http.metrics import observed
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.totals import Totals
 from antiphon.testing import Answer, ScriptedEngine

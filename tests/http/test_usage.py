@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from antiphon.auth.base import Chosen
+from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import StoreUnavailable
@@ -43,7 +43,7 @@ def keep(server, *entries):
 
 async def actor(server, key, **chosen):
     for verifier in server.edge.verifiers:
-        if (found := await verifier.verify(key, Chosen(**chosen))) is not None:
+        if (found := await verifier.verify(key, RequestedScope(**chosen))) is not None:
             return found
     raise AssertionError("nobody knows the key")
 

@@ -4,13 +4,7 @@ import pytest
 
 from antiphon.domain.limits import MOST_UNITS, Amounts, LimitStatus, Measure, Window
 from antiphon.domain.money import NANO
-from antiphon.errors import (
-    BudgetExceeded,
-    LargerThanLimit,
-    LimitsUnavailable,
-    RateLimited,
-    StoreUnavailable,
-)
+from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
 from tests.limits.kinds import ended
 from tests.support.limits import NOON, ONE, limit, tokens
 

@@ -7,7 +7,7 @@ from antiphon.domain.sampling import AskedSampling
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.sandboxed_template import Helper
 from antiphon.testing import Script, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import prove_here
 
 GREEDY = AskedSampling(temperature=0.0)

@@ -12,7 +12,7 @@ from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.values import changed
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from tests.rendering.asking import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.groups import Around, load
+from antiphon.constraints.grammar import Around, load
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallBegun, ToolCallDelta
 from antiphon.domain.messages import Message, Role

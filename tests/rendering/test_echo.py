@@ -13,8 +13,8 @@ from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
-from antiphon.testing.streaming import open_stream
-from antiphon.testing.toy import ToyModel
+from antiphon.testing.rules import open_stream
+from antiphon.testing.toy_model import ToyModel
 from tests.rendering.asking import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here, talk
 

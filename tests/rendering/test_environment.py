@@ -6,11 +6,11 @@ import time
 import pytest
 
 from antiphon.errors import TemplateRefused
+from antiphon.processes.sandbox import JobStopped, run_job
 from antiphon.rendering.model_info import PROOF, prove_apart
 from antiphon.rendering.templates import proof_of, prove
-from antiphon.sandbox import JobStopped, run_job
 from antiphon.testing import FakeClock
-from antiphon.testing.token_engine import CHATML
+from antiphon.testing.scripted_token_engine import CHATML
 from tests.support.chat_templates import FAMILIES, SPECIAL, talk, template, written
 
 

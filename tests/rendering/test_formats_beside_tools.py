@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.groups import Frame, Prelude, load
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.grammar import Frame, Prelude, load
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import ToolChoice, Tools
@@ -19,15 +19,7 @@ from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.toolcalls.families import FAMILIES
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text, Thought
-from tests.rendering.test_toolcalls import (
-    IDS,
-    NOW,
-    SCHEMAS,
-    VOCABULARY,
-    WEATHER,
-    takes,
-    walk,
-)
+from tests.rendering.test_toolcalls import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
 from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {

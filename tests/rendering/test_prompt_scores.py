@@ -10,7 +10,7 @@ from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy import ToyModel
+from antiphon.testing.toy_model import ToyModel
 from tests.rendering.asking import answer, asking, events_of, renderer
 from tests.support.chat_templates import prove_here, talk
 

@@ -16,7 +16,7 @@ from antiphon.rendering.reasoning.thinking import ThinkingReader
 from antiphon.rendering.toolcalls.families import FAMILIES as CALLS
 from antiphon.rendering.toolcalls.objects import Named
 from antiphon.rendering.toolcalls.reading import PlainReader, Span, Text, Thought
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import ModelSettings
 
 FREE, INSIDE, AFTER = Begin.FREE, Begin.INSIDE, Begin.AFTER
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'

@@ -34,7 +34,7 @@ from antiphon.testing import (
     check_engine,
     scripted_info,
 )
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from tests.support.chat_templates import FAMILIES, LLAMA, prove_here, talk
 
 

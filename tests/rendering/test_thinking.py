@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.groups import load_prelude
+from antiphon.constraints.grammar import load_prelude
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta
 from antiphon.domain.messages import Message, Role
@@ -24,7 +24,7 @@ from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.templates import Families
 from antiphon.testing import Script, scripted_info
-from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
+from antiphon.testing.toy_model import WORDS, Tokenizer, build_vocabulary
 from tests.rendering.asking import GREEDY, answer, events_of
 from tests.rendering.test_calling import Constrained
 from tests.support.chat_templates import prove_here, written

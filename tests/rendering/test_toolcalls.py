@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking import any_allowed, checked
-from antiphon.constraints.groups import load
+from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.grammar import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.toolcalls.families import FAMILIES, layout_of
 from antiphon.rendering.toolcalls.objects import Arguments, Named
 from antiphon.rendering.toolcalls.reading import Text
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
 

@@ -11,8 +11,8 @@ from antiphon.domain.tools import ToolCall
 from antiphon.rendering.field_usage import watch_fields
 from antiphon.rendering.templates import ChatTemplate, Families
 from antiphon.testing import FakeClock, scripted_info
-from antiphon.testing.streaming import open_stream
-from antiphon.testing.token_engine import CHATML
+from antiphon.testing.rules import open_stream
+from antiphon.testing.scripted_token_engine import CHATML
 from tests.rendering.asking import asking, renderer
 from tests.support.chat_templates import SPECIAL, template
 

@@ -7,8 +7,8 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.rendering.templates import ChatTemplate, Special, prove
 from antiphon.testing import FakeClock
-from antiphon.testing.token_engine import CHATML
-from antiphon.testing.vocabulary import CONTROLS
+from antiphon.testing.scripted_token_engine import CHATML
+from antiphon.testing.toy_model import CONTROLS
 
 LLAMA = (
     "{{- bos_token }}{%- for message in messages %}"

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from antiphon.constraints.checking import any_allowed, checked
+from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
@@ -31,10 +31,10 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from antiphon.testing.engine import ScriptedRequest
+from antiphon.testing.scripted_engine import ScriptedRequest
 from tests.support.chat_templates import prove_here
 
 CHAT = "/v1/chat/completions"

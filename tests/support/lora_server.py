@@ -14,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
@@ -26,7 +26,7 @@ from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.adapted import AdaptedRenderer
 from antiphon.rendering.renderer import Renderer
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
 from antiphon.weights.adapter_store import AdapterStore

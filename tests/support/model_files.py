@@ -1,12 +1,15 @@
-"""The recorded encoder as a model file, for tests that serve it."""
+"""Model files of tests: cantor, an encoder and a model that reasons."""
 
 import json
 import struct
 from pathlib import Path
 from typing import Any
 
+import antiphon
 from antiphon.weights.convert.bert import convert_bert
 
+BUNDLED = Path(antiphon.__file__).parent / "bundled"
+CANTOR = BUNDLED / "cantor.gguf"
 SAVED = Path(__file__).parents[1] / "fixtures" / "encoder"
 ROWS: list[dict[str, Any]] = json.loads((SAVED / "vectors.json").read_text("utf-8"))["rows"]
 FITTING = [row for row in ROWS if len(row["ids"]) < 96]
@@ -14,12 +17,10 @@ FITTING = [row for row in ROWS if len(row["ids"]) < 96]
 
 
 def write_encoder(path: Path, kind: str = "F16") -> Path:
-    """Converts it, with mean pooling."""
+    """Converts the recorded encoder, with mean pooling."""
     convert_bert(SAVED, path, kind)
     return path
 
-
-BUNDLED = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 
 MARKS = ("<think>", "</think>")
 
@@ -68,8 +69,9 @@ class Reader:
             self.at += SIZES[kind]
 
 
-def write_thinker(path: Path, source: Path = BUNDLED) -> Path:
-    """Writes the file."""
+def write_thinker(path: Path, source: Path = CANTOR) -> Path:
+    """Makes cantor a model that reasons. Two rare tokens become the marks around reasoning, and the chat
+    template opens the first. The weights stay, so its reasoning is babble and never ends by itself."""
     reader = Reader(source.read_bytes())
     tensors, values = reader.number("Q"), reader.number("Q")
     entries: list[tuple[bytes, bytes]] = []

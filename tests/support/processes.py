@@ -1,21 +1,8 @@
-"""Looking at real processes: which descend from one, whether they are gone, what they were given."""
+"""Looks at real processes: which descend from one, whether they have ended, and their variables."""
 
-import time
-from collections.abc import Callable
+import os
 
 import psutil
-
-PATIENCE = 50.0
-"""Seconds to wait for what is promised within five."""
-
-
-def until(happened: Callable[[], bool], what: str, patience: float = PATIENCE) -> float:
-    """Waits; the seconds that it took."""
-    begun = time.monotonic()
-    while not happened():
-        assert time.monotonic() - begun < patience, f"waited {patience:g} s in vain: {what}"
-        time.sleep(0.01)
-    return time.monotonic() - begun
 
 
 def alive(pid: int) -> bool:
@@ -45,3 +32,8 @@ def _command(process: psutil.Process) -> list[str] | str:
 def environment(pid: int) -> dict[str, str]:
     """What the process was given when it began."""
     return psutil.Process(pid).environ()
+
+
+def bare_environment() -> dict[str, str]:
+    """This process's variables without those that are settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.cli.conftest import bare_environment
+from tests.support.processes import bare_environment
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 

@@ -1,4 +1,4 @@
-"""Whether what a piece of work had is freed when the work has failed, without the garbage collector."""
+"""Whether a failed operation frees its objects by reference counts alone, without the collector."""
 
 import gc
 from collections.abc import Awaitable, Callable, Iterator
@@ -7,12 +7,12 @@ from weakref import ref
 
 
 class Held:
-    """What a piece of work has."""
+    """An object that an operation holds."""
 
 
 @contextmanager
-def counting() -> Iterator[None]:
-    """Only references are counted meanwhile; the collector does not look."""
+def disable_collector() -> Iterator[None]:
+    """Only reference counts free objects within."""
     gc.collect()
     gc.disable()
     try:
@@ -21,21 +21,21 @@ def counting() -> Iterator[None]:
         gc.enable()
 
 
-async def freed(work: Callable[[], Awaitable[object]], error: type[BaseException]) -> bool:
-    """Whether nothing holds what work had that fails with that error."""
+async def is_freed(operation: Callable[[], Awaitable[object]], error: type[BaseException]) -> bool:
+    """Whether nothing references the locals of an operation that fails with this error."""
 
-    async def failing() -> "ref[Held]":
+    async def fail() -> "ref[Held]":
         held = Held()
-        kept = ref(held)
+        reference = ref(held)
         try:
-            await _with(held, work)
+            await _await_with(held, operation)
         except error:
-            return kept
-        raise AssertionError("it was to fail")
+            return reference
+        raise AssertionError("the operation did not fail")
 
-    with counting():
-        return (await failing())() is None
+    with disable_collector():
+        return (await fail())() is None
 
 
-async def _with(held: Held, work: Callable[[], Awaitable[object]]) -> None:
-    await work()
+async def _await_with(held: Held, operation: Callable[[], Awaitable[object]]) -> None:
+    await operation()

@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +18,8 @@ import psutil
 from antiphon.domain.load import Load
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.host.client import host_engine
+from tests.support.processes import bare_environment
+from tests.support.waiting import wait_until
 
 START_DEADLINE = 60.0
 """Seconds; a start takes about one."""
@@ -88,25 +88,15 @@ def share_of(process: psutil.Process) -> int:
     return share
 
 
-def wait_for(true: object, within: float, what: str) -> float:
-    """Seconds until the callable is true. Raises AssertionError after `within`."""
-    began = time.monotonic()
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() - began < within, f"not within {within} s: {what}"
-        time.sleep(0.01)
-    return time.monotonic() - began
-
-
 def start(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Server:
     """Starts `antiphon serve` on a free port of loopback and returns at once."""
     command = [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--log-format", "json", *arguments]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=kept | (env or {}),
+        env=bare_environment() | (env or {}),
         cwd=cwd,
     )
     server = Server(process)
@@ -129,7 +119,7 @@ def serving(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None
     server = start(*arguments, env=env, cwd=cwd)
     tree: list[psutil.Process] = []
     try:
-        wait_for(
+        wait_until(
             lambda: server.url or server.process.poll() is not None, START_DEADLINE, "the server listens"
         )
         assert server.url, f"the server ended: {server.lines}"

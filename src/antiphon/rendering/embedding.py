@@ -17,11 +17,11 @@ from antiphon.domain.embedding import (
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
-from antiphon.ipc.tasks import task_group
 from antiphon.rendering.fair_tokenizer import Tokens
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompts import require_known, tokenize_text
 from antiphon.rendering.streams import late
+from antiphon.task_group import task_group
 
 AT_ONCE = 128
 """Texts that are sent to be tokenized before any answer is awaited: one trip to the engine for so many."""

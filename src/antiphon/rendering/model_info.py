@@ -13,12 +13,12 @@ from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
+from antiphon.processes.sandbox import JobStopped, run_job
 from antiphon.rendering.detokenizer import Pieces
 from antiphon.rendering.reasoning import families as thinking
 from antiphon.rendering.sandboxed_template import FIELD, Helper, OwnTemplate
 from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, Families, Special, proof_of
 from antiphon.rendering.toolcalls import families as calling
-from antiphon.sandbox import JobStopped, run_job
 from antiphon.telemetry.logs import record
 
 PROOF = "antiphon.rendering.templates:prove"

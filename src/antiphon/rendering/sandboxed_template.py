@@ -16,12 +16,12 @@ from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
+from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.rendering.field_usage import note, watch_fields
 from antiphon.rendering.reasoning.notation import Notation
 from antiphon.rendering.template_messages import size_of
 from antiphon.rendering.templates import ChatTemplate, Families, Special
 from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
 RENDER = "antiphon.rendering.sandboxed_template:render"
 """The sandbox's job."""

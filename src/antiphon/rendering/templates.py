@@ -21,17 +21,7 @@ from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.characters import escape_surrogates, is_whole
 from antiphon.rendering.environment import BoundedEnvironment, timing
 from antiphon.rendering.field_usage import watch_messages
-from antiphon.rendering.probes import (
-    CALLED,
-    CUT,
-    CUT_CALL,
-    INSTRUCTED,
-    OFFERED,
-    PROBE,
-    RESULT,
-    SAID,
-    THOUGHT,
-)
+from antiphon.rendering.probes import CALLED, CUT, CUT_CALL, INSTRUCTED, OFFERED, PROBE, RESULT, SAID, THOUGHT
 from antiphon.rendering.reasoning import effort
 from antiphon.rendering.reasoning.families import notation_of
 from antiphon.rendering.reasoning.notation import Notation

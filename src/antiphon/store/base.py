@@ -53,7 +53,7 @@ class By:
 
 class DirectoryMoved(Exception):
     """Another process changed the directory after a change was checked: nothing was written. Never leaves
-    `auth.changes`."""
+    `services.changes`."""
 
 
 class Tenancy(Protocol):

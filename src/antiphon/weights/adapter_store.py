@@ -15,7 +15,7 @@ from pathlib import Path
 
 from antiphon.domain.adapter import Adapter
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
-from antiphon.sandbox import JobStopped, Limits, run_job
+from antiphon.processes.sandbox import JobStopped, Limits, run_job
 from antiphon.weights.allowed import sanitize
 
 REMEDY = (

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import antiphon
 from antiphon.errors import ModelFetchError
-from antiphon.settings import is_loopback
+from antiphon.settings.server import is_loopback
 from antiphon.weights.cache import DIGEST, Cache, Fetched
 from antiphon.weights.reference import COMMIT, ENDING, Reference
 

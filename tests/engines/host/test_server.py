@@ -13,7 +13,7 @@ from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.frames import TO_GATEWAY, Cancel, Generate, Stepped
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
-from antiphon.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
+from antiphon.processes.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
 from tests.engines.host.peer import HELLO, connect, messages

@@ -259,26 +259,26 @@ def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
     """The value as `shape`. Raises InvalidValue, MissingParameter or UnknownParameter."""
     try:
         return msgspec.convert(value, shape)
-    except msgspec.ValidationError as problem:
-        raise _explain(validation_messages.read(str(problem)), value, shape) from None
+    except msgspec.ValidationError as error:
+        raise _explain(validation_messages.parse_message(str(error)), value, shape) from None
 
 
 def _explain(
-    complaint: validation_messages.Complaint, value: dict[str, Any], shape: type[msgspec.Struct]
+    problem: validation_messages.ValidationProblem, value: dict[str, Any], shape: type[msgspec.Struct]
 ) -> AntiphonError:
-    path = complaint.path
-    if name := complaint.missing:
+    path = problem.path
+    if name := problem.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
-    if name := complaint.unknown:
+    if name := problem.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
     if path.endswith("role"):
         return InvalidValue(f"{path} must be {_join_words(_list_choices(shape, path))}", param=path)
     if "[...]" in path:
         # msgspec does not say which of an object's values it was.
         name = path.partition("[...]")[0]
-        return InvalidValue(f"{name} must have {complaint.taken} at each key", param=name)
-    taken, came = complaint.taken, validation_messages.came(value, path)
-    if complaint.chooses and (words := _list_choices(shape, path)):
+        return InvalidValue(f"{name} must have {problem.expected} at each key", param=name)
+    taken, came = problem.expected, validation_messages.find_value(value, path)
+    if problem.is_choice and (words := _list_choices(shape, path)):
         taken = _join_words(words)
     got = (
         str(len(came))

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.constraints.json_schema.normalize import relax
+from antiphon.constraints.json_schema.lowering import relax
 from antiphon.dialects.common.constraint_fields import name_keywords
 from antiphon.dialects.common.field_table import FieldReport
 from antiphon.dialects.common.fields import FieldScope, filter_fields
