@@ -24,7 +24,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapted import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
@@ -115,7 +115,7 @@ async def lending(
     metrics, clock = Metrics(), FakeClock()
     keeper = AdapterStore(registry, [shelf], MOST)
     homes = {
-        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
+        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdapterRenderer, renderer))
         for name, renderer in renderers.items()
     }
     adapters = Adapters(served, homes, clock, metrics)

@@ -10,7 +10,7 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import Engine, EngineState, Observable, Tokenizing
 from antiphon.errors import EngineUnavailable, ModelNotFound
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapted import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
 from antiphon.testing.streaming import open_stream
@@ -50,8 +50,8 @@ async def test_it_keeps_the_contract_of_engines(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
     await tokens.add_adapter(DIGEST, str(tmp_path / "a.gguf"))
 
-    async def make() -> AdaptedRenderer:
-        return AdaptedRenderer(Renderer(tokens, prove=prove_here), DIGEST)
+    async def make() -> AdapterRenderer:
+        return AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST)
 
     async def load():
         return (await tokens.info()).load
@@ -65,7 +65,7 @@ async def test_every_choice_is_computed_with_the_adapter_and_the_base_without(
     tokens: ScriptedTokenEngine,
 ) -> None:
     base = Renderer(tokens, prove=prove_here)
-    ada = AdaptedRenderer(base, DIGEST)
+    ada = AdapterRenderer(base, DIGEST)
     first, second = await text_of(ada, choices=2)
     assert first == second != (await text_of(base))[0]
     assert [request.adapter for request in tokens.requests] == [DIGEST, DIGEST, None]
@@ -73,7 +73,7 @@ async def test_every_choice_is_computed_with_the_adapter_and_the_base_without(
 
 async def test_it_shares_what_the_base_model_knows(tokens: ScriptedTokenEngine) -> None:
     base = Renderer(tokens, prove=prove_here)
-    ada = AdaptedRenderer(base, DIGEST)
+    ada = AdapterRenderer(base, DIGEST)
     assert await ada.profile() is await base.profile()
     assert isinstance(ada, Tokenizing) and not isinstance(ada, Observable)
     ids = await ada.encode(RawPrompt("Hello"))
@@ -87,7 +87,7 @@ async def test_it_shares_what_the_base_model_knows(tokens: ScriptedTokenEngine) 
 async def test_an_adapter_that_its_engine_does_not_know_is_waited_for_until_its_name_is_gone(
     tokens: ScriptedTokenEngine,
 ) -> None:
-    ada = AdaptedRenderer(Renderer(tokens, prove=prove_here), DIGEST)
+    ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST)
     await tokens.remove_adapter(DIGEST)
     with pytest.raises(EngineUnavailable) as waiting:
         await text_of(ada)
@@ -101,7 +101,7 @@ async def test_an_adapter_that_its_engine_could_not_load_again_is_failed_and_say
     tokens: ScriptedTokenEngine,
 ) -> None:
     lost = {DIGEST}
-    ada = AdaptedRenderer(Renderer(tokens, prove=prove_here), DIGEST, lacks=lost.__contains__)
+    ada = AdapterRenderer(Renderer(tokens, prove=prove_here), DIGEST, lacks=lost.__contains__)
     await tokens.remove_adapter(DIGEST)
     assert ada.state() is EngineState.FAILED
     with pytest.raises(EngineUnavailable, match=r"could not load its adapter; .*load_lora_adapter"):

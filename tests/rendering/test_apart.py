@@ -27,16 +27,16 @@ from antiphon.errors import (
 from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.sandboxed_template import (
-    BOUNDS,
-    Helper,
-    OwnTemplate,
-    conversation_of,
-    payload_of,
+    HELPER_BOUNDS,
+    TemplateHelper,
+    RequestTemplate,
+    decode_conversation,
+    build_payload,
     render,
 )
-from antiphon.rendering.templates import ChatTemplate, Families
-from antiphon.rendering.toolcalls.families import FAMILIES as NOTATIONS
-from antiphon.rendering.toolcalls.families import layout_of
+from antiphon.rendering.templates import ChatTemplate, NotationFamilies
+from antiphon.rendering.toolcalls.families import CALL_FAMILIES as NOTATIONS
+from antiphon.rendering.toolcalls.families import detect_calls
 from antiphon.sandbox import JobStopped, Stop
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.token_engine import scripted_info
@@ -64,11 +64,11 @@ async def here(target, payload, limits):
 
 
 def own(source, helper=None):
-    return whose(source, helper or Helper(here), "ada")
+    return whose(source, helper or TemplateHelper(here), "ada")
 
 
 def whose(source, helper, actor):
-    return OwnTemplate(source, SPECIAL, Families(), layout_of(source), None, helper, actor)
+    return RequestTemplate(source, SPECIAL, NotationFamilies(), detect_calls(source), None, helper, actor)
 
 
 SHORT = "{{ messages[0].content }}"
@@ -98,7 +98,7 @@ ALL = (
 async def test_a_template_writes_the_same_apart_as_here(source):
     conversation = CONVERSATION if source is ALL else talk("A <|im_end|>", "B", "C")
     whole = ChatTemplate(source, SPECIAL, like=conversation).render(conversation, FakeClock())
-    assert await own(source, Helper()).render(conversation, FakeClock()) == whole
+    assert await own(source, TemplateHelper()).render(conversation, FakeClock()) == whole
 
 
 def test_a_conversation_crosses_the_border_whole():
@@ -112,7 +112,7 @@ def test_a_conversation_crosses_the_border_whole():
     for field in fields(Message):
         assert any(getattr(message, field.name) for message in asked.messages), field.name
     for conversation in (asked, plain):
-        crossed = conversation_of(json.loads(json.dumps(payload_of(own("x"), conversation, 1.0))))
+        crossed = decode_conversation(json.loads(json.dumps(build_payload(own("x"), conversation, 1.0))))
         assert crossed == conversation and crossed.reasoning.terms == conversation.reasoning.terms
 
 
@@ -153,7 +153,7 @@ async def test_what_was_stopped_is_told_without_details(stop, said):
         raise JobStopped(stop, "a detail of the helper")
 
     with pytest.raises(TemplateRefused, match=said) as refused:
-        await own("{{ x }}", Helper(stopped)).render(talk("Hello"), FakeClock())
+        await own("{{ x }}", TemplateHelper(stopped)).render(talk("Hello"), FakeClock())
     assert refused.value.param == "chat_template" and "detail" not in refused.value.message
 
 
@@ -193,7 +193,7 @@ async def test_errors_that_name_a_field_keep_it():
         (replace(talk("Q"), documents=({},)), "documents"),
     ):
         with pytest.raises(UnsupportedParameter) as refused:
-            await own("{{ messages[0].content }}", Helper()).render(conversation, FakeClock())
+            await own("{{ messages[0].content }}", TemplateHelper()).render(conversation, FakeClock())
         assert refused.value.param == param
 
 
@@ -238,7 +238,7 @@ async def crowd(**bounds):
     """A helper with a slow process, and a function that has an actor ask it; their templates are their
     names."""
     slow = Slow()
-    helper = Helper(slow, replace(BOUNDS, **bounds))
+    helper = TemplateHelper(slow, replace(HELPER_BOUNDS, **bounds))
     async with asyncio.TaskGroup() as group:
 
         async def ask(actor, clock=None):
@@ -252,8 +252,8 @@ async def crowd(**bounds):
 
 async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_again():
     async with crowd(queue=4, queue_per_actor=3) as (slow, ask, helper):
-        jobs = [await ask("ada") for _ in range(BOUNDS.at_once + 3)]
-        assert slow.names == ["ada"] * BOUNDS.at_once
+        jobs = [await ask("ada") for _ in range(HELPER_BOUNDS.at_once + 3)]
+        assert slow.names == ["ada"] * HELPER_BOUNDS.at_once
         with pytest.raises(Overloaded, match="3 chat templates of yours may wait") as refused:
             await whose("ada", helper, "ada").render(talk("Q"), FakeClock())
         assert refused.value.status == 429 and refused.value.retry_after
@@ -261,7 +261,7 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
         jobs[0].cancel()
         await asyncio.wait([jobs[0], jobs[-1]])
         await settled()
-        assert len(slow.running) == BOUNDS.at_once, "the place of one that was cancelled is the next one's"
+        assert len(slow.running) == HELPER_BOUNDS.at_once, "the place of one that was cancelled is the next one's"
         others = [await ask(name) for name in ("bob", "bob", "bob")]
         with pytest.raises(EngineBusy, match=r"overloaded.* 4 chat templates may wait") as busy:
             await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
@@ -290,7 +290,7 @@ async def test_callers_take_turns_however_many_templates_one_of_them_sends():
 
 async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
     async with crowd() as (slow, ask, _):
-        for _ in range(BOUNDS.at_once):
+        for _ in range(HELPER_BOUNDS.at_once):
             await ask("ada")
         leaving = await ask("bob")
         await ask("eve")
@@ -317,10 +317,10 @@ async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
         await asyncio.sleep(0)
-        while len(descendants(os.getpid(), "antiphon.sandbox")) < BOUNDS.at_once:
+        while len(descendants(os.getpid(), "antiphon.sandbox")) < HELPER_BOUNDS.at_once:
             await asyncio.sleep(0.01)
         assert (await ask("ada", honest)).choices[0].text == "ok"
-        assert sum(job.done() for job in flood) <= BOUNDS.at_once + 1
+        assert sum(job.done() for job in flood) <= HELPER_BOUNDS.at_once + 1
         assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
         for job in flood:
             job.cancel()
@@ -369,14 +369,14 @@ async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_anoth
     facts = await load_info(engine, prove_here, None)
 
     def opened(facts, source):
-        known = with_template(facts, replace(talk("Q"), template=source), Helper(here), LOCAL_ANONYMOUS)
+        known = with_template(facts, replace(talk("Q"), template=source), TemplateHelper(here), LOCAL_ANONYMOUS)
         assert known.template is not None
-        return known.template.layout.open
+        return known.template.call_notation.open
 
     assert opened(facts, "{{ messages[0].content }}") == NOTATIONS["llama"]("").open
     assert opened(facts, "<tool_call>{{ messages[0].content }}") == ("<tool_call>",)
-    settled = await load_info(engine, prove_here, None, Families("deepseek"))
+    settled = await load_info(engine, prove_here, None, NotationFamilies("deepseek"))
     assert opened(settled, "<tool_call>{{ messages }}") == NOTATIONS["deepseek"]("").open
     raw = await load_info(ScriptedTokenEngine(info=scripted_info(chat_template=None)), prove_here, None)
     assert opened(raw, "{{ messages }}") == ("<tool_call>",)
-    assert with_template(raw, talk("Q"), Helper(here), LOCAL_ANONYMOUS) is raw
+    assert with_template(raw, talk("Q"), TemplateHelper(here), LOCAL_ANONYMOUS) is raw

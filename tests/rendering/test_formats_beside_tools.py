@@ -15,10 +15,10 @@ from antiphon.domain.tools import ToolChoice, Tools
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.reasoning.families import think
 from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.reasoning.thinking import ThinkingReader
-from antiphon.rendering.toolcalls.families import FAMILIES
-from antiphon.rendering.toolcalls.objects import Arguments, Named
-from antiphon.rendering.toolcalls.reading import Text, Thought
+from antiphon.rendering.reasoning.thinking import ReasoningReader
+from antiphon.rendering.toolcalls.families import CALL_FAMILIES
+from antiphon.rendering.toolcalls.objects import CallArguments, CallName
+from antiphon.rendering.toolcalls.reading import TextPart, ReasoningPart
 from tests.constraints.everyday import EVERYDAY, PEOPLE
 from tests.rendering.test_toolcalls import (
     IDS,
@@ -53,13 +53,13 @@ def grammar_of(layout, form, tools=TOOLS, prelude=""):
 def read(reader, parts):
     """Content, reasoning, calls and whether the last one is whole."""
     said = [each for part in parts for each in reader.add(part)] + reader.end()
-    content = "".join(each.text for each in said if isinstance(each, Text))
-    thought = "".join(each.text for each in said if isinstance(each, Thought))
+    content = "".join(each.text for each in said if isinstance(each, TextPart))
+    thought = "".join(each.text for each in said if isinstance(each, ReasoningPart))
     calls: list[tuple[str, str]] = []
     for each in said:
-        if isinstance(each, Named):
+        if isinstance(each, CallName):
             calls.append((each.name, ""))
-        elif isinstance(each, Arguments):
+        elif isinstance(each, CallArguments):
             calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
     return content, thought, calls, reader.whole
 
@@ -72,9 +72,9 @@ def is_call(name, arguments):
     SCHEMAS[name].validate(json.loads(arguments))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
-    layout = FAMILIES[family]("")
+    layout = CALL_FAMILIES[family]("")
     grammar = grammar_of(layout, of_schema(PERSON))
     kinds = set()
     for seed in range(25):
@@ -105,21 +105,21 @@ def texts_of(form, count):
     return [text for text in found if text is not None]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_no_text_of_the_format_is_lost(family):
     keep_texts(family, (PERSON, PEOPLE["a contact"], PEOPLE["a name, in two ways"]), 4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_no_text_of_any_everyday_format_is_lost(family):
     keep_texts(family, EVERYDAY.values(), 20)
 
 
 def keep_texts(family, schemas, count):
     """Every text that a schema alone allows is allowed beside tools."""
-    layout, tools = FAMILIES[family](""), Tools((WEATHER,), ToolChoice.AUTO)
+    layout, tools = CALL_FAMILIES[family](""), Tools((WEATHER,), ToolChoice.AUTO)
     for schema in schemas:
         form = of_schema(schema)
         try:
@@ -132,9 +132,9 @@ def keep_texts(family, schemas, count):
             assert takes(matcher, said_in(layout, text)) and matcher.complete, text
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_no_call_is_lost_and_nothing_else_is_let_in(family):
-    layout, form = FAMILIES[family](""), of_schema(PERSON)
+    layout, form = CALL_FAMILIES[family](""), of_schema(PERSON)
     grammar = grammar_of(layout, form)
     alone = checked(layout.constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY)
     for seed in range(4):
@@ -171,9 +171,9 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_a_text_that_holds_a_call_is_a_text_wherever_it_ends(family, text):
-    layout = FAMILIES[family]("")
+    layout = CALL_FAMILIES[family]("")
     opening = "<|channel|>final<|message|>" if layout.frames else ""
     for end in range(len(text) + 1):
         said = opening + text[:end]
@@ -183,8 +183,8 @@ def test_a_text_that_holds_a_call_is_a_text_wherever_it_ends(family, text):
 
 
 def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
-    for family in FAMILIES:
-        layout = FAMILIES[family]("")
+    for family in CALL_FAMILIES:
+        layout = CALL_FAMILIES[family]("")
         if not layout.open or layout.open[0] in IDS:
             continue  # A control token is never cut.
         text = layout.write_call("weather", '{"city": "Bern"}')
@@ -198,7 +198,7 @@ def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
 
 @pytest.mark.parametrize("family", ["hermes", "llama", "mistral"])
 def test_both_come_after_reasoning(family):
-    layout, frame = FAMILIES[family](""), Frame(("<think>",), ("</think>", "\n\n"))
+    layout, frame = CALL_FAMILIES[family](""), Frame(("<think>",), ("</think>", "\n\n"))
     prelude = Prelude((frame,), optional=True).dump()
     grammar = grammar_of(layout, of_schema(PERSON), prelude=prelude)
     thinking = '<think>I say {"name": "Ann", or <tool_call>.</think>\n\n'
@@ -209,7 +209,7 @@ def test_both_come_after_reasoning(family):
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
             assert takes(matcher, tokens) and matcher.complete
-            reader = ThinkingReader(think(""), Begin.FREE, layout.either_reader(TOOLS), kept=True)
+            reader = ReasoningReader(think(""), Begin.FREE, layout.either_reader(TOOLS), kept=True)
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
             assert (content, calls) == ((text, []) if "age" in text else ("", [("now", "{}")]))
@@ -240,9 +240,9 @@ def refusal_of(layout, form):
     assert caught.value.message.startswith(f"{form.field} is not supported together with tools")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_a_format_that_may_begin_like_a_call_is_refused_by_name(family):
-    layout = FAMILIES[family]("")
+    layout = CALL_FAMILIES[family]("")
     for form in BEFORE_A_CALL.values():
         if layout.frames:
             grammar_of(layout, form)  # The channel says what it is.
@@ -266,30 +266,30 @@ CALLING = {
 
 def test_an_object_that_may_be_a_call_is_refused_where_calls_are_objects():
     for form in (ANY_OBJECT, of_schema(CALLING), of_schema(PERSON, whitespace="[ ]?")):
-        refusal_of(FAMILIES["llama"](""), form)
+        refusal_of(CALL_FAMILIES["llama"](""), form)
         for family in ("hermes", "mistral", "deepseek", "phi", "harmony"):
-            grammar_of(FAMILIES[family](""), form)
+            grammar_of(CALL_FAMILIES[family](""), form)
 
 
 @pytest.mark.parametrize("choice", list(ToolChoice))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_a_format_is_checked_whatever_may_be_called(family, choice):
     impossible = {"type": "string", "minLength": 5, "maxLength": 3}
     with pytest.raises(InvalidValue) as caught:
-        grammar_of(FAMILIES[family](""), of_schema(impossible), Tools((NOW,), choice))
+        grammar_of(CALL_FAMILIES[family](""), of_schema(impossible), Tools((NOW,), choice))
     assert caught.value.param == "response_format"
 
 
 def test_where_a_call_is_required_the_format_changes_nothing():
-    for family in FAMILIES:
-        layout = FAMILIES[family]("")
+    for family in CALL_FAMILIES:
+        layout = CALL_FAMILIES[family]("")
         tools = Tools((NOW,), ToolChoice.REQUIRED)
         assert grammar_of(layout, of_schema(PERSON), tools) == grammar_of(layout, None, tools)
 
 
 def test_a_group_is_read_back_with_its_format():
     form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", "guided_json")
-    source = FAMILIES["hermes"]("").constraint(TOOLS, IDS, form).source
+    source = CALL_FAMILIES["hermes"]("").constraint(TOOLS, IDS, form).source
     group = load(source)
     assert (group.format, group.heads, group.is_either) == (form, ("<t",), True)
     assert group.format is not None and group.format.field == "guided_json"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.rendering.reasoning.counting import Thoughts
-from antiphon.rendering.reasoning.families import FAMILIES, NONE, notation_of
+from antiphon.rendering.reasoning.counting import ReasoningCounter
+from antiphon.rendering.reasoning.families import REASONING_FAMILIES, NO_REASONING, detect_reasoning
 from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.reasoning.thinking import ThinkingReader
-from antiphon.rendering.toolcalls.families import FAMILIES as CALLS
-from antiphon.rendering.toolcalls.objects import Named
-from antiphon.rendering.toolcalls.reading import PlainReader, Span, Text, Thought
+from antiphon.rendering.reasoning.thinking import ReasoningReader
+from antiphon.rendering.toolcalls.families import CALL_FAMILIES as CALLS
+from antiphon.rendering.toolcalls.objects import CallName
+from antiphon.rendering.toolcalls.reading import PlainReader, Span, TextPart, ReasoningPart
 from antiphon.settings_model import ModelSettings
 
 FREE, INSIDE, AFTER = Begin.FREE, Begin.INSIDE, Begin.AFTER
@@ -60,17 +60,17 @@ READINGS = [
 
 def reader_of(family, begin, calls=None, kept=False):
     inner = PlainReader() if calls is None else CALLS[calls]("").reader()
-    return ThinkingReader(FAMILIES[family](""), begin, inner, kept)
+    return ReasoningReader(REASONING_FAMILIES[family](""), begin, inner, kept)
 
 
 def heard(reader, parts):
     """Reasoning, text, and names of calls."""
     said = [each for part in parts for each in reader.add(part)] + reader.end()
-    assert all(each.text for each in said if isinstance(each, Text | Thought))
+    assert all(each.text for each in said if isinstance(each, TextPart | ReasoningPart))
     return (
-        "".join(each.text for each in said if isinstance(each, Thought)),
-        "".join(each.text for each in said if isinstance(each, Text)),
-        [each.name for each in said if isinstance(each, Named)],
+        "".join(each.text for each in said if isinstance(each, ReasoningPart)),
+        "".join(each.text for each in said if isinstance(each, TextPart)),
+        [each.name for each in said if isinstance(each, CallName)],
     )
 
 
@@ -103,7 +103,7 @@ PARTS = [
 
 
 @given(
-    st.sampled_from(sorted(set(FAMILIES) - {"harmony"})),
+    st.sampled_from(sorted(set(REASONING_FAMILIES) - {"harmony"})),
     st.sampled_from(list(Begin)),
     st.booleans(),
     st.lists(st.sampled_from(PARTS), max_size=10),
@@ -184,18 +184,18 @@ def test_a_template_says_its_notation():
         "granite": "Write your thoughts after 'Here is my thought process:'",
         "harmony": "<|channel|>analysis<|message|>",
     }
-    assert signs.keys() == FAMILIES.keys()
+    assert signs.keys() == REASONING_FAMILIES.keys()
     for name, source in signs.items():
-        assert notation_of(source) == FAMILIES[name](source)
-    assert notation_of("{{ message.content }}") is None
-    assert notation_of("</think>", "seed") == FAMILIES["seed"]("") and notation_of("</think>", NONE) is None
+        assert detect_reasoning(source) == REASONING_FAMILIES[name](source)
+    assert detect_reasoning("{{ message.content }}") is None
+    assert detect_reasoning("</think>", "seed") == REASONING_FAMILIES["seed"]("") and detect_reasoning("</think>", NO_REASONING) is None
 
 
 def test_a_mark_in_what_is_said_counts_only_where_marks_are_text():
-    notation = FAMILIES["mistral"]("")
+    notation = REASONING_FAMILIES["mistral"]("")
     assert notation.begin("[THINK]a", "[THINK]a") is INSIDE
     assert notation.begin("[THINK]a", "[THINK]a", is_text=False) is AFTER
-    assert FAMILIES["harmony"]("").begin("So", "So") is AFTER
+    assert REASONING_FAMILIES["harmony"]("").begin("So", "So") is AFTER
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_a_mark_in_what_is_said_counts_only_where_marks_are_text():
     ],
 )
 def test_the_end_of_the_prompt_says_where_the_output_begins(family, end, said, begin):
-    assert FAMILIES[family]("").begin(end, said) is begin
+    assert REASONING_FAMILIES[family]("").begin(end, said) is begin
 
 
 def test_tokens_are_counted_by_where_their_text_begins():
     spans: list[Span] = [(0, 7)]
-    thoughts = Thoughts(spans)
+    thoughts = ReasoningCounter(spans)
     for size in (3, 0, 4, 2, 1):
         thoughts.note(size)
     assert thoughts.tokens == 3
@@ -232,4 +232,4 @@ def test_tokens_are_counted_by_where_their_text_begins():
 
 def test_the_settings_name_the_families():
     (setting,) = (each for each in msgspec.structs.fields(ModelSettings) if each.name == "reasoning")
-    assert {*get_args(get_args(setting.type)[0])} == {"auto", NONE, *FAMILIES}
+    assert {*get_args(get_args(setting.type)[0])} == {"auto", NO_REASONING, *REASONING_FAMILIES}

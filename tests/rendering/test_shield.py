@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from antiphon.rendering.shield import Shield, Written
+from antiphon.rendering.shield import Shield, TemplateTexts
 
 
 def told(shield, *texts, between=""):
@@ -47,7 +47,7 @@ def test_no_two_texts_make_a_name_together(cut):
 
 
 def test_all_letters_are_replaced_where_the_template_ends_with_the_beginning_of_a_name():
-    shield = Shield(["<|user|>"], Written(("x<|", "|>")))
+    shield = Shield(["<|user|>"], TemplateTexts(("x<|", "|>")))
     cover = shield.cover(["user"])
     assert not any(piece.control for piece in cover.pieces("<|" + cover.hide("user") + "|>"))
     assert [piece.control for piece in cover.pieces("<|" + "user" + "|>")] == [True]
@@ -58,13 +58,13 @@ def test_all_letters_are_replaced_where_the_template_ends_with_the_beginning_of_
     [("<think>", True), ("</", False), (">", False), ("<|end|>", False), ("a</s>b", False), ("nd|", False)],
 )
 def test_what_is_sought_stays_only_where_it_can_do_no_harm(sought, stays):
-    shield = Shield(["<|end|>", "</s>"], Written(sought=(sought, "plain")))
+    shield = Shield(["<|end|>", "</s>"], TemplateTexts(sought=(sought, "plain")))
     assert (shield.cover([sought]).hide(sought) == sought) is stays
 
 
 def test_a_vocabulary_of_many_names_costs_little():
     begun = time.process_time()
-    template = Written(("<start>",) * 50, ("<think>", "</think>"))
+    template = TemplateTexts(("<start>",) * 50, ("<think>", "</think>"))
     shield = Shield([f"<unused{number}>" for number in range(6000)], template)
     assert time.process_time() - begun < 3
     rendered = "<unused17> text <unused5999> and < no name " * 1000

@@ -22,7 +22,7 @@ from antiphon.domain.usage import Usage
 from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.templates import Families
+from antiphon.rendering.templates import NotationFamilies
 from antiphon.testing import Script, scripted_info
 from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
 from tests.rendering.asking import GREEDY, answer, events_of
@@ -59,7 +59,7 @@ def made(script, template=QWEN, families=None, **changes):
         info=scripted_info(chat_template=template),
         vocabulary=build_vocabulary(words),
     )
-    return Renderer(engine, prove=prove_here, rules=RendererOptions(families=families or Families())), engine
+    return Renderer(engine, prove=prove_here, rules=RendererOptions(families=families or NotationFamilies())), engine
 
 
 def asking(reasoning=None, *, tools=None, messages=HELLO, values=None, **output):
@@ -171,10 +171,10 @@ async def test_a_raw_prompt_is_answered_in_raw_text():
 
 
 async def test_the_settings_say_another_notation_or_none():
-    speaker, _ = made("[THINK]Hm.[/THINK]Four.", NOT_AT_ALL, Families(reasoning="mistral"))
+    speaker, _ = made("[THINK]Hm.[/THINK]Four.", NOT_AT_ALL, NotationFamilies(reasoning="mistral"))
     (said,) = (await answer(speaker, asking())).choices
     assert (said.reasoning, said.text) == ("Hm.", "Four.")
-    speaker, _ = made(TEXT, QWEN, Families(reasoning="none"))
+    speaker, _ = made(TEXT, QWEN, NotationFamilies(reasoning="none"))
     assert (await answer(speaker, asking())).choices[0].text == TEXT
 
 

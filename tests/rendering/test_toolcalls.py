@@ -17,9 +17,9 @@ from antiphon.constraints.groups import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
-from antiphon.rendering.toolcalls.families import FAMILIES, layout_of
-from antiphon.rendering.toolcalls.objects import Arguments, Named
-from antiphon.rendering.toolcalls.reading import Text
+from antiphon.rendering.toolcalls.families import CALL_FAMILIES, detect_calls
+from antiphon.rendering.toolcalls.objects import CallArguments, CallName
+from antiphon.rendering.toolcalls.reading import TextPart
 from antiphon.settings_model import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
@@ -151,14 +151,14 @@ READINGS = [
 
 def read(family, parts, required=False):
     """Content, calls and whether the last one is whole."""
-    reader = FAMILIES[family]("").reader()
+    reader = CALL_FAMILIES[family]("").reader()
     said = [each for part in parts for each in reader.add(part)] + reader.end(required)
-    content = "".join(each.text for each in said if isinstance(each, Text))
+    content = "".join(each.text for each in said if isinstance(each, TextPart))
     calls: list[tuple[str, str]] = []
     for each in said:
-        if isinstance(each, Named):
+        if isinstance(each, CallName):
             calls.append((each.name, ""))
-        elif isinstance(each, Arguments):
+        elif isinstance(each, CallArguments):
             calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
     return content, calls, reader.whole
 
@@ -173,9 +173,9 @@ def test_a_text_is_read_whole_and_cut_at_every_character(at):
         assert read(family, [text[:cut], text[cut:]]) == wanted
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"harmony"}))
+@pytest.mark.parametrize("family", sorted(set(CALL_FAMILIES) - {"harmony"}))
 def test_where_a_call_is_required_none_of_its_notation_is_content_wherever_it_ends(family):
-    text = FAMILIES[family]("").write_call("weather", ARGUMENTS)
+    text = CALL_FAMILIES[family]("").write_call("weather", ARGUMENTS)
     for cut in range(len(text) + 1):
         content, calls, _ = read(family, [text[:cut]], required=True)
         assert content == ""
@@ -190,7 +190,7 @@ def test_a_text_is_read_wherever_it_is_cut(reading, cuts):
     assert read(family, parts) == tuple(expected)
 
 
-@given(st.sampled_from(sorted(FAMILIES)), st.lists(st.sampled_from([
+@given(st.sampled_from(sorted(CALL_FAMILIES)), st.lists(st.sampled_from([
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", '{"name": "f"', ', "arguments": ', "{", "}", "[",
     "]", '"', "\\", "<|channel|>", "final<|message|>", "<", " ", "\n", "text", "```", "<｜tool▁call▁begin｜>",
     "<|end|>", "commentary to=functions.f", "<｜tool▁sep｜>", "<|tool_call|>", ";",
@@ -201,11 +201,11 @@ def test_the_cut_never_changes_what_is_read(family, parts):
 
 
 def test_a_name_is_whole_in_what_is_said_first_and_arguments_come_as_they_are_written():
-    reader = FAMILIES["hermes"]("").reader()
+    reader = CALL_FAMILIES["hermes"]("").reader()
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
     said = [each for char in text for each in reader.add(char)]
-    assert said[0] == Named("weather")
-    assert len(said) == 1 + len('{"city": "Bern"}') and all(isinstance(each, Arguments) for each in said[1:])
+    assert said[0] == CallName("weather")
+    assert len(said) == 1 + len('{"city": "Bern"}') and all(isinstance(each, CallArguments) for each in said[1:])
 
 
 # --- what the constraint allows -----------------------------------------------------------------------------
@@ -237,7 +237,7 @@ WEATHER = Tool(
 NOW = Tool("now")
 SCHEMAS = {tool.name: Draft202012Validator(tool.schema) for tool in (WEATHER, NOW)}
 SOURCES = {"deepseek": ("", "```json"), "hermes": ("", "<tool_call>{"), "mistral": ("", "[TOOL_CALLS] [")}
-NOTATIONS = [(name, source) for name in FAMILIES for source in SOURCES.get(name, ("",))]
+NOTATIONS = [(name, source) for name in CALL_FAMILIES for source in SOURCES.get(name, ("",))]
 
 
 def walk(matcher, seed, most=300):
@@ -261,7 +261,7 @@ def walk(matcher, seed, most=300):
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 @pytest.mark.parametrize("parallel", [True, False])
 def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, parallel):
-    layout = FAMILIES[family](source)
+    layout = CALL_FAMILIES[family](source)
     tools = Tools((WEATHER, NOW), ToolChoice.REQUIRED, parallel)
     grammar = checked(layout.constraint(tools, IDS), VOCABULARY)
     counts = set()
@@ -274,7 +274,7 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
         assert reader.whole, text
         content, calls, whole = read(family, [text])
         assert whole and calls and not content.strip(), text
-        assert sum(isinstance(each, Named) for each in said) == len(calls)
+        assert sum(isinstance(each, CallName) for each in said) == len(calls)
         counts.add(len(calls))
         for name, arguments in calls:
             SCHEMAS[name].validate(json.loads(arguments))
@@ -313,20 +313,20 @@ def test_a_schema_that_cannot_be_followed_is_refused_under_its_own_name(schema):
     where = "tools[1].function.parameters"
     tools = Tools((NOW, Tool("odd", None, parameters, strict=True, field=where)), ToolChoice.REQUIRED)
     with pytest.raises(InvalidValue) as caught:
-        checked(FAMILIES["hermes"]("").constraint(tools, IDS), VOCABULARY)
+        checked(CALL_FAMILIES["hermes"]("").constraint(tools, IDS), VOCABULARY)
     assert caught.value.param == where and caught.value.message.startswith(where)
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_where_none_may_be_called_no_call_can_be_written(family, source):
-    layout = FAMILIES[family](source)
+    layout = CALL_FAMILIES[family](source)
     none = checked(layout.constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
     assert not takes(Matcher(none, VOCABULARY), written(layout))
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_text_is_free_and_a_call_that_began_in_it_can_only_become_one_of_a_tool(family, source):
-    layout = FAMILIES[family](source)
+    layout = CALL_FAMILIES[family](source)
     auto = checked(layout.constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
     tokens = written(layout)
     name = next(at for at in range(len(tokens)) if tokens[at : at + 3] == [*b"now"])
@@ -349,13 +349,13 @@ def test_a_template_says_its_family():
         "llama": '<|start_header_id|>{"name": "x", "parameters": ',
     }
     for name, source in signs.items():
-        assert layout_of(source).before == FAMILIES[name](source).before
-        assert layout_of(source).open == FAMILIES[name](source).open
-    assert layout_of("no tools at all").open == ("<tool_call>",)
-    assert layout_of("<tool_call>", "phi").open == FAMILIES["phi"]("").open
+        assert detect_calls(source).before == CALL_FAMILIES[name](source).before
+        assert detect_calls(source).open == CALL_FAMILIES[name](source).open
+    assert detect_calls("no tools at all").open == ("<tool_call>",)
+    assert detect_calls("<tool_call>", "phi").open == CALL_FAMILIES["phi"]("").open
 
 
 def test_the_settings_name_the_families():
     (setting,) = (each for each in msgspec.structs.fields(ModelSettings) if each.name == "tool_calls")
     literal = get_args(setting.type)[0]
-    assert {*get_args(literal)} == {"auto", *FAMILIES}
+    assert {*get_args(literal)} == {"auto", *CALL_FAMILIES}

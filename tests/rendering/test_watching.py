@@ -9,7 +9,7 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import ToolCall
 from antiphon.rendering.field_usage import watch_fields
-from antiphon.rendering.templates import ChatTemplate, Families
+from antiphon.rendering.templates import ChatTemplate, NotationFamilies
 from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML
@@ -90,7 +90,7 @@ def test_reasoning_that_stands_in_the_content_is_read() -> None:
         "{% for part in m.content %}{% if part.type == 'thinking' %}[THINK]{{ part.thinking }}[/THINK]"
         "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
     )
-    chat = ChatTemplate(source, SPECIAL, Families(reasoning="mistral"))
+    chat = ChatTemplate(source, SPECIAL, NotationFamilies(reasoning="mistral"))
     with watch_fields() as watch:
         pieces = chat.render(TALK, FakeClock())
     assert "hm" in "".join(piece.text for piece in pieces)

@@ -16,10 +16,10 @@ from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapted import AdapterRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.sandboxed_template import Helper
-from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.rendering.sandboxed_template import TemplateHelper
+from antiphon.rendering.templates import BY_TEMPLATE, NotationFamilies
 from antiphon.settings import Settings
 from antiphon.settings_lora import LoraSettings
 from antiphon.weights.adapter_store import AdapterStore
@@ -42,11 +42,11 @@ def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Se
     created = int(clock.wall())
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
-        helper=Helper() if settings.server.request_templates else None,
+        helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
     )
     families = {
-        model.name: Families(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
+        model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
     return Models(
@@ -94,7 +94,7 @@ def adapters_over(
             homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
-                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+                partial(AdapterRenderer, base, lacks=hosts[model.name].lacks),
                 hosts[model.name].note_adapters,
                 hosts[model.name].lose,
             )

@@ -29,7 +29,7 @@ LACKING_RETRY_AFTER = 15.0
 """Seconds within which an engine that could not read an adapter is given it again."""
 
 
-class AdaptedRenderer:
+class AdapterRenderer:
     """Speaks with the adapter of one digest. Closing it is saying that the adapter's name was taken away."""
 
     def __init__(self, base: Renderer, digest: str, lacks: Callable[[str], bool] = lambda _: False) -> None:
@@ -39,10 +39,10 @@ class AdaptedRenderer:
         self._lacks = lacks
         self._closed = False
 
-    async def prepare(self, request: GenerationRequest, context: Context) -> "AdaptedRequest":
+    async def prepare(self, request: GenerationRequest, context: Context) -> "AdapterRequest":
         """As the base model, with the adapter."""
         prepared = await self._base.prepare_with(request, context, self._digest)
-        return AdaptedRequest(prepared, partial(self._missing, request.model))
+        return AdapterRequest(prepared, partial(self._missing, request.model))
 
     async def profile(self) -> Profile:
         """That of the base model."""
@@ -94,7 +94,7 @@ class AdaptedRenderer:
         )
 
 
-class AdaptedRequest:
+class AdapterRequest:
     """`PreparedRequest` whose caller named an adapter, so that a refused adapter is an error of the model."""
 
     def __init__(self, prepared: RenderedRequest, missing: Callable[[], AntiphonError]) -> None:

@@ -6,11 +6,11 @@ from contextlib import aclosing
 
 from antiphon.domain.events import Delta, DiscardedTokens, Event, Finished
 from antiphon.domain.values import changed
-from antiphon.rendering.scored import ScoredVoice
+from antiphon.rendering.scored import ScoredDecoder
 
 
-async def best(
-    events: AsyncGenerator[Event, None], voices: Sequence[ScoredVoice], prompts: int, choices: int
+async def choose_best(
+    events: AsyncGenerator[Event, None], voices: Sequence[ScoredDecoder], prompts: int, choices: int
 ) -> AsyncGenerator[Event, None]:
     """The events of the `choices` best candidates of each prompt, best first and numbered so, when all are
     complete; ties go by the candidates' own numbers. Until then what they make is told as Drafted."""

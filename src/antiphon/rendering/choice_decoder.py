@@ -9,8 +9,8 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import SequenceFinished, SequenceStarted, Steps, StopCause, TokenEvent
 from antiphon.rendering.detokenizer import Detokenizer, Pieces
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.reasoning.counting import Thoughts
-from antiphon.rendering.stops import NO_STOPS, StopFilter, StopStrings
+from antiphon.rendering.reasoning.counting import ReasoningCounter
+from antiphon.rendering.stops import NO_STOP_STRINGS, StopFilter, StopStrings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOption
     return DecodeOptions(
         pieces=facts.spelt if output.show_special else facts.pieces,
         silent=asked if named else facts.ends | asked,
-        stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOPS,
+        stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
         deaf=sampling.min_tokens or 0,
     )
 
@@ -64,7 +64,7 @@ class ChoiceDecoder:
         """Prompt tokens that were not computed for it; None before it is admitted."""
         self.queued: float | None = None
         """Seconds that it waited to be admitted."""
-        self.thoughts: Thoughts | None = None
+        self.thoughts: ReasoningCounter | None = None
         """Counts the tokens of reasoning, where some may come."""
         self._deaf = manner.deaf
         self._silent = manner.silent

@@ -31,7 +31,7 @@ MANY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PromptLayout:
     """Where the tokens of a prompt stand in its text."""
 
     text: str
@@ -41,14 +41,14 @@ class Layout:
     """The beginning of a character that the prompt ends with; the completion may go on with it."""
 
 
-async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
+async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
     """The text that a choice begins with: the caller's own, or that of the caller's token ids."""
     if len(tokens) > MANY:
-        return await asyncio.to_thread(_laid_out, prompt, tokens, facts)
-    return _laid_out(prompt, tokens, facts)
+        return await asyncio.to_thread(_lay_out_now, prompt, tokens, facts)
+    return _lay_out_now(prompt, tokens, facts)
 
 
-def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> Layout:
+def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
     if not prompt.text:
         return _detokenize(tokens, facts.pieces)
     text, table = prompt.text, facts.vocabulary
@@ -59,22 +59,22 @@ def _laid_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> L
     spaces = int(read.text != text and read.text.startswith(f" {text[0]}"))
     offsets = array("q", [0] * added)
     offsets.extend(min(max(offset - spaces, 0), len(text)) for offset in read.offsets)
-    return Layout(text, offsets)
+    return PromptLayout(text, offsets)
 
 
-def _detokenize(tokens: Sequence[int], pieces: Pieces) -> Layout:
+def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
     detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
         offsets.append(said + detokenizer.breaks(token))
         parts.append(text := detokenizer.add(token))
         said += len(text)
-    return Layout("".join(parts), offsets, detokenizer.get_pending())
+    return PromptLayout("".join(parts), offsets, detokenizer.get_pending())
 
 
 class PromptEcho:
     """One prompt, recited by each of its choices."""
 
-    def __init__(self, layout: Layout, sheet: PromptLogprobs | None = None, width: int = 0) -> None:
+    def __init__(self, layout: PromptLayout, sheet: PromptLogprobs | None = None, width: int = 0) -> None:
         """`sheet`: the scores that are recited too; None recites none. `width`: alternatives of each
         token."""
         self.layout = layout

@@ -18,10 +18,10 @@ from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.ipc.tasks import task_group
-from antiphon.rendering.fair_tokenizer import Tokens
+from antiphon.rendering.fair_tokenizer import TextTokenizer
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompts import require_known, tokenize_text
-from antiphon.rendering.streams import late
+from antiphon.rendering.streams import deadline_error
 
 AT_ONCE = 128
 """Texts that are sent to be tokenized before any answer is awaited: one trip to the engine for so many."""
@@ -42,7 +42,7 @@ class TokenizedTexts:
             async with asyncio.timeout(context.remaining()):
                 return await self._embed(context)
         except TimeoutError:
-            raise late() from None
+            raise deadline_error() from None
 
     async def _embed(self, context: Context) -> Embeddings:
         parts: list[bytes] = []
@@ -60,7 +60,7 @@ class TokenizedTexts:
 
 
 async def prepare_embedding(
-    engine: TokenEngine, tokens: Tokens, facts: ModelInfo, request: EmbeddingRequest
+    engine: TokenEngine, tokens: TextTokenizer, facts: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
     """The inputs as token ids. Raises a RequestError that names the input at fault."""
     makes = _facts(facts, request)
@@ -86,7 +86,7 @@ def _facts(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
 
 
 async def _tokenize_inputs(
-    tokens: Tokens, facts: ModelInfo, inputs: Sequence[RawPrompt]
+    tokens: TextTokenizer, facts: ModelInfo, inputs: Sequence[RawPrompt]
 ) -> list[tuple[int, ...]]:
     """The token ids of each input: of a text with what stands around it, else as they are."""
 

@@ -64,7 +64,7 @@ SHOWN = (str, bool, int, float, list, tuple, dict, set, range, Undefined, type(N
 """What has a text of its own."""
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}` marks what the assistant says, for training; for generating it is transparent."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own attribute
@@ -86,7 +86,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             optimized=False,
             finalize=require_printable,
             cache_size=0,
-            extensions=[loopcontrols, Generation],
+            extensions=[loopcontrols, GenerationTag],
         )
         self.globals = {
             name: self.globals[name] for name in ("range", "dict", "namespace", "cycler", "joiner")
@@ -116,7 +116,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return OPERATORS[operator](left, right)
 
     def _generate(self, source: nodes.Template, *args: object, **kwargs: object) -> str:
-        return super()._generate(Timing().visit(source), *args, **kwargs)  # type: ignore[arg-type]
+        return super()._generate(LoopTimer().visit(source), *args, **kwargs)  # type: ignore[arg-type]
 
 
 def require_printable(value: object) -> object:
@@ -149,7 +149,7 @@ TIMED = "_timed"
 _until: ContextVar[float] = ContextVar("until")
 
 
-class Timing(NodeTransformer):
+class LoopTimer(NodeTransformer):
     """Puts what loops go over through `limit_time`; jinja2 lets nobody intercept them."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2's name
@@ -160,7 +160,7 @@ class Timing(NodeTransformer):
 
 
 @contextmanager
-def timing() -> Iterator[None]:
+def limit_render_time() -> Iterator[None]:
     """Gives what is rendered inside its time."""
     token = _until.set(time.monotonic() + SECONDS)
     try:

@@ -18,7 +18,7 @@ BOUNDS = Bounds(at_once=1, queue=512, queue_per_actor=256, usual=0.1, waiting="l
 """As many as may wait for the engine itself."""
 
 
-class Tokens(Protocol):
+class TextTokenizer(Protocol):
     """Whoever makes token ids of texts; a `TokenEngine` does."""
 
     async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:

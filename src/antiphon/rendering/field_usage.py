@@ -47,7 +47,7 @@ def watch_fields() -> Iterator[FieldUsage]:
         _current.reset(token)
 
 
-def note(read: Mapping[str, int]) -> None:
+def add_usage(read: Mapping[str, int]) -> None:
     """Notes what a template read that ran elsewhere, where somebody asks."""
     watch = _current.get()
     if watch is not None:

@@ -15,8 +15,8 @@ from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
 from antiphon.rendering.detokenizer import Pieces
 from antiphon.rendering.reasoning import families as thinking
-from antiphon.rendering.sandboxed_template import FIELD, Helper, OwnTemplate
-from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, Families, Special, proof_of
+from antiphon.rendering.sandboxed_template import TEMPLATE_FIELD, TemplateHelper, RequestTemplate
+from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, NotationFamilies, SpecialTokens, build_proof
 from antiphon.rendering.toolcalls import families as calling
 from antiphon.sandbox import JobStopped, run_job
 from antiphon.telemetry.logs import record
@@ -31,7 +31,7 @@ NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as p
 """Where a conversation would be rendered for one: it generates nowhere, so nothing else takes it either."""
 
 NOT_TAKEN = (
-    f"{FIELD} is not supported: this server takes no templates from callers; leave it out, or have its "
+    f"{TEMPLATE_FIELD} is not supported: this server takes no templates from callers; leave it out, or have its "
     "operator set ANTIPHON_REQUEST_TEMPLATES=true"
 )
 """What a request's template is told where nobody decided to take any."""
@@ -55,11 +55,11 @@ class ModelInfo:
     longest_piece: int
     """Bytes of the longest token, for telling quickly what cannot fit."""
     profile: Profile
-    special: Special
+    special: SpecialTokens
     """What of the vocabulary templates deal with."""
-    families: Families
+    families: NotationFamilies
     """What is said of the model's notations."""
-    template: ChatTemplate | OwnTemplate | None
+    template: ChatTemplate | RequestTemplate | None
     refusal: str
     """Why there is no template."""
     controls: Mapping[str, int]
@@ -69,7 +69,7 @@ class ModelInfo:
     whole: dict[str, int | None] = field(default_factory=dict)
     """Tokens of texts, as they were asked for."""
 
-    def hearing(self, marks: Iterable[str]) -> Pieces:
+    def pieces_showing(self, marks: Iterable[str]) -> Pieces:
         """Pieces with those of the marks as their names that are control tokens."""
         marked = frozenset(mark for mark in marks if mark in self.controls)
         if not marked:
@@ -78,7 +78,7 @@ class ModelInfo:
             self.named[marked] = self.pieces.with_names({self.controls[mark]: mark for mark in marked})
         return self.named[marked]
 
-    def wholes(self, texts: Iterable[str]) -> dict[str, int]:
+    def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
         """Those of the texts that are one token each, which is no control token."""
         return {text: token for text in texts if (token := self._token(text)) is not None}
 
@@ -90,7 +90,7 @@ class ModelInfo:
         return self.whole[text]
 
 
-async def prove_apart(payload: Mapping[str, object]) -> None:
+async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
     """Proves a template in the killable helper, again when it was stopped. Raises TemplateRefused, and
     ServerBusy where the machine is too busy: then nothing is known of the template, and it is proved again
     when it is asked for next."""
@@ -105,12 +105,12 @@ async def prove_apart(payload: Mapping[str, object]) -> None:
 
 
 async def load_info(
-    engine: TokenEngine, prove: Prove, before: ModelInfo | None, families: Families = BY_TEMPLATE
+    engine: TokenEngine, prove: Prove, previous: ModelInfo | None, families: NotationFamilies = BY_TEMPLATE
 ) -> ModelInfo:
     """Asks the engine. What was known before still holds when the engine says the same of itself."""
     info = replace(await engine.info(), load=Load())
-    if before is not None and info == before.info:
-        return before
+    if previous is not None and info == previous.info:
+        return previous
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
     special = _special(vocabulary)
@@ -134,24 +134,24 @@ async def load_info(
     )
 
 
-def with_template(facts: ModelInfo, prompt: Prompt, helper: Helper | None, actor: Actor) -> ModelInfo:
+def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor) -> ModelInfo:
     """The model as a request sees it: with the template that the request brings, if it does. Raises
     UnsupportedParameter where no `helper` renders any, TemplateRefused where there is no use for one."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return facts
     if helper is None:
-        raise UnsupportedParameter(NOT_TAKEN, param=FIELD)
+        raise UnsupportedParameter(NOT_TAKEN, param=TEMPLATE_FIELD)
     if facts.info.embedding is not None:
-        raise TemplateRefused(NO_CONVERSATIONS, param=FIELD)
+        raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
     source, known = prompt.template, facts.template
-    layout = calling.layout_of(source, facts.families.calls)
-    silent = facts.families.calls is None and not any(sign in source for sign, _ in calling.SIGNS)
+    layout = calling.detect_calls(source, facts.families.calls)
+    silent = facts.families.calls is None and not any(sign in source for sign, _ in calling.CALL_SIGNS)
     if silent and known is not None:
-        layout = known.layout  # the weights know no other
-    notation = thinking.notation_of(source, facts.families.reasoning)
+        layout = known.call_notation  # the weights know no other
+    notation = thinking.detect_reasoning(source, facts.families.reasoning)
     if notation is None and known is not None:
-        notation = known.notation
-    own = OwnTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
+        notation = known.reasoning_notation
+    own = RequestTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
     return replace(facts, template=own)
 
 
@@ -172,16 +172,16 @@ def _spell_token(facts: ModelInfo, token: int | None) -> str | None:
     return None if token is None else facts.spelt.text((token,))
 
 
-def _special(vocabulary: Vocabulary) -> Special:
+def _special(vocabulary: Vocabulary) -> SpecialTokens:
     names = vocabulary.names
     bos, eos = (
         names.get(-1 if index is None else index, "") for index in (vocabulary.bos_id, vocabulary.eos_id)
     )
-    return Special(tuple(names.values()), bos, eos)
+    return SpecialTokens(tuple(names.values()), bos, eos)
 
 
 async def _template(
-    source: str | None, special: Special, prove: Prove, families: Families
+    source: str | None, special: SpecialTokens, prove: Prove, families: NotationFamilies
 ) -> tuple[ChatTemplate | None, str]:
     """The model's template once it was proved, or the sentence that says why there is none."""
     if source is None:
@@ -191,7 +191,7 @@ async def _template(
             "them (ANTIPHON_REQUEST_TEMPLATES=true) one as chat_template",
         )
     try:
-        await prove(proof_of(source, special))
+        await prove(build_proof(source, special))
         return await asyncio.to_thread(ChatTemplate, source, special, families), ""
     except TemplateRefused as refused:
         record("chat_template_refused", logging.WARNING, reason=refused.message)
@@ -208,7 +208,7 @@ def _profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
         context_length=info.context_length,
         vocabulary=info.vocabulary,
         chat=template is not None,
-        reasoning=template is not None and template.notation is not None,
+        reasoning=template is not None and template.reasoning_notation is not None,
         exact=info.exact,
         sequences=info.sequences,
         engine=info.library,

@@ -9,22 +9,22 @@ from antiphon.domain.tools import Tool, ToolCall, Tools
 PROBE = ToolCall("a0b1c2d3e", "probe_function", '{"probe_key": "probe_value"}')
 RESULT = "probe_result"
 _ASKED = Message(Role.USER, "probe")
-OFFERED = Conversation(
+PROBE_TOOLS = Conversation(
     (_ASKED,), tools=Tools((Tool(PROBE.name, "probe", {"type": "object", "properties": {}}),))
 )
-CALLED = Conversation(
+PROBE_CALL = Conversation(
     (
         _ASKED,
         Message(Role.ASSISTANT, "", tool_calls=(PROBE,)),
         Message(Role.TOOL, RESULT, PROBE.name, tool_call_id=PROBE.id),
     ),
-    tools=OFFERED.tools,
+    tools=PROBE_TOOLS.tools,
 )
 CUT = "probe_cut"
-CUT_CALL = Conversation(
+PROBE_CUT_CALL = Conversation(
     (_ASKED, Message(Role.ASSISTANT, "", tool_calls=(replace(PROBE, arguments=f'{{"probe_key": "{CUT}'),))),
-    tools=OFFERED.tools,
+    tools=PROBE_TOOLS.tools,
 )
-THOUGHT = Conversation((_ASKED, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _ASKED))
-SAID = Conversation((Message(Role.USER, RESULT),))
-INSTRUCTED = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))
+PROBE_REASONING = Conversation((_ASKED, Message(Role.ASSISTANT, "probe", reasoning=RESULT), _ASKED))
+PROBE_TEXT = Conversation((Message(Role.USER, RESULT),))
+PROBE_SYSTEM = Conversation((Message(Role.SYSTEM, RESULT), _ASKED))

@@ -22,12 +22,12 @@ from antiphon.engines.base import TextPiece
 from antiphon.errors import ContextLengthExceeded, InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.characters import is_whole
 from antiphon.rendering.echo import PromptEcho, lay_out
-from antiphon.rendering.fair_tokenizer import Tokens
+from antiphon.rendering.fair_tokenizer import TextTokenizer
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt_logprobs import PromptLogprobs
 from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.sandboxed_template import FIELD, OwnTemplate
-from antiphon.rendering.template_messages import measure, texts_of
+from antiphon.rendering.sandboxed_template import TEMPLATE_FIELD, RequestTemplate
+from antiphon.rendering.template_messages import measure, collect_texts
 
 MOST_CUT = 1 << 20
 """Characters of a prompt that is longer than the context, where the caller asked to have it cut: what does
@@ -45,7 +45,7 @@ LARGE_CONVERSATION = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedPrompt:
     """A prompt that fits."""
 
     tokens: tuple[int, ...]
@@ -64,12 +64,12 @@ class Fitted:
 
 
 async def fit_prompts(
-    tokens: Tokens, facts: ModelInfo, request: GenerationRequest, clock: Clock
-) -> list[Fitted]:
+    tokens: TextTokenizer, facts: ModelInfo, request: GenerationRequest, clock: Clock
+) -> list[FittedPrompt]:
     """Every prompt of a request, before any of them makes a token. Raises a RequestError."""
     require_generating(facts, request.model)
     _require_tokens(request, facts)
-    found: list[Fitted] = []
+    found: list[FittedPrompt] = []
     for prompt in request.prompts:
         _require_continuable(prompt, facts)
         is_cut = request.output.truncate_prompt is not None
@@ -99,7 +99,7 @@ def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
     made in another."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
         return
-    if facts.template is not None and facts.template.layout.frames:
+    if facts.template is not None and facts.template.call_notation.frames:
         raise UnsupportedParameter(
             "continue_final_message is not supported with tools on this model: it calls in a channel of its "
             "own, and the message that is left open is in another; leave one of them out",
@@ -117,7 +117,7 @@ def require_generating(facts: ModelInfo, model: str) -> None:
         )
 
 
-def _require_writable(request: GenerationRequest, found: Sequence[Fitted]) -> None:
+def _require_writable(request: GenerationRequest, found: Sequence[FittedPrompt]) -> None:
     """Refuses scores that would fill the memory, before any of them is made."""
     output, numbers = request.output, 0
     prompts = sum(len(fits.tokens) for fits in found)
@@ -147,7 +147,7 @@ def _require_tokens(request: GenerationRequest, facts: ModelInfo) -> None:
     require_known([token for token, _ in asked.logit_bias or ()], facts, "logit_bias")
 
 
-def _add_logprobs(index: int, prompt: Prompt, fits: Fitted, output: Output, facts: ModelInfo) -> Fitted:
+def _add_logprobs(index: int, prompt: Prompt, fits: FittedPrompt, output: Output, facts: ModelInfo) -> FittedPrompt:
     """With a sheet for its scores, wide enough for all who read it."""
     recites = output.echo and isinstance(prompt, RawPrompt)
     wanted = (output.logprobs if recites else None, output.prompt_logprobs)
@@ -158,7 +158,7 @@ def _add_logprobs(index: int, prompt: Prompt, fits: Fitted, output: Output, fact
     return replace(fits, sheet=sheet)
 
 
-async def _add_echo(prompt: Prompt, fits: Fitted, request: GenerationRequest, facts: ModelInfo) -> Fitted:
+async def _add_echo(prompt: Prompt, fits: FittedPrompt, request: GenerationRequest, facts: ModelInfo) -> FittedPrompt:
     if not request.output.echo:
         return fits
     if isinstance(prompt, Conversation):
@@ -183,7 +183,7 @@ def _last_said(prompt: Conversation) -> str:
 
 
 async def encode(
-    tokens: Tokens, facts: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
+    tokens: TextTokenizer, facts: ModelInfo, prompt: Prompt, clock: Clock, is_cut: bool = False
 ) -> tuple[int, ...]:
     """The token ids of a prompt. `is_cut`: whether it is cut to fit, so that it may be longer than the
     context."""
@@ -196,7 +196,7 @@ async def encode(
     if isinstance(prompt, RawPrompt) and not prompt.text:
         return start_of_text(facts) if prompt.add_special else ()
     wanted = _begins(prompt, facts)
-    pieces = await pieces_of(facts, prompt, clock)
+    pieces = await render_prompt(facts, prompt, clock)
     _require_possible(pieces, facts, prompt, MOST_CUT if is_cut else 0)
     bos = facts.vocabulary.names.get(-1 if facts.vocabulary.bos_id is None else facts.vocabulary.bos_id)
     stands = bool(bos and pieces and pieces[0].control and pieces[0].text.startswith(bos))
@@ -224,14 +224,14 @@ def _begins(prompt: Prompt, facts: ModelInfo) -> bool:
     return prompt.add_special
 
 
-async def tokenize_text(tokens: Tokens, facts: ModelInfo, text: str, special: bool = True) -> tuple[int, ...]:
+async def tokenize_text(tokens: TextTokenizer, facts: ModelInfo, text: str, special: bool = True) -> tuple[int, ...]:
     """The token ids of a text whose vector is made; nothing in it is a control token. `special`: with what
     the model wants before and after it."""
     before, after = facts.vocabulary.around if special else ((), ())
     return (*before, *await tokens.tokenize([TextPiece(text)], False), *after)
 
 
-async def pieces_of(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
+async def render_prompt(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[TextPiece, ...]:
     """A prompt's text, with what of it are control tokens. Raises a RequestError."""
     if isinstance(prompt, RawPrompt):
         _require_characters([prompt.text or ""], prompt)
@@ -240,7 +240,7 @@ async def pieces_of(facts: ModelInfo, prompt: Prompt, clock: Clock) -> tuple[Tex
     _require_characters(texts, prompt)
     if facts.template is None:
         raise TemplateRefused(facts.refusal, param="messages")
-    if isinstance(facts.template, OwnTemplate):
+    if isinstance(facts.template, RequestTemplate):
         return await facts.template.render(prompt, clock)
     if size > LARGE_CONVERSATION or not _is_plain(prompt):
         return await asyncio.to_thread(facts.template.render, prompt, clock)
@@ -274,7 +274,7 @@ def truncate_tokens(tokens: tuple[int, ...], output: Output, facts: ModelInfo) -
     return tokens[-count:] if output.truncation is Truncation.LEFT else tokens[:count]
 
 
-def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> Fitted:
+def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInfo) -> FittedPrompt:
     """The prompt with the tokens that a choice may make. Raises ContextLengthExceeded, which names the
     numbers."""
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
@@ -299,7 +299,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInf
             f"The completion may have at most {left} tokens.",
             param=_at_fault(prompt, _lengths(tokens, facts)),
         )
-    return Fitted(tokens, left if wanted is None else wanted)
+    return FittedPrompt(tokens, left if wanted is None else wanted)
 
 
 def _no_token(prompt: Prompt) -> str:
@@ -348,8 +348,8 @@ def _at_fault(prompt: Prompt, lengths: Iterable[int]) -> str:
     where less than half of it is what the messages and tools say."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return _field(prompt)
-    said, size = sum(len(text.encode()) for text in texts_of(prompt)), sum(lengths)
-    return FIELD if not size or 2 * said < size else _field(prompt)
+    said, size = sum(len(text.encode()) for text in collect_texts(prompt)), sum(lengths)
+    return TEMPLATE_FIELD if not size or 2 * said < size else _field(prompt)
 
 
 def _lengths(tokens: Sequence[int], facts: ModelInfo) -> Iterator[int]:

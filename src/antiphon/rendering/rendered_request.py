@@ -16,11 +16,11 @@ from antiphon.domain.usage import Usage
 from antiphon.engines.base import RequestSize, TokenEngine, TokenRequest, TokenSegment
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.rendering import prompts
-from antiphon.rendering.candidates import best
+from antiphon.rendering.candidates import choose_best
 from antiphon.rendering.choice_decoder import ChoiceDecoder, decode_options
 from antiphon.rendering.echo import repeat_prompt, stay_silent
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.scored import ScoredVoice, Scoring
+from antiphon.rendering.scored import ScoredDecoder, ScoreOptions
 from antiphon.rendering.streams import enforce_deadline, merge
 from antiphon.rendering.toolcalls.calling import OutputParser
 
@@ -37,7 +37,7 @@ class ReadyRequest:
     request: GenerationRequest
     """With the constraint that its tools make."""
     facts: ModelInfo
-    fitted: Sequence[prompts.Fitted]
+    fitted: Sequence[prompts.FittedPrompt]
     one: TokenRequest
     """What the sequences of all choices have in common."""
 
@@ -50,7 +50,7 @@ class RenderedRequest:
         self._engine = engine
         self._ready = ready
         self._is_current = is_current
-        self.size = size_of(ready.request, ready.fitted)
+        self.size = request_size(ready.request, ready.fitted)
 
     def stream(self, context: Context) -> AbstractAsyncContextManager[AsyncIterator[Event]]:
         """The events of all choices. Raises EngineUnavailable where the engine restarted since."""
@@ -72,7 +72,7 @@ class RenderedRequest:
             for voice, each in zip(cast.voices, asked, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
-        tally = Tally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
+        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
         started = False
         async with (
             map_engine_death(cast.voices),
@@ -87,7 +87,7 @@ class RenderedRequest:
         yield tally.usage()
 
     def _speech(
-        self, voice: ChoiceDecoder, prompt: prompts.Fitted, asked: TokenRequest
+        self, voice: ChoiceDecoder, prompt: prompts.FittedPrompt, asked: TokenRequest
     ) -> AsyncGenerator[Event, None]:
         """The events of one choice."""
         sheet = prompt.sheet if asked.prompt_logprobs is not None else None
@@ -103,8 +103,8 @@ class RenderedRequest:
 
 
 def build_token_request(
-    request: GenerationRequest, one: TokenRequest, fitted: Sequence[prompts.Fitted], clock: Clock
-) -> Iterator[tuple[prompts.Fitted, TokenRequest]]:
+    request: GenerationRequest, one: TokenRequest, fitted: Sequence[prompts.FittedPrompt], clock: Clock
+) -> Iterator[tuple[prompts.FittedPrompt, TokenRequest]]:
     """The sequences of all choices; those of one prompt are siblings."""
     candidates = request.output.best_of or request.output.choices
     for prompt in fitted:
@@ -127,7 +127,7 @@ def build_token_request(
             )
 
 
-def size_of(request: GenerationRequest, fitted: Sequence[prompts.Fitted]) -> RequestSize:
+def request_size(request: GenerationRequest, fitted: Sequence[prompts.FittedPrompt]) -> RequestSize:
     """Tokens of all prompts, each counted once, and the most that all candidates together may make."""
     candidates = request.output.best_of or request.output.choices
     most = sum(prompt.max_tokens for prompt in fitted) * candidates
@@ -147,7 +147,7 @@ async def map_engine_death(voices: Sequence[ChoiceDecoder]) -> AsyncIterator[Non
 
 
 def add_figures(
-    events: AsyncGenerator[Event, None], choice: int, prompt: prompts.Fitted
+    events: AsyncGenerator[Event, None], choice: int, prompt: prompts.FittedPrompt
 ) -> AsyncGenerator[Event, None]:
     """The events of one choice, with what of a conversation is repeated before them: it was said already, so
     it is not read for calls or reasoning."""
@@ -165,7 +165,7 @@ class ChoiceSet:
 
 
 def build_choices(
-    request: GenerationRequest, facts: ModelInfo, fitted: Sequence[prompts.Fitted]
+    request: GenerationRequest, facts: ModelInfo, fitted: Sequence[prompts.FittedPrompt]
 ) -> ChoiceSet:
     """A voice for each candidate; plain ones where nothing is told of tokens."""
     output, manner = request.output, decode_options(request, facts)
@@ -173,19 +173,19 @@ def build_choices(
         plain = [ChoiceDecoder(index, manner) for index in range(len(fitted) * output.choices)]
         return ChoiceSet(plain, lambda events: events)
     candidates = output.best_of or output.choices
-    scored: list[ScoredVoice] = []
+    scored: list[ScoredDecoder] = []
     for prompt in fitted:
         offset = len(prompt.recital.layout.text) if prompt.recital is not None else 0
         told, wanted = output.logprobs is not None, output.logprob_token_ids
-        scoring = Scoring(told, offset, output.token_ids, wanted)
-        scored += [ScoredVoice(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
+        scoring = ScoreOptions(told, offset, output.token_ids, wanted)
+        scored += [ScoredDecoder(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
     if output.best_of is None:
         return ChoiceSet(scored, lambda events: events)
-    return ChoiceSet(scored, lambda events: best(events, scored, len(fitted), output.choices))
+    return ChoiceSet(scored, lambda events: choose_best(events, scored, len(fitted), output.choices))
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RequestTally:
     """The counts of one request."""
 
     prompts: tuple[int, ...]

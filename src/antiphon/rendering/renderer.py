@@ -31,15 +31,15 @@ from antiphon.rendering.model_info import (
     ModelInfo,
     Prove,
     load_info,
-    prove_apart,
+    prove_in_sandbox,
     tokenizer_info,
     with_template,
 )
 from antiphon.rendering.reasoning.before import constrain_prompt
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
-from antiphon.rendering.sandboxed_template import Helper
-from antiphon.rendering.streams import late
-from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.rendering.sandboxed_template import TemplateHelper
+from antiphon.rendering.streams import deadline_error
+from antiphon.rendering.templates import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.toolcalls.calling import constrain_calls
 from antiphon.rendering.widths import settle_widths
 
@@ -60,9 +60,9 @@ class RendererOptions:
 
     projects_share: bool = False
     """Whether a prefix that one project computed serves another, unless a request has a salt."""
-    families: Families = BY_TEMPLATE
+    families: NotationFamilies = BY_TEMPLATE
     """Whose notations the model has."""
-    helper: Helper | None = None
+    helper: TemplateHelper | None = None
     """Renders the templates that requests bring; None: they are refused."""
     most_logprobs: int = 20
     """Likeliest tokens that a request may have at each place; -1: the whole vocabulary."""
@@ -77,7 +77,7 @@ class Renderer:
         *,
         state: Callable[[], EngineState] = lambda: EngineState.READY,
         generation: Callable[[], int] = lambda: 0,
-        prove: Prove = prove_apart,
+        prove: Prove = prove_in_sandbox,
         rules: RendererOptions = RendererOptions(),
     ) -> None:
         """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
@@ -128,7 +128,7 @@ class Renderer:
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
-        pieces = await prompts.pieces_of(facts, conversation, SystemClock())
+        pieces = await prompts.render_prompt(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
     async def decode(self, tokens: Sequence[int]) -> str:
@@ -156,7 +156,7 @@ class Renderer:
         original = settle_widths(request, facts, self._rules.most_logprobs)
         request = constrain_calls(original, facts)
         fitted = await self._in_time(self._fit_prompts(request, facts, context), context)
-        one = self._one(request, context, facts, adapter)
+        one = self._build_shared_request(request, context, facts, adapter)
         if words := request.output.bad_words:
             found = await self._in_time(tokenize_banned_words(self._engine, facts, words), context)
             one = replace(one, sampling=replace(one.sampling, banned=found))
@@ -174,11 +174,11 @@ class Renderer:
             async with asyncio.timeout(context.remaining()):
                 return await work
         except TimeoutError:
-            raise late() from None
+            raise deadline_error() from None
 
     async def _fit_prompts(
         self, request: GenerationRequest, facts: ModelInfo, context: Context
-    ) -> list[prompts.Fitted]:
+    ) -> list[prompts.FittedPrompt]:
         """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
         token."""
         tokens = self._tokens(context.actor, context.clock)
@@ -211,7 +211,7 @@ class Renderer:
             )
         await self._engine.check(constraint)
 
-    def _one(
+    def _build_shared_request(
         self, request: GenerationRequest, context: Context, facts: ModelInfo, adapter: str | None
     ) -> TokenRequest:
         """What the sequences of all prompts and choices have in common."""

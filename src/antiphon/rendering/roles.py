@@ -27,7 +27,7 @@ Shows = Callable[[Conversation, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
+class RoleSupport:
     """What a template does with system messages."""
 
     developer: bool = True
@@ -41,7 +41,7 @@ class Roles:
     later: bool = True
     """Whether it shows one after others have spoken."""
 
-    def cast(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    def adapt(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The same conversation as the template takes it: system messages that it would not show stand in
         the first one, in their order, with an empty line between."""
         if not any(message.role in INSTRUCTING for message in messages):
@@ -57,14 +57,14 @@ class Roles:
             others = tuple(message for message in others if message.role not in INSTRUCTING)
         return (*(leading if self.several else _merge_leading(leading)), *others)
 
-    def lose(self, messages: tuple[Message, ...]) -> bool:
+    def drops_system(self, messages: tuple[Message, ...]) -> bool:
         """Whether the template drops what a system message says, without a word."""
         return not self.system and any(message.role in INSTRUCTING for message in messages)
 
 
-def roles_of(source: str, shows: Shows) -> Roles:
+def probe_roles(source: str, shows: Shows) -> RoleSupport:
     """What a template does, told by what it shows."""
-    return Roles(
+    return RoleSupport(
         developer="developer" in source and shows(FIRST_OF_ALL, FIRST),
         beside="developer" in source and all(shows(asked, SECOND) for asked in BESIDE),
         system=shows(ALONE, FIRST),

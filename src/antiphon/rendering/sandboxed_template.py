@@ -16,23 +16,23 @@ from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
-from antiphon.rendering.field_usage import note, watch_fields
-from antiphon.rendering.reasoning.notation import Notation
-from antiphon.rendering.template_messages import size_of
-from antiphon.rendering.templates import ChatTemplate, Families, Special
-from antiphon.rendering.toolcalls.layout import Layout
+from antiphon.rendering.field_usage import add_usage, watch_fields
+from antiphon.rendering.reasoning.notation import ReasoningNotation
+from antiphon.rendering.template_messages import estimate_size
+from antiphon.rendering.templates import ChatTemplate, NotationFamilies, SpecialTokens
+from antiphon.rendering.toolcalls.layout import CallNotation
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
 RENDER = "antiphon.rendering.sandboxed_template:render"
 """The sandbox's job."""
 
-FIELD = "chat_template"
+TEMPLATE_FIELD = "chat_template"
 """What the callers call it; errors name it."""
 
 ANY = "the chat template"
 """How errors of rendering begin, whose template it may be."""
 
-BOUNDS = Bounds(at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates")
+HELPER_BOUNDS = Bounds(at_once=2, queue=256, queue_per_actor=16, usual=Limits().seconds, waiting="chat templates")
 """Helpers that run at the same time: each takes a processor while it does."""
 
 SHORTEST_ANSWER = 4 * 1024 * 1024
@@ -52,43 +52,43 @@ Run = Callable[[str, Mapping[str, object], Limits], Awaitable[object]]
 """Runs a job of the sandbox."""
 
 
-class Helper:
+class TemplateHelper:
     """Renders requests' templates, a few at a time, whichever model they are for."""
 
-    def __init__(self, run: Run = run_job, bounds: Bounds = BOUNDS) -> None:
+    def __init__(self, run: Run = run_job, bounds: Bounds = HELPER_BOUNDS) -> None:
         self._run = run
         self._places = FairSemaphore(bounds)
 
     async def render(
-        self, template: "OwnTemplate", conversation: Conversation, clock: Clock
+        self, template: "RequestTemplate", conversation: Conversation, clock: Clock
     ) -> tuple[TextPiece, ...]:
         """The prompt. Raises TemplateRefused, which names the template; cancelling ends the process."""
-        limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * size_of(conversation))
+        limits = Limits(answer=SHORTEST_ANSWER + PER_CHARACTER * estimate_size(conversation))
         try:
             async with self._places.taken(template.actor, clock):
-                said = await self._run(RENDER, payload_of(template, conversation, clock.wall()), limits)
+                said = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
-            raise TemplateRefused(_of_request(refused.message), param=FIELD) from None
+            raise TemplateRefused(_of_request(refused.message), param=TEMPLATE_FIELD) from None
         except JobStopped as stopped:
             stopped.require_worked()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
-            raise TemplateRefused(_of_request(f"{ANY} {what}"), param=FIELD) from None
+            raise TemplateRefused(_of_request(f"{ANY} {what}"), param=TEMPLATE_FIELD) from None
         pieces, read = await asyncio.to_thread(_parse_result, said)
-        note(read)
+        add_usage(read)
         return pieces
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTemplate:
+class RequestTemplate:
     """A request's template, as it came."""
 
     source: str
-    special: Special
-    families: Families
-    layout: Layout
+    special: SpecialTokens
+    families: NotationFamilies
+    call_notation: CallNotation
     """As of a ChatTemplate, and so is the notation."""
-    notation: Notation | None
-    helper: Helper
+    reasoning_notation: ReasoningNotation | None
+    helper: TemplateHelper
     actor: str
     """Whose request it came with."""
 
@@ -100,7 +100,7 @@ class OwnTemplate:
 # --- across the border, as JSON -----------------------------------------------------------------------------
 
 
-class Payload(TypedDict):
+class RenderPayload(TypedDict):
     """What a job is told: a template, what it is told of its model, and a Conversation."""
 
     template: str
@@ -113,9 +113,9 @@ class Payload(TypedDict):
     conversation: Mapping[str, object]
 
 
-def payload_of(template: OwnTemplate, conversation: Conversation, wall: float) -> Payload:
+def build_payload(template: RequestTemplate, conversation: Conversation, wall: float) -> RenderPayload:
     """The payload of `render`."""
-    return Payload(
+    return RenderPayload(
         template=template.source,
         names=template.special.names,
         bos=template.special.bos,
@@ -127,7 +127,7 @@ def payload_of(template: OwnTemplate, conversation: Conversation, wall: float) -
     )
 
 
-class Rendered(TypedDict):
+class RenderedTemplate(TypedDict):
     """What a template writes: texts, and whether each is a control token's name. And which parts it read, of
     how many messages."""
 
@@ -135,19 +135,19 @@ class Rendered(TypedDict):
     read: Mapping[str, int]
 
 
-def render(payload: Payload) -> Rendered:
+def render(payload: RenderPayload) -> RenderedTemplate:
     """A job for the sandbox: compiles a template and renders one conversation with it. Raises
     TemplateRefused."""
-    special = Special(tuple(payload["names"]), payload["bos"], payload["eos"])
-    families = Families(payload["calls"], payload["thoughts"])
-    conversation = conversation_of(payload)
+    special = SpecialTokens(tuple(payload["names"]), payload["bos"], payload["eos"])
+    families = NotationFamilies(payload["calls"], payload["thoughts"])
+    conversation = decode_conversation(payload)
     template = ChatTemplate(payload["template"], special, families, conversation)
     with watch_fields() as watch:
-        pieces = template.render(conversation, Moment(payload["wall"]))
-    return Rendered(pieces=[(piece.text, piece.control) for piece in pieces], read=watch.read)
+        pieces = template.render(conversation, FixedClock(payload["wall"]))
+    return RenderedTemplate(pieces=[(piece.text, piece.control) for piece in pieces], read=watch.read)
 
 
-def conversation_of(payload: Payload) -> Conversation:
+def decode_conversation(payload: RenderPayload) -> Conversation:
     """The conversation of a payload."""
     return msgspec.convert(payload["conversation"], Conversation)
 
@@ -163,7 +163,7 @@ def _parse_result(said: object) -> tuple[tuple[TextPiece, ...], Mapping[str, int
     return tuple(TextPiece(text, control) for text, control in said["pieces"]), said["read"]
 
 
-class Moment(SystemClock):
+class FixedClock(SystemClock):
     """A clock that stands still, so that the helper writes the date of the request."""
 
     def __init__(self, wall: float) -> None:

@@ -18,7 +18,7 @@ from antiphon.rendering.model_info import ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class ScoreOptions:
     """What of the tokens is wanted."""
 
     told: bool
@@ -42,13 +42,13 @@ class PendingToken(NamedTuple):
     score: TokenScore | None
 
 
-class ScoredVoice(ChoiceDecoder):
+class ScoredDecoder(ChoiceDecoder):
     """A voice that knows the tokens of what it says."""
 
     __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
 
     def __init__(
-        self, choice: int, manner: DecodeOptions, facts: ModelInfo, scoring: Scoring = Scoring(True)
+        self, choice: int, manner: DecodeOptions, facts: ModelInfo, scoring: ScoreOptions = ScoreOptions(True)
     ) -> None:
         super().__init__(choice, manner)
         self._scoring = scoring

@@ -36,7 +36,7 @@ FILLED_IN = re.compile(r"%[-#0 +]*[\w(.*]")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TemplateTexts:
     """What a template itself says."""
 
     literals: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Shield:
     """What is known of a model and its template: the names of control tokens, and which characters make
     them."""
 
-    def __init__(self, names: Iterable[str], written: "Written | None" = None) -> None:
+    def __init__(self, names: Iterable[str], written: "TemplateTexts | None" = None) -> None:
         self._names = frozenset(name for name in names if _letters(name))
         self._lengths: dict[str, list[int]] = {}
         for name in self._names:
@@ -61,7 +61,7 @@ class Shield:
         for first, lengths in self._lengths.items():
             self._lengths[first] = sorted(set(lengths), reverse=True)
         self._starts = _any_of(self._lengths)
-        template = written or Written()
+        template = written or TemplateTexts()
         self._signs = frozenset(chain.from_iterable(map(_signs, self._names)))
         self._known = template.known
         self.marks = tuple(sorted(self._choose_marks(template)))
@@ -71,7 +71,7 @@ class Shield:
         self._bare = _any_text(self._stays)
         self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
 
-    def _choose_marks(self, template: "Written") -> frozenset[str]:
+    def _choose_marks(self, template: "TemplateTexts") -> frozenset[str]:
         """What makes a name, and its first character; all of its letters where the template could frame a
         text.
 
@@ -124,7 +124,7 @@ class Shield:
             parts[index] = _replace_all(parts[index], self.marks, twins)
         return "".join(parts)
 
-    def is_own(self, text: str) -> bool:
+    def is_known_word(self, text: str) -> bool:
         """Whether a text is a word of the template's, by which it may tell one value from another, and no
         part of a name of a control token that begins one or could be mistaken for it."""
         return text in self._known and self._signs.isdisjoint(text)
@@ -160,7 +160,7 @@ class Cover:
 
     def hide_value(self, text: str) -> str:
         """The same for a value that the template reads: a word of its own stays as it is."""
-        return text if self.shield.is_own(text) else self.hide(text)
+        return text if self.shield.is_known_word(text) else self.hide(text)
 
     def pieces(self, rendered: str) -> tuple[TextPiece, ...]:
         """The rendered text as it is meant: the template's control tokens, and everything else as text."""
@@ -184,7 +184,7 @@ _current: ContextVar[Cover] = ContextVar("cover")
 
 
 @contextmanager
-def covering(cover: Cover) -> Iterator[None]:
+def use_cover(cover: Cover) -> Iterator[None]:
     """Says which twins the texts hold that a template works on inside."""
     token = _current.set(cover)
     try:

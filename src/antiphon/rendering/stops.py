@@ -65,7 +65,7 @@ class StopStrings:
                 pending.append(following)
 
 
-NO_STOPS = StopStrings(())
+NO_STOP_STRINGS = StopStrings(())
 """Of all requests without any."""
 
 

@@ -29,15 +29,15 @@ async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) ->
 async def _in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
     left = context.remaining()
     if left == 0:
-        raise late()
+        raise deadline_error()
     try:
         async with asyncio.timeout(left):
             return await anext(stream, None)
     except TimeoutError:
-        raise late() from None
+        raise deadline_error() from None
 
 
-def late() -> DeadlineExceeded:
+def deadline_error() -> DeadlineExceeded:
     return DeadlineExceeded(
         "the request's deadline passed before it was finished; ask for less, or allow more time"
     )

@@ -23,19 +23,19 @@ VALUE = 8
 SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
-def short_id(given: str) -> str:
+def make_short_id(given: str) -> str:
     """An id of nine letters and digits for an id; one that is so already stays."""
     if SHORT_ID.fullmatch(given):
         return given
     return blake2b(given.encode(), digest_size=5).hexdigest()[:9]
 
 
-def texts_of(conversation: Conversation) -> list[str]:
+def collect_texts(conversation: Conversation) -> list[str]:
     """Every text that the caller wrote."""
     return _read(conversation)[0]
 
 
-def size_of(conversation: Conversation) -> int:
+def estimate_size(conversation: Conversation) -> int:
     """Characters that a template has to deal with, about."""
     return measure(conversation)[1]
 
@@ -64,12 +64,12 @@ def _read(conversation: Conversation) -> tuple[list[str], int]:
     return found, values
 
 
-def tools_shown(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
+def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
     """Tools as OpenAI writes them, which is how templates read them."""
     return [{"type": "function", "function": _function(tool, hide)} for tool in tools]
 
 
-def in_system(messages: list[dict[str, object]], tools: list[dict[str, object]]) -> list[dict[str, object]]:
+def add_tools_to_system(messages: list[dict[str, object]], tools: list[dict[str, object]]) -> list[dict[str, object]]:
     """The messages with the functions as a text beside the system's, where some templates want them."""
     text = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
     if messages and messages[0]["role"] == Role.SYSTEM:
@@ -77,13 +77,13 @@ def in_system(messages: list[dict[str, object]], tools: list[dict[str, object]])
     return [{"role": str(Role.SYSTEM), "content": "", "tools": text}, *messages]
 
 
-def in_parts(message: dict[str, object]) -> dict[str, object]:
+def with_parts(message: dict[str, object]) -> dict[str, object]:
     """A message with its text as a part, as templates of models that see want it."""
     text = message["content"]
     return message | {"content": [{"type": "text", "text": text}] if text else []}
 
 
-def in_thoughts(message: dict[str, object]) -> dict[str, object]:
+def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
     """A message with its reasoning as a part of its content, as Mistral's templates want it."""
     text = message["content"]
     said = [{"type": "text", "text": text}] if text else []
@@ -105,7 +105,7 @@ def build_message(
     """A message. `objects`: whether the template wants arguments as objects, not as their text; what is no
     object stays a text.
     `short_ids`: whether it takes no other ids than those of nine letters and digits."""
-    identify = (lambda given: hide(short_id(given))) if short_ids else hide
+    identify = (lambda given: hide(make_short_id(given))) if short_ids else hide
     said: dict[str, object] = {"role": str(role), "content": hide(message.text)}
     if message.name is not None:
         said["name"] = hide(message.name)

@@ -19,37 +19,37 @@ from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.rendering.characters import escape_surrogates, is_whole
-from antiphon.rendering.environment import BoundedEnvironment, timing
+from antiphon.rendering.environment import BoundedEnvironment, limit_render_time
 from antiphon.rendering.field_usage import watch_messages
 from antiphon.rendering.probes import (
-    CALLED,
+    PROBE_CALL,
     CUT,
-    CUT_CALL,
-    INSTRUCTED,
-    OFFERED,
+    PROBE_CUT_CALL,
+    PROBE_SYSTEM,
+    PROBE_TOOLS,
     PROBE,
     RESULT,
-    SAID,
-    THOUGHT,
+    PROBE_TEXT,
+    PROBE_REASONING,
 )
 from antiphon.rendering.reasoning import effort
-from antiphon.rendering.reasoning.families import notation_of
-from antiphon.rendering.reasoning.notation import Notation
-from antiphon.rendering.roles import Roles, roles_of
-from antiphon.rendering.shield import Cover, Shield, Written, covering
+from antiphon.rendering.reasoning.families import detect_reasoning
+from antiphon.rendering.reasoning.notation import ReasoningNotation
+from antiphon.rendering.roles import RoleSupport, probe_roles
+from antiphon.rendering.shield import Cover, Shield, TemplateTexts, use_cover
 from antiphon.rendering.template_messages import (
     Hide,
     build_message,
     hide_texts,
-    in_parts,
-    in_system,
-    in_thoughts,
+    with_parts,
+    add_tools_to_system,
+    with_reasoning_part,
     measure,
-    tools_shown,
+    build_tools,
 )
-from antiphon.rendering.toolcalls.families import layout_of
-from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.rendering.toolcalls.without import Support, written_out
+from antiphon.rendering.toolcalls.families import detect_calls
+from antiphon.rendering.toolcalls.layout import CallNotation
+from antiphon.rendering.toolcalls.without import TemplateSupport, write_out_tools
 
 LONGEST_SOURCE = 500_000
 """Characters of a template; the longest of the known models has 30,000."""
@@ -88,7 +88,7 @@ SAMPLES = (
 )
 """What `prove` renders. The first must succeed; the others may be refused by the template's own sentence."""
 
-AS_IT_IS = Support(tools=True, calls=True, results=True)
+AS_IT_IS = TemplateSupport(tools=True, calls=True, results=True)
 """Writes nothing out."""
 
 SET_HERE = frozenset(
@@ -110,7 +110,7 @@ class RaisedByTemplate(TemplateRefused):
 
 
 @dataclass(frozen=True, slots=True)
-class Special:
+class SpecialTokens:
     """What of the vocabulary a template deals with."""
 
     names: tuple[str, ...]
@@ -120,14 +120,14 @@ class Special:
 
 
 @dataclass(frozen=True, slots=True)
-class Families:
+class NotationFamilies:
     """Whose notations a model has; None is what its template says."""
 
     calls: str | None = None
     reasoning: str | None = None
 
 
-BY_TEMPLATE = Families()
+BY_TEMPLATE = NotationFamilies()
 
 
 class ChatTemplate:
@@ -137,8 +137,8 @@ class ChatTemplate:
     def __init__(
         self,
         source: str,
-        special: Special,
-        families: Families = BY_TEMPLATE,
+        special: SpecialTokens,
+        families: NotationFamilies = BY_TEMPLATE,
         like: Conversation = SAMPLES[0],
     ) -> None:
         """`like`: has the values and documents without which the template may not work at all."""
@@ -159,35 +159,35 @@ class ChatTemplate:
             raise _refusal("cannot be compiled", error) from None
         self._support = AS_IT_IS
         self._parts = self._thoughts = False
-        self._roles = Roles(developer="developer" in source)
-        self.layout: Layout = layout_of(source, families.calls)
+        self._roles = RoleSupport(developer="developer" in source)
+        self.call_notation: CallNotation = detect_calls(source, families.calls)
         """How the model writes calls."""
-        self.notation: Notation | None = notation_of(source, families.reasoning)
+        self.reasoning_notation: ReasoningNotation | None = detect_reasoning(source, families.reasoning)
         """How it writes what it thinks; None: it does not."""
-        self._parts = not self._shows(SAID, RESULT) and self._shows_parts()
+        self._parts = not self._shows(PROBE_TEXT, RESULT) and self._shows_parts()
         """Whether it wants content as a list of parts."""
-        self._thoughts = self.notation is not None and self._shows_thoughts(self.notation)
+        self._thoughts = self.reasoning_notation is not None and self._shows_thoughts(self.reasoning_notation)
         """Whether it wants reasoning as a part of the content."""
-        self._roles = roles_of(source, self._shows)
+        self._roles = probe_roles(source, self._shows)
         self._support = self._probe_support()
 
     def render(self, conversation: Conversation, clock: Clock) -> tuple[TextPiece, ...]:
         """The prompt, with the template's own control tokens. Text of messages is text."""
         self._require_read(conversation)
-        loses = self._roles.lose(conversation.messages)
-        conversation = replace(conversation, messages=self._roles.cast(conversation.messages))
-        conversation = written_out(conversation, self._support, self.layout)
+        loses = self._roles.drops_system(conversation.messages)
+        conversation = replace(conversation, messages=self._roles.adapt(conversation.messages))
+        conversation = write_out_tools(conversation, self._support, self.call_notation)
         texts, size = measure(conversation)
         cover = self._shield.cover(texts)
         variables = self._variables(conversation, cover, clock)
-        with timing(), covering(cover):
+        with limit_render_time(), use_cover(cover):
             rendered = _require_valid("".join(self._render_pieces(variables, LONGEST_PROMPT + 4 * size)))
         if loses:
             raise TemplateRefused(
                 "the chat template shows no system message; say it in the user's", param="messages"
             )
         if conversation.continues:
-            rendered = left_open(rendered, conversation.messages[-1].text, cover)
+            rendered = cut_after_message(rendered, conversation.messages[-1].text, cover)
         return cover.pieces(rendered)
 
     def _require_read(self, conversation: Conversation) -> None:
@@ -213,9 +213,9 @@ class ChatTemplate:
     def _variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
         """What the template finds."""
         messages = [self._build_message(message, cover.hide) for message in conversation.messages]
-        tools = tools_shown(conversation.tools.tools, cover.hide) if conversation.tools else None
-        if tools and self.layout.in_system:
-            messages = in_system(messages, tools)
+        tools = build_tools(conversation.tools.tools, cover.hide) if conversation.tools else None
+        if tools and self.call_notation.in_system:
+            messages = add_tools_to_system(messages, tools)
         if conversation.continues:
             messages[-1]["content"] = f"{messages[-1]['content'] or ''}{cover.mark}"
         documents = conversation.documents
@@ -236,7 +236,7 @@ class ChatTemplate:
     def _values(self, conversation: Conversation) -> Mapping[str, object]:
         """What the request gives the template to read: of reasoning, and by name. Raises a RequestError."""
         given, asked = conversation.template_values, conversation.reasoning
-        told = effort.values(asked, self.reads, self.notation)
+        told = effort.effort_variables(asked, self.reads, self.reasoning_notation)
         for name in told.keys() & given.keys():
             if told[name] != given[name]:
                 field = asked.terms.effort
@@ -246,34 +246,34 @@ class ChatTemplate:
                 )
         return {**told, **given}
 
-    def _probe_support(self) -> Support:
+    def _probe_support(self) -> TemplateSupport:
         """What the template shows of tools, found by trying; few templates know any, and say so nowhere."""
         as_text = replace(AS_IT_IS, objects=False)
-        calls = self._shows(CALLED, PROBE.arguments)
+        calls = self._shows(PROBE_CALL, PROBE.arguments)
         self._support = AS_IT_IS if calls else as_text
-        calls = calls or self._shows(CALLED, PROBE.arguments)
-        return Support(
-            tools=self._shows(OFFERED, PROBE.name),
+        calls = calls or self._shows(PROBE_CALL, PROBE.arguments)
+        return TemplateSupport(
+            tools=self._shows(PROBE_TOOLS, PROBE.name),
             calls=calls,
-            results=calls and self._shows(CALLED, RESULT),
+            results=calls and self._shows(PROBE_CALL, RESULT),
             objects=self._support.objects,
-            texts=calls and self._shows(CUT_CALL, CUT),
-            system=self._shows(INSTRUCTED, RESULT),
+            texts=calls and self._shows(PROBE_CUT_CALL, CUT),
+            system=self._shows(PROBE_SYSTEM, RESULT),
         )
 
     def _shape_content(self, message: dict[str, object]) -> dict[str, object]:
         """A message with its content as the template wants it."""
         if self._thoughts and "reasoning" in message:
-            return in_thoughts(message)
-        return in_parts(message) if self._parts else message
+            return with_reasoning_part(message)
+        return with_parts(message) if self._parts else message
 
-    def _shows_thoughts(self, notation: Notation) -> bool:
+    def _shows_thoughts(self, notation: ReasoningNotation) -> bool:
         self._thoughts = True
-        return self._shows(THOUGHT, notation.opening + RESULT)
+        return self._shows(PROBE_REASONING, notation.opening + RESULT)
 
     def _shows_parts(self) -> bool:
         self._parts = True
-        return self._shows(SAID, RESULT)
+        return self._shows(PROBE_TEXT, RESULT)
 
     def _shows(self, conversation: Conversation, text: str) -> bool:
         given = {name: value for name, value in self._like.template_values.items() if name in self.reads}
@@ -287,7 +287,7 @@ class ChatTemplate:
 
     def _build_message(self, message: Message, hide: Hide) -> dict[str, object]:
         """A message as templates know it."""
-        return build_message(message, message.role, hide, self._support.objects, self.layout.short_ids)
+        return build_message(message, message.role, hide, self._support.objects, self.call_notation.short_ids)
 
     def _render_pieces(self, variables: Mapping[str, object], room: int) -> Iterator[str]:
         """What the template writes, piece by piece, up to so many characters."""
@@ -303,7 +303,7 @@ class ChatTemplate:
             raise _refusal("failed on these messages", error) from None
 
 
-def left_open(rendered: str, text: str, cover: Cover) -> str:
+def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
     """The prompt up to the end of the last message, whose text is marked there: without what the template
     writes after it. Raises UnsupportedParameter where the prompt does not hold that text once, as it is but
     for white space before it."""
@@ -326,7 +326,7 @@ def prove(payload: Mapping[str, object]) -> None:
     names = payload["names"]
     if not isinstance(names, Sequence):
         raise TypeError("names is a list of texts")
-    special = Special(tuple(map(str, names)), str(payload["bos"]), str(payload["eos"]))
+    special = SpecialTokens(tuple(map(str, names)), str(payload["bos"]), str(payload["eos"]))
     template = ChatTemplate(str(payload["template"]), special)
     for index, sample in enumerate(SAMPLES):
         try:
@@ -336,12 +336,12 @@ def prove(payload: Mapping[str, object]) -> None:
                 raise
 
 
-def proof_of(source: str, special: Special) -> dict[str, object]:
+def build_proof(source: str, special: SpecialTokens) -> dict[str, object]:
     """The payload of `prove`."""
     return {"template": source, "names": special.names, "bos": special.bos, "eos": special.eos}
 
 
-def _collect_literals(tree: nodes.Template) -> Written:
+def _collect_literals(tree: nodes.Template) -> TemplateTexts:
     """What a template says by itself, and whether it puts texts together as its literals do not show."""
     data = tuple(node.data for node in tree.find_all(nodes.TemplateData))
     constants = tuple(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
@@ -350,7 +350,7 @@ def _collect_literals(tree: nodes.Template) -> Written:
     cuts = any(isinstance(node.node, nodes.Const) for node in tree.find_all(nodes.Getitem))
     fills = not REASSEMBLING.isdisjoint(filters) or not REASSEMBLING.isdisjoint(methods)
     known = frozenset(constants) | {node.attr for node in tree.find_all(nodes.Getattr)}
-    return Written(data + constants, constants, cuts or fills, known)
+    return TemplateTexts(data + constants, constants, cuts or fills, known)
 
 
 # Closures, since what a template can call it can also look at, and a `partial` shows what it holds.

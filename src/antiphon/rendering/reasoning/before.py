@@ -10,9 +10,9 @@ from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.request import Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompts import Fitted
-from antiphon.rendering.reasoning.notation import Begin, Notation
-from antiphon.rendering.toolcalls.layout import Layout, to_marks
+from antiphon.rendering.prompts import FittedPrompt
+from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
+from antiphon.rendering.toolcalls.layout import CallNotation, to_marks
 
 TAIL = 64
 """Tokens at a prompt's end in which the mark is looked for that begins reasoning; it has at most six."""
@@ -21,12 +21,12 @@ ANYTHING = "start: TEXT?\nTEXT: /(.|\\n)*/"
 """The grammar of any text."""
 
 
-def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin | None:
+def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin | None:
     """Where the choices of a prompt begin; None where reasoning is not told from text: in raw prompts, and
     for models that do not reason."""
     if facts.template is None or not isinstance(prompt, Conversation):
         return None
-    notation = facts.template.notation
+    notation = facts.template.reasoning_notation
     if notation is None:
         return None
     said = prompt.messages[-1].text if prompt.continues else ""
@@ -34,9 +34,9 @@ def begin_of(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Begin
     return notation.begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
 
 
-def constrain_prompt(prompt: Prompt, fits: Fitted, constraint: Constraint | None, facts: ModelInfo) -> Fitted:
+def constrain_prompt(prompt: Prompt, fits: FittedPrompt, constraint: Constraint | None, facts: ModelInfo) -> FittedPrompt:
     """The prompt with where its choices begin and what they are held to. Raises UnsupportedParameter."""
-    begin = begin_of(prompt, fits.tokens, facts)
+    begin = find_begin(prompt, fits.tokens, facts)
     return replace(fits, begin=begin, constraint=after_reasoning(constraint, prompt, begin, facts))
 
 
@@ -45,15 +45,15 @@ def after_reasoning(
 ) -> Constraint | None:
     """The constraint of a choice that begins there: kept from where its answer begins."""
     template = facts.template
-    if template is None or template.notation is None or not isinstance(prompt, Conversation):
+    if template is None or template.reasoning_notation is None or not isinstance(prompt, Conversation):
         return constraint
-    notation, budget = template.notation, prompt.reasoning.budget
+    notation, budget = template.reasoning_notation, prompt.reasoning.budget
     if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
         return constraint
     if notation.channels:
-        return _in_channels(constraint, template.layout, prompt.reasoning, facts)
+        return _in_channels(constraint, template.call_notation, prompt.reasoning, facts)
     field = prompt.reasoning.terms.budget
-    ids = {**facts.wholes(notation.marks), **facts.controls}
+    ids = {**facts.single_tokens(notation.marks), **facts.controls}
     if budget is not None and notation.close not in ids:
         raise UnsupportedParameter(
             f"{field} is not supported: this model writes the end of its reasoning in several tokens",
@@ -69,13 +69,13 @@ def after_reasoning(
     return replace(bare, prelude=prelude.dump())
 
 
-def _frame(notation: Notation, begin: Begin, ids: Mapping[str, int]) -> Frame:
+def _frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> Frame:
     opening = () if begin is Begin.INSIDE else notation.open
     return Frame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
 
 def _in_channels(
-    constraint: Constraint | None, layout: Layout, reasoning: Reasoning, facts: ModelInfo
+    constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, facts: ModelInfo
 ) -> Constraint | None:
     """Of a model with channels. Calls have the channels in their own grammar."""
     budget, field = reasoning.budget, reasoning.terms.budget

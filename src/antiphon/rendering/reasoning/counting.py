@@ -4,10 +4,10 @@ Told by places in the raw text, so that it does not depend on how tokens come to
 from array import array
 from collections.abc import Sequence
 
-from antiphon.rendering.toolcalls.reading import Span, within
+from antiphon.rendering.toolcalls.reading import Span, is_inside
 
 
-class Thoughts:
+class ReasoningCounter:
     """The reasoning of one choice."""
 
     __slots__ = ("_at", "_begins", "_spans")
@@ -27,4 +27,4 @@ class Thoughts:
     @property
     def tokens(self) -> int:
         """Tokens of reasoning so far."""
-        return sum(within(self._spans, begin) for begin in self._begins) if self._spans else 0
+        return sum(is_inside(self._spans, begin) for begin in self._begins) if self._spans else 0

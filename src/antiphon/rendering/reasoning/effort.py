@@ -5,19 +5,19 @@ from collections.abc import Mapping
 
 from antiphon.domain.request import Reasoning
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering.reasoning.notation import Notation
+from antiphon.rendering.reasoning.notation import ReasoningNotation
 
-EFFORT = "reasoning_effort"
+EFFORT_VARIABLE = "reasoning_effort"
 """The variable by which templates are told how much to think."""
 
-SWITCHES = ("enable_thinking", "thinking")
+SWITCH_VARIABLES = ("enable_thinking", "thinking")
 """Variables by which templates are told whether to think at all."""
 
 NONE, ORDINARY = "none", "medium"
 """The effort that switches reasoning off, and that of a model that knows no other."""
 
 
-def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | None) -> Mapping[str, object]:
+def effort_variables(reasoning: Reasoning, reads: frozenset[str], notation: ReasoningNotation | None) -> Mapping[str, object]:
     """What the template is told. `reads`: the variables that it takes. Raises UnsupportedParameter."""
     effort, terms = reasoning.effort, reasoning.terms
     if effort is None:
@@ -26,15 +26,15 @@ def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | Non
         if effort == NONE:
             return {}
         raise _to_refusal(reasoning, f"this model does not reason; leave it out, or send {terms.off}")
-    switches = [name for name in SWITCHES if name in reads]
+    switches = [name for name in SWITCH_VARIABLES if name in reads]
     if switches and effort == NONE:
         return dict.fromkeys(switches, False)
-    if EFFORT in reads:
+    if EFFORT_VARIABLE in reads:
         if notation.efforts is not None and effort not in notation.efforts:
             known = ", ".join(notation.efforts)
             says = "send one of them, or leave it out" if terms.off == NONE else "leave it out"
             raise _to_refusal(reasoning, f"this model was taught {known}; {says}")
-        return {EFFORT: effort} | dict.fromkeys(switches, True)
+        return {EFFORT_VARIABLE: effort} | dict.fromkeys(switches, True)
     if effort == ORDINARY:
         return dict.fromkeys(switches, True)
     budget = "a number of tokens" if terms.budget == terms.effort else terms.budget
@@ -48,7 +48,7 @@ def values(reasoning: Reasoning, reads: frozenset[str], notation: Notation | Non
     raise _to_refusal(reasoning, f"this model {always} in its own way; send {terms.on}, or {less}")
 
 
-def require_able(reasoning: Reasoning, notation: Notation | None) -> None:
+def require_reasoning(reasoning: Reasoning, notation: ReasoningNotation | None) -> None:
     """Raises UnsupportedParameter for what only a model that reasons can do."""
     if notation is not None:
         return

@@ -16,7 +16,7 @@ class Begin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Notation:
+class ReasoningNotation:
     """One family's notation: `open`, the reasoning, `close`, `gap`, the answer."""
 
     open: tuple[str, ...]

@@ -5,15 +5,15 @@ Reasoning stands at the beginning alone and ends with the first mark that ends i
 is.
 """
 
-from antiphon.rendering.reasoning.notation import Begin, Notation
+from antiphon.rendering.reasoning.notation import Begin, ReasoningNotation
 from antiphon.rendering.toolcalls.objects import SPACE
-from antiphon.rendering.toolcalls.reading import Reader, Said, Span, Thought, held_from
+from antiphon.rendering.toolcalls.reading import OutputReader, OutputPart, Span, ReasoningPart, find_partial_mark
 
 
-class ThinkingReader:
+class ReasoningReader:
     """Reads one choice of a model that reasons."""
 
-    def __init__(self, notation: Notation, begin: Begin, inner: Reader, kept: bool = False) -> None:
+    def __init__(self, notation: ReasoningNotation, begin: Begin, inner: OutputReader, kept: bool = False) -> None:
         """`inner` reads the answer. `kept`: whether the answer is held to something, so that only the gap is
         taken from its beginning, and no other whitespace."""
         self._notation = notation
@@ -36,11 +36,11 @@ class ThinkingReader:
     def whole(self) -> bool:
         return self._inner.whole
 
-    def add(self, text: str) -> list[Said]:
+    def add(self, text: str) -> list[OutputPart]:
         if self._begin is Begin.AFTER and not self._closed:
             return self._inner.add(text)
         self._buffer += text
-        said: list[Said] = []
+        said: list[OutputPart] = []
         if self._begin is Begin.FREE:
             self._decide()
         if self._begin is Begin.INSIDE:
@@ -49,7 +49,7 @@ class ThinkingReader:
             said += self._after()
         return said
 
-    def end(self, required: bool = False) -> list[Said]:
+    def end(self, required: bool = False) -> list[OutputPart]:
         rest, self._buffer = self._buffer, ""
         if self._begin is Begin.INSIDE:
             return [*self._trim_thought(rest), *self._inner.end(required)]
@@ -67,17 +67,17 @@ class ThinkingReader:
         elif not self._notation.opening.startswith(rest):
             self._begin = Begin.AFTER
 
-    def _inside(self) -> list[Said]:
+    def _inside(self) -> list[OutputPart]:
         close = self._notation.close
         at = self._buffer.find(close)
         if at < 0:
-            return self._trim_thought(self._take(held_from(self._buffer, close)))
+            return self._trim_thought(self._take(find_partial_mark(self._buffer, close)))
         said = self._trim_thought(self._take(at))
         self._take(len(close))
         self._begin, self._closed = Begin.AFTER, True
         return said
 
-    def _after(self) -> list[Said]:
+    def _after(self) -> list[OutputPart]:
         """The answer, once the gap before it is through."""
         if self._closed:
             if not self._past_gap():
@@ -103,7 +103,7 @@ class ThinkingReader:
         self._taken += count
         return taken
 
-    def _trim_thought(self, text: str) -> list[Said]:
+    def _trim_thought(self, text: str) -> list[OutputPart]:
         """Reasoning without the whitespace around it, which belongs to the marks."""
         text = self._space + text
         body = text.rstrip(SPACE)
@@ -114,4 +114,4 @@ class ThinkingReader:
             self._space = self._space if self._any else ""
             return []
         self._any = True
-        return [Thought(body)]
+        return [ReasoningPart(body)]

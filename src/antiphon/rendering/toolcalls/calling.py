@@ -12,14 +12,14 @@ from antiphon.domain.tools import ToolChoice, Tools
 from antiphon.domain.values import changed
 from antiphon.rendering.choice_decoder import ChoiceDecoder
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.reasoning.counting import Thoughts
-from antiphon.rendering.reasoning.effort import require_able
+from antiphon.rendering.reasoning.counting import ReasoningCounter
+from antiphon.rendering.reasoning.effort import require_reasoning
 from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.reasoning.thinking import ThinkingReader
-from antiphon.rendering.template_messages import short_id
+from antiphon.rendering.reasoning.thinking import ReasoningReader
+from antiphon.rendering.template_messages import make_short_id
 from antiphon.rendering.toolcalls.choice_parser import ChoiceParser
-from antiphon.rendering.toolcalls.layout import Layout
-from antiphon.rendering.toolcalls.reading import PlainReader, Reader
+from antiphon.rendering.toolcalls.layout import CallNotation
+from antiphon.rendering.toolcalls.reading import PlainReader, OutputReader
 
 ID_PREFIX = "call_"
 
@@ -28,12 +28,12 @@ def constrain_calls(request: GenerationRequest, facts: ModelInfo) -> GenerationR
     """The same request, with its choices constrained as its tools want it. Raises UnsupportedParameter."""
     tools, constraint = _tools(request), request.output.constraint
     if facts.template is not None:
-        require_able(_reasoning(request), facts.template.notation)
+        require_reasoning(_reasoning(request), facts.template.reasoning_notation)
     if tools is None or facts.template is None:
         return request
     if constraint is not None and tools.choice is ToolChoice.NONE:
         return request
-    constraint = facts.template.layout.constraint(tools, facts.controls, constraint)
+    constraint = facts.template.call_notation.constraint(tools, facts.controls, constraint)
     return changed(request, output=changed(request.output, constraint=constraint))
 
 
@@ -64,10 +64,10 @@ class OutputParser:
         template = self._facts.template
         if template is None:
             return self._facts
-        marks = template.layout.marks if self._calls or self._in_channels else ()
-        if template.notation is not None and _is_chat(self._request):
-            marks += template.notation.marks
-        return replace(self._facts, pieces=self._facts.hearing(marks))
+        marks = template.call_notation.marks if self._calls or self._in_channels else ()
+        if template.reasoning_notation is not None and _is_chat(self._request):
+            marks += template.reasoning_notation.marks
+        return replace(self._facts, pieces=self._facts.pieces_showing(marks))
 
     def parse(
         self, voice: ChoiceDecoder, begin: Begin | None, events: AsyncGenerator[Event, None]
@@ -78,24 +78,24 @@ class OutputParser:
         if reader is None or self._facts.template is None:
             return events
         if begin is not None:
-            voice.thoughts = Thoughts(reader.spans)
+            voice.thoughts = ReasoningCounter(reader.spans)
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
-        ids = _ids(self._clock, self._facts.template.layout.short_ids)
+        ids = _ids(self._clock, self._facts.template.call_notation.short_ids)
         shown = _reasoning(self._request).shown
         return ChoiceParser(voice.choice, reader, ids, required, shown).parse(events)
 
-    def _reader(self, begin: Begin | None) -> Reader | None:
+    def _reader(self, begin: Begin | None) -> OutputReader | None:
         template = self._facts.template
         if template is None:
             return None
-        inner = self._answer_reader(template.layout)
-        if begin is None or template.notation is None or begin is Begin.AFTER or self._in_channels:
+        inner = self._answer_reader(template.call_notation)
+        if begin is None or template.reasoning_notation is None or begin is Begin.AFTER or self._in_channels:
             return inner if self._calls or self._in_channels else None
-        return ThinkingReader(
-            template.notation, begin, inner, kept=self._request.output.constraint is not None
+        return ReasoningReader(
+            template.reasoning_notation, begin, inner, kept=self._request.output.constraint is not None
         )
 
-    def _answer_reader(self, layout: Layout) -> Reader:
+    def _answer_reader(self, layout: CallNotation) -> OutputReader:
         """Reads what follows reasoning."""
         if self._calls and self._either and self._tools is not None:
             return layout.either_reader(self._tools)
@@ -105,9 +105,9 @@ class OutputParser:
     def _in_channels(self) -> bool:
         """Whether the model says everything in channels, which have to be read whatever is asked for."""
         template = self._facts.template
-        if template is None or template.notation is None or not _is_chat(self._request):
+        if template is None or template.reasoning_notation is None or not _is_chat(self._request):
             return False
-        return template.notation.channels
+        return template.reasoning_notation.channels
 
 
 def _calls_are_read(request: GenerationRequest, facts: ModelInfo) -> bool:
@@ -117,7 +117,7 @@ def _calls_are_read(request: GenerationRequest, facts: ModelInfo) -> bool:
         return False
     if constraint is None or constraint.kind is not ConstraintKind.CALLS:
         return False
-    return tools.choice is not ToolChoice.NONE or bool(facts.template.layout.frames)
+    return tools.choice is not ToolChoice.NONE or bool(facts.template.call_notation.frames)
 
 
 def _is_chat(request: GenerationRequest) -> bool:
@@ -136,4 +136,4 @@ def _reasoning(request: GenerationRequest) -> Reasoning:
 
 
 def _ids(clock: Clock, short: bool) -> Callable[[], str]:
-    return lambda: short_id(clock.unique()) if short else ID_PREFIX + clock.unique()
+    return lambda: make_short_id(clock.unique()) if short else ID_PREFIX + clock.unique()

@@ -15,8 +15,8 @@ from antiphon.domain.events import (
     ToolCallDelta,
 )
 from antiphon.domain.scores import Scores, joined
-from antiphon.rendering.toolcalls.objects import Named
-from antiphon.rendering.toolcalls.reading import Reader, Said, Text, Thought
+from antiphon.rendering.toolcalls.objects import CallName
+from antiphon.rendering.toolcalls.reading import OutputReader, OutputPart, TextPart, ReasoningPart
 
 
 class ChoiceParser:
@@ -37,7 +37,7 @@ class ChoiceParser:
     def __init__(
         self,
         choice: int,
-        reader: Reader,
+        reader: OutputReader,
         ids: Callable[[], str],
         required: bool = False,
         shown: bool = True,
@@ -84,18 +84,18 @@ class ChoiceParser:
         left = None if event.scores is None else joined([scores, event.scores])
         yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
 
-    def _events(self, all_said: Iterable[Said]) -> Iterator[Event]:
+    def _events(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
         for said in all_said:
-            if not isinstance(said, Thought):
+            if not isinstance(said, ReasoningPart):
                 yield self._event(said)
             elif self._shown:
                 yield ReasoningDelta(self._choice, said.text, *self._take_due())
 
-    def _event(self, said: Said) -> Event:
+    def _event(self, said: OutputPart) -> Event:
         due = self._take_due()
-        if isinstance(said, Text):
+        if isinstance(said, TextPart):
             return TextDelta(self._choice, said.text, *due)
-        if isinstance(said, Named):
+        if isinstance(said, CallName):
             self._calls += 1
             return ToolCallBegun(self._choice, self._calls - 1, self._ids(), said.name, *due)
         return ToolCallDelta(self._choice, self._calls - 1, said.text, *due)

@@ -5,20 +5,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from antiphon.rendering.toolcalls.headed import HeadedReader
-from antiphon.rendering.toolcalls.layout import Frame, Layout
+from antiphon.rendering.toolcalls.headed import HeaderReader
+from antiphon.rendering.toolcalls.layout import Channel, CallNotation
 from antiphon.rendering.toolcalls.reading import FirstReader, ObjectReader
 
 OBJECT = ('{"name": "', '", "arguments": ', "}")
 """A call as an object: before the name, before the arguments, after them."""
 
 
-def hermes(source: str) -> Layout:
+def hermes(source: str) -> CallNotation:
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`: Hermes, Qwen, cantor. There is a line break
     between the tags and the object, unless the template writes none."""
     line = "" if "<tool_call>{" in source else "\n"
     before, after, end = OBJECT
-    return Layout(
+    return CallNotation(
         open=("<tool_call>",),
         before=(line + before,),
         after=(after,),
@@ -29,11 +29,11 @@ def hermes(source: str) -> Layout:
     )
 
 
-def llama(_source: str) -> Layout:
+def llama(_source: str) -> CallNotation:
     """`{"name": ..., "parameters": ...}` and nothing else, several with semicolons: Llama 3, and Gemma, which
     is asked to write so."""
     before, _, end = OBJECT
-    return Layout(
+    return CallNotation(
         open=(),
         before=(before,),
         after=('", "parameters": ',),
@@ -45,10 +45,10 @@ def llama(_source: str) -> Layout:
     )
 
 
-def mistral(source: str) -> Layout:
+def mistral(source: str) -> CallNotation:
     """`[TOOL_CALLS] [{"name": ..., "arguments": ...}, ...]`: Mistral up to tokenizer 7."""
     before, after, end = OBJECT
-    return Layout(
+    return CallNotation(
         open=("[TOOL_CALLS]", " [" if "[TOOL_CALLS] [" in source else "["),
         before=(before,),
         after=(after,),
@@ -60,10 +60,10 @@ def mistral(source: str) -> Layout:
     )
 
 
-def mistral_headed(_source: str) -> Layout:
+def mistral_headed(_source: str) -> CallNotation:
     """`[TOOL_CALLS]NAME[ARGS]{...}`, one after the other: Mistral from tokenizer 11 on."""
     name = re.compile(r"\s*([\w-]+)\s*(?:\[CALL_ID\][^\[]*)?\[ARGS\]\s*$")
-    return Layout(
+    return CallNotation(
         open=("[TOOL_CALLS]",),
         before=(),
         after=("[ARGS]",),
@@ -71,29 +71,29 @@ def mistral_headed(_source: str) -> Layout:
         close=(),
         again=(),
         short_ids=True,
-        reader=lambda: HeadedReader("[TOOL_CALLS]", name),
+        reader=lambda: HeaderReader("[TOOL_CALLS]", name),
     )
 
 
-def deepseek(source: str) -> Layout:
+def deepseek(source: str) -> CallNotation:
     """DeepSeek's control tokens around a name and JSON; in V3 and R1 the JSON is fenced, from V3.1 on it is
     not."""
     fenced = "```json" in source
     begin, separator, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
     opening, closing = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     name = re.compile(rf"\s*(?:function{separator})?\s*([\w-]+)\s*(?:{separator})?\s*(?:```json)?\s*$")
-    return Layout(
+    return CallNotation(
         open=(opening,),
         before=(begin, "function", separator) if fenced else (begin,),
         after=("\n```json\n",) if fenced else (separator,),
         end=("\n```", end) if fenced else (end,),
         close=(closing,),
         between=("\n",) if fenced else (),
-        reader=lambda: HeadedReader(begin, name, (end, opening, closing), "```"),
+        reader=lambda: HeaderReader(begin, name, (end, opening, closing), "```"),
     )
 
 
-def harmony(_source: str) -> Layout:
+def harmony(_source: str) -> CallNotation:
     """gpt-oss: a channel for each thing said; what is thought stands in `analysis`."""
     channel, message, end, start = "<|channel|>", "<|message|>", "<|end|>", "<|start|>"
     name = re.compile(r"([\w-]+)\s*(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>\s*$")
@@ -101,27 +101,27 @@ def harmony(_source: str) -> Layout:
     final = f"{channel}final{message}"
     noise = (final, f"{channel}commentary{message}", f"{end}{start}assistant")
     thought = (f"{channel}analysis{message}", end)
-    reader = partial(HeadedReader, f"{channel}commentary to=functions.", name, noise, thought=thought)
-    return Layout(
+    reader = partial(HeaderReader, f"{channel}commentary to=functions.", name, noise, thought=thought)
+    return CallNotation(
         open=(channel,),
         before=("commentary to=functions.",),
         after=(" ", "<|constrain|>", "json", message),
         end=(),
         close=(),
         frames=(
-            Frame((channel, "analysis", message), again),
-            Frame((channel, "commentary", message), again),
-            Frame((channel, "final", message)),
+            Channel((channel, "analysis", message), again),
+            Channel((channel, "commentary", message), again),
+            Channel((channel, "final", message)),
         ),
         reader=reader,
         framed_reader=partial(reader, last=final),
     )
 
 
-def phi(source: str) -> Layout:
+def phi(source: str) -> CallNotation:
     """`<|tool_call|>[{"name": ..., "arguments": ...}, ...]<|/tool_call|>`: Phi 4 mini."""
     before, after, end = OBJECT
-    return Layout(
+    return CallNotation(
         open=("<|tool_call|>", "["),
         before=(before,),
         after=(after,),
@@ -133,9 +133,9 @@ def phi(source: str) -> Layout:
     )
 
 
-Family = Callable[[str], Layout]
+Family = Callable[[str], CallNotation]
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+CALL_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "deepseek": deepseek,
         "harmony": harmony,
@@ -148,7 +148,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 """By the name that a model's settings may say."""
 
-SIGNS: tuple[tuple[str, Family], ...] = (
+CALL_SIGNS: tuple[tuple[str, Family], ...] = (
     ("<tool_call>", hermes),
     ("<｜tool▁calls▁begin｜>", deepseek),
     ("[ARGS]", mistral_headed),
@@ -163,9 +163,9 @@ SIGNS: tuple[tuple[str, Family], ...] = (
 """What a template holds that speaks a notation, the surest first."""
 
 
-def layout_of(source: str, family: str | None = None) -> Layout:
+def detect_calls(source: str, family: str | None = None) -> CallNotation:
     """The notation of a template, that of the named family or else what it says; Hermes' for one that has
     none."""
     if family is not None:
-        return FAMILIES[family](source)
-    return next((family for sign, family in SIGNS if sign in source), hermes)(source)
+        return CALL_FAMILIES[family](source)
+    return next((family for sign, family in CALL_SIGNS if sign in source), hermes)(source)

@@ -4,8 +4,8 @@ notation, DeepSeek's, harmony's."""
 import re
 from collections.abc import Sequence
 
-from antiphon.rendering.toolcalls.objects import SPACE, Arguments, Named, Value
-from antiphon.rendering.toolcalls.reading import Said, Shown, Span, Thought, held_from
+from antiphon.rendering.toolcalls.objects import SPACE, CallArguments, CallName, JsonValue
+from antiphon.rendering.toolcalls.reading import OutputPart, VisibleText, Span, ReasoningPart, find_partial_mark
 
 LONGEST_HEADER = 400
 """Characters before the arguments; what is longer names no function."""
@@ -14,7 +14,7 @@ CHANNEL_MARK = re.compile(r"<\|\w+\|>")
 """A control token of a model with channels, whose text never stands beside them."""
 
 
-class HeadedReader:
+class HeaderReader:
     """Calls begin with `head`, name the function where `name` finds it, and go on with an object. `noise` are
     the marks around them, which show as nothing."""
 
@@ -36,8 +36,8 @@ class HeadedReader:
         self._marks = (head, *noise, *(thought[:1] if thought is not None else ()))
         self._tail = tail
         self._buffer = ""
-        self._shown = Shown()
-        self._said: list[Said] = []
+        self._shown = VisibleText()
+        self._said: list[OutputPart] = []
         self._inside = False
         """Whether a header is read, from its mark on."""
         self._after = False
@@ -48,7 +48,7 @@ class HeadedReader:
         self._thinks = False
         self._apart = False
         """Whether what is thought next has to be told from what was thought before."""
-        self._value: Value | None = None
+        self._value: JsonValue | None = None
         self._fed = 0
         """Characters that were read."""
         self.spans: list[Span] = []
@@ -57,14 +57,14 @@ class HeadedReader:
     def whole(self) -> bool:
         return self._shown.called and self._value is None
 
-    def add(self, text: str) -> list[Said]:
+    def add(self, text: str) -> list[OutputPart]:
         self._buffer += text
         self._fed += len(text)
         while self._buffer and self._advance():
             pass
         return self._take_said()
 
-    def end(self, required: bool = False) -> list[Said]:
+    def end(self, required: bool = False) -> list[OutputPart]:
         if self._thinks:
             self._think(self._buffer)
         elif self._is_notation(required):
@@ -82,7 +82,7 @@ class HeadedReader:
         within = self._value is not None or self._inside or self._after
         return within or (required and self._thought is None)
 
-    def _take_said(self) -> list[Said]:
+    def _take_said(self) -> list[OutputPart]:
         said, self._said = self._said, []
         return said
 
@@ -103,7 +103,7 @@ class HeadedReader:
             return False
         found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
         if not found:
-            self._show(min(held_from(self._buffer, mark) for mark in self._marks))
+            self._show(min(find_partial_mark(self._buffer, mark) for mark in self._marks))
             return False
         at, mark = min(found)
         self._show(at)
@@ -120,7 +120,7 @@ class HeadedReader:
 
     def _in_thought(self, end: str) -> bool:
         at = self._buffer.find(end)
-        count = held_from(self._buffer, end) if at < 0 else at
+        count = find_partial_mark(self._buffer, end) if at < 0 else at
         self._think(self._buffer[:count])
         self._buffer = self._buffer[count:]
         if at >= 0:
@@ -131,7 +131,7 @@ class HeadedReader:
     def _think(self, text: str) -> None:
         """What is thought in several messages is told as one, a line for each."""
         if text:
-            self._said.append(Thought("\n" + text if self._apart else text))
+            self._said.append(ReasoningPart("\n" + text if self._apart else text))
             self._apart = False
 
     def _past_tail(self) -> bool:
@@ -158,9 +158,9 @@ class HeadedReader:
         match = self._name.match(self._buffer[len(self._head) : at])
         if match is None:
             return self._no_call(at)
-        self._said.append(Named(match[1]))
+        self._said.append(CallName(match[1]))
         self._shown.call()
-        self._value, self._inside = Value(), False
+        self._value, self._inside = JsonValue(), False
         self._buffer = self._buffer[at:]
         return True
 
@@ -170,9 +170,9 @@ class HeadedReader:
         self._show(end)
         return True
 
-    def _in_value(self, value: Value) -> bool:
+    def _in_value(self, value: JsonValue) -> bool:
         at = value.take(self._buffer, 0)
-        self._said += [Arguments(self._buffer[:at])] if at else []
+        self._said += [CallArguments(self._buffer[:at])] if at else []
         self._buffer = self._buffer[at:]
         if value.done:
             self._value, self._after = None, True

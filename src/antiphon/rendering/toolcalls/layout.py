@@ -10,7 +10,7 @@ from antiphon.constraints.groups import Around, Call, Group, Mark
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering.toolcalls.reading import EitherReader, Reader
+from antiphon.rendering.toolcalls.reading import EitherReader, OutputReader
 
 AROUND = MappingProxyType(
     {
@@ -22,7 +22,7 @@ AROUND = MappingProxyType(
 
 JSON = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 
-FIELD = "tools"
+TOOLS_FIELD = "tools"
 """What the callers call it; errors name it."""
 
 Marks = tuple[str, ...]
@@ -30,7 +30,7 @@ Marks = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Channel:
     """A channel of the model's: what stands around its text; without `close` it is the last."""
 
     open: Marks
@@ -43,7 +43,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CallNotation:
     """One family's notation. A group is `open`, a call, more of them with `between` before each, and
     `close`."""
 
@@ -55,7 +55,7 @@ class Layout:
     end: Marks
     """After the arguments."""
     close: Marks
-    reader: Callable[[], Reader]
+    reader: Callable[[], OutputReader]
     """Makes what reads one choice's text."""
     between: Marks | None = None
     """None: one call in a group."""
@@ -64,16 +64,16 @@ class Layout:
     sign: str | None = None
     """Calls stand at the beginning of the text alone; a regular expression of how it then begins. `open` is
     empty."""
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[Channel, ...] = ()
     """Channels of a model that has some."""
     in_system: bool = False
     """Whether the template reads tools from the system message, as a text."""
     short_ids: bool = False
     """Whether the template takes only ids of nine letters and digits."""
-    framed_reader: Callable[[], Reader] | None = None
+    framed_reader: Callable[[], OutputReader] | None = None
     """Makes what reads one choice whose last frame holds a text of a format; None: text has no frames."""
 
-    def either_reader(self, tools: Tools) -> Reader:
+    def either_reader(self, tools: Tools) -> OutputReader:
         """Reads one choice that is calls or a text of a format, whatever that text looks like."""
         if self.framed_reader is not None:
             return self.framed_reader()
@@ -121,7 +121,7 @@ class Layout:
             format=form,
             heads=() if form is None else self._list_forbidden_prefixes(tools),
         )
-        return Constraint(ConstraintKind.CALLS, group.dump(), field=FIELD)
+        return Constraint(ConstraintKind.CALLS, group.dump(), field=TOOLS_FIELD)
 
     def write_call(self, name: str, arguments: str) -> str:
         """One call as text."""

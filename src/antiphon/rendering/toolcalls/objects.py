@@ -11,20 +11,20 @@ NAME = "name"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CallName:
     """A call begins."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class CallArguments:
     """More of the text of its arguments."""
 
     text: str
 
 
-class Value:
+class JsonValue:
     """Finds the end of one JSON value, wherever the text is cut."""
 
     __slots__ = ("_depth", "_escaped", "_quoted", "_scalar", "done", "text")
@@ -76,7 +76,7 @@ class _At(Enum):
     COMMA = auto()
 
 
-class CallObject:
+class JsonCall:
     """One object with a name and arguments, from its first brace on."""
 
     __slots__ = ("_at", "_kept", "_key", "_name_first", "_sent", "_value", "broken", "done", "named", "said")
@@ -86,14 +86,14 @@ class CallObject:
         self._name_first = name_first
         self._at = _At.OPEN
         self._key = ""
-        self._value: Value | None = None
+        self._value: JsonValue | None = None
         self.named = False
         """Whether the name is known."""
         self._kept = ""
         """Arguments that came before the name."""
         self._sent = 0
         """Characters of the value that were said."""
-        self.said: list[Named | Arguments] = []
+        self.said: list[CallName | CallArguments] = []
         """What became known; whoever reads it empties it."""
         self.done = False
         self.broken = False
@@ -125,17 +125,17 @@ class CallObject:
             case ((_At.COMMA | _At.KEY), "}"):
                 self.done, self.broken = self.named, not self.named
             case _At.VALUE, _:
-                self._value, self._sent = Value(), 0
+                self._value, self._sent = JsonValue(), 0
                 return False
             case _At.KEY, '"':
-                self._value = Value()
+                self._value = JsonValue()
                 return False
             case _:
                 self.broken = True
                 return False
         return True
 
-    def _take_value(self, value: Value, text: str, at: int) -> int:
+    def _take_value(self, value: JsonValue, text: str, at: int) -> int:
         at = value.take(text, at)
         is_arguments = self._at is _At.VALUE and self._key in ARGUMENTS
         if is_arguments and value.text[:1] != '"':
@@ -159,7 +159,7 @@ class CallObject:
             self.broken = not (isinstance(name, str) and name)
             if not self.broken:
                 self.named = True
-                self.said.append(Named(str(name)))
+                self.said.append(CallName(str(name)))
                 self._say(self._kept)
         elif self._key in ARGUMENTS and text[:1] == '"':
             self._say(str(_parse_json(text)))  # arguments as a text that holds JSON
@@ -168,7 +168,7 @@ class CallObject:
         if not self.named:
             self._kept += text
         elif text:
-            self.said.append(Arguments(text))
+            self.said.append(CallArguments(text))
 
 
 def _parse_json(text: str) -> object:

@@ -6,39 +6,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon.rendering.toolcalls.objects import SPACE, Arguments, CallObject, Named
+from antiphon.rendering.toolcalls.objects import SPACE, CallArguments, JsonCall, CallName
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextPart:
     """More text to show; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningPart:
     """More of what the model thinks; never empty."""
 
     text: str
 
 
-Said = Text | Thought | Named | Arguments
+OutputPart = TextPart | ReasoningPart | CallName | CallArguments
 
 Span = tuple[int, int | None]
 """From which character of the raw text on there is reasoning, and to which; None: it has not ended."""
 
 
-def within(spans: Sequence[Span], place: int) -> bool:
+def is_inside(spans: Sequence[Span], place: int) -> bool:
     """Whether a character is part of reasoning."""
     return any(begin <= place and (end is None or place < end) for begin, end in spans)
 
 
-SIGNS = SPACE + "[,;]"
+SEPARATORS = SPACE + "[,;]"
 """What may stand between the calls of a group."""
 
 
-class Reader(Protocol):
+class OutputReader(Protocol):
     """Reads one choice."""
 
     @property
@@ -49,14 +49,14 @@ class Reader(Protocol):
     def whole(self) -> bool:
         """Whether calls were begun, and all are complete."""
 
-    def add(self, text: str) -> list[Said]:
+    def add(self, text: str) -> list[OutputPart]:
         """What more text makes certain."""
 
-    def end(self, required: bool = False) -> list[Said]:
+    def end(self, required: bool = False) -> list[OutputPart]:
         """What was held back, when no more comes. `required`: there are only calls, so none of it is text."""
 
 
-def held_from(text: str, mark: str) -> int:
+def find_partial_mark(text: str, mark: str) -> int:
     """From where on the end of a text may be the beginning of a mark that is not in it."""
     for at in range(max(0, len(text) - len(mark) + 1), len(text)):
         if text[at] == mark[0] and mark.startswith(text[at:]):
@@ -64,7 +64,7 @@ def held_from(text: str, mark: str) -> int:
     return len(text)
 
 
-class Shown:
+class VisibleText:
     """The text beside calls. Whitespace around it belongs to the notation where a call is made."""
 
     __slots__ = ("_any", "_space", "called")
@@ -84,7 +84,7 @@ class Shown:
         """A call began here, and nothing is known of it."""
         self._space = ""
 
-    def add(self, text: str) -> list[Said]:
+    def add(self, text: str) -> list[OutputPart]:
         text = self._space + text
         body = text.rstrip(SPACE)
         self._space = text[len(body) :]
@@ -93,11 +93,11 @@ class Shown:
         if self.called and not self._any:
             body = body.lstrip(SPACE)
         self._any = True
-        return [Text(body)]
+        return [TextPart(body)]
 
-    def end(self) -> list[Said]:
+    def end(self) -> list[OutputPart]:
         space, self._space = self._space, ""
-        return [Text(space)] if space and not self.called else []
+        return [TextPart(space)] if space and not self.called else []
 
 
 class PlainReader:
@@ -106,10 +106,10 @@ class PlainReader:
     whole = False
     spans: tuple[Span, ...] = ()
 
-    def add(self, text: str) -> list[Said]:
-        return [Text(text)] if text else []
+    def add(self, text: str) -> list[OutputPart]:
+        return [TextPart(text)] if text else []
 
-    def end(self, required: bool = False) -> list[Said]:
+    def end(self, required: bool = False) -> list[OutputPart]:
         return []
 
 
@@ -118,11 +118,11 @@ class EitherReader:
 
     spans: tuple[Span, ...] = ()
 
-    def __init__(self, heads: Sequence[str], calls: Reader) -> None:
+    def __init__(self, heads: Sequence[str], calls: OutputReader) -> None:
         """`heads`: how calls begin, and no text does. `calls` reads them."""
         self._heads = heads
         self._calls = calls
-        self._reader: Reader | None = None
+        self._reader: OutputReader | None = None
         """None until it is known what the choice is."""
         self._buffer = ""
 
@@ -130,7 +130,7 @@ class EitherReader:
     def whole(self) -> bool:
         return self._reader is not None and self._reader.whole
 
-    def add(self, text: str) -> list[Said]:
+    def add(self, text: str) -> list[OutputPart]:
         if self._reader is None:
             text = self._buffer = self._buffer + text
             if any(map(text.startswith, self._heads)):
@@ -141,7 +141,7 @@ class EitherReader:
                 self._reader = PlainReader()
         return self._reader.add(text)
 
-    def end(self, required: bool = False) -> list[Said]:
+    def end(self, required: bool = False) -> list[OutputPart]:
         if self._reader is None:
             return PlainReader().add(self._buffer)
         return self._reader.end(required)
@@ -158,10 +158,10 @@ class ObjectReader:
         self._close = closing
         self._buffer = ""
         """What was read and not decided on."""
-        self._shown = Shown()
-        self._said: list[Said] = []
+        self._shown = VisibleText()
+        self._said: list[OutputPart] = []
         self._inside = False
-        self._object: CallObject | None = None
+        self._object: JsonCall | None = None
         self._raw = ""
         """What was read of a group since its last call, in case it is text."""
 
@@ -169,13 +169,13 @@ class ObjectReader:
     def whole(self) -> bool:
         return self._shown.called and self._object is None
 
-    def add(self, text: str) -> list[Said]:
+    def add(self, text: str) -> list[OutputPart]:
         self._buffer += text
         while self._buffer and (self._within() if self._inside else self._outside()):
             pass
         return self._take_said()
 
-    def end(self, required: bool = False) -> list[Said]:
+    def end(self, required: bool = False) -> list[OutputPart]:
         if required or (self._inside and self._is_call()):
             self._shown.cut()
         else:
@@ -188,7 +188,7 @@ class ObjectReader:
         """Whether a group that does not end can only be one: nothing else is generated after its mark."""
         return True
 
-    def _take_said(self) -> list[Said]:
+    def _take_said(self) -> list[OutputPart]:
         said, self._said = self._said, []
         return said
 
@@ -197,7 +197,7 @@ class ObjectReader:
     def _outside(self) -> bool:
         at = self._buffer.find(self._open)
         found = at >= 0
-        end = at if found else held_from(self._buffer, self._open)
+        end = at if found else find_partial_mark(self._buffer, self._open)
         self._said += self._shown.add(self._buffer[:end])
         self._buffer = self._buffer[end:]
         if found:
@@ -208,10 +208,10 @@ class ObjectReader:
     def _within(self) -> bool:
         if self._object is not None:
             return self._in_object(self._object)
-        rest = self._buffer.lstrip(SIGNS)
+        rest = self._buffer.lstrip(SEPARATORS)
         self._read(len(self._buffer) - len(rest))
         if rest.startswith("{"):
-            self._object = CallObject(self._name_first)
+            self._object = JsonCall(self._name_first)
         elif self._close and rest.startswith(self._close):
             called = not self._raw.startswith(self._open)
             self._read(len(self._close))
@@ -223,7 +223,7 @@ class ObjectReader:
             self._leave()
         return True
 
-    def _in_object(self, call: CallObject) -> bool:
+    def _in_object(self, call: JsonCall) -> bool:
         self._read(call.take(self._buffer, 0))
         if call.said:
             self._said += call.said
@@ -244,7 +244,7 @@ class ObjectReader:
         """A group ended; what of it was no call was text."""
         raw, self._raw = self._raw, ""
         self._inside, self._object = False, None
-        if raw.strip(SIGNS):
+        if raw.strip(SEPARATORS):
             self._said += self._shown.add(raw)
 
 

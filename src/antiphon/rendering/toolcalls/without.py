@@ -9,7 +9,7 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, ToolCall
 from antiphon.rendering.arguments import read_arguments
-from antiphon.rendering.toolcalls.layout import Layout
+from antiphon.rendering.toolcalls.layout import CallNotation
 from antiphon.rendering.toolcalls.objects import SPACE
 
 EXPLAINED = (
@@ -20,7 +20,7 @@ EXPLAINED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Support:
+class TemplateSupport:
     """What a template shows by itself."""
 
     tools: bool = False
@@ -35,7 +35,7 @@ class Support:
     """Whether it takes a system message."""
 
 
-def written_out(conversation: Conversation, support: Support, layout: Layout) -> Conversation:
+def write_out_tools(conversation: Conversation, support: TemplateSupport, layout: CallNotation) -> Conversation:
     """The same conversation with what the template does not show as text."""
     tools = conversation.tools
     messages = conversation.messages
@@ -50,7 +50,7 @@ def written_out(conversation: Conversation, support: Support, layout: Layout) ->
     )
 
 
-def _as_text(message: Message, support: Support, layout: Layout) -> Message:
+def _as_text(message: Message, support: TemplateSupport, layout: CallNotation) -> Message:
     if not all(_is_shown(call, support) for call in message.tool_calls):
         calls = (
             layout.write_call(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
@@ -62,7 +62,7 @@ def _as_text(message: Message, support: Support, layout: Layout) -> Message:
     return message
 
 
-def _is_shown(call: ToolCall, support: Support) -> bool:
+def _is_shown(call: ToolCall, support: TemplateSupport) -> bool:
     """Whether the template shows a call by itself."""
     return support.calls and (support.texts or read_arguments(call.arguments) is not None)
 
@@ -82,12 +82,12 @@ def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
         yield last
 
 
-def _explain_tools(tools: tuple[Tool, ...], layout: Layout) -> str:
+def _explain_tools(tools: tuple[Tool, ...], layout: CallNotation) -> str:
     lines = (json.dumps(_signature(tool), ensure_ascii=False) for tool in tools)
     return EXPLAINED.format(tools="\n".join(lines), call=layout.write_call("FUNCTION", '{"NAME": VALUE}'))
 
 
-def _insert_text(messages: tuple[Message, ...], text: str, support: Support) -> tuple[Message, ...]:
+def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupport) -> tuple[Message, ...]:
     """With the text in the system message, or where there can be none before what is said first."""
     first = messages[0]
     if support.system and first.role not in (Role.SYSTEM, Role.DEVELOPER):
