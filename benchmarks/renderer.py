@@ -31,7 +31,7 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.templates import ChatTemplate, SpecialTokens, prove
+from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
 from antiphon.testing import ScriptedTokenEngine
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML

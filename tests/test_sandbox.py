@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ServerBusy, TemplateRefused
-from antiphon.rendering.templates import SpecialTokens, build_proof
+from antiphon.rendering.template.chat_template import SpecialTokens, build_proof
 from antiphon.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
 from tests.engines.host.processes import descendants
 
@@ -177,7 +177,7 @@ HOSTILE = (
 async def proved(template: str) -> None:
     special = SpecialTokens(("<s>", "</s>"), "<s>", "</s>")
     async with asyncio.timeout(PATIENCE):
-        await run_job("antiphon.rendering.templates:prove", build_proof(template, special))
+        await run_job("antiphon.rendering.template.chat_template:prove", build_proof(template, special))
 
 
 async def test_an_honest_template_is_proved() -> None:

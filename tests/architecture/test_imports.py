@@ -121,7 +121,7 @@ BORDERS = {
         "antiphon.constraints.checker",
         "antiphon.constraints.checking",
         "antiphon.constraints.groups",
-        "antiphon.rendering.sandboxed_template",
+        "antiphon.rendering.template.request_template",
         "antiphon.dialects",
         "antiphon.http",
         "antiphon.engines.upstream",

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from antiphon.rendering.sandboxed_template import HELPER_BOUNDS
+from antiphon.rendering.template.request_template import HELPER_BOUNDS
 from tests.e2e.server import Server, serving, wait_for
 from tests.engines.host.processes import descendants
 
@@ -62,7 +62,11 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
             assert through <= HELPER_BOUNDS.at_once + 1, "one turn of each place, and one that ends beside"
             assert descendants(server.process.pid, "antiphon.sandbox"), "the others go on"
             refused = [float(wait or 0) for status, wait in answers[:before] if status == 429]
-            assert refused and min(refused) >= HELPER_BOUNDS.queue_per_actor * HELPER_BOUNDS.usual / HELPER_BOUNDS.at_once
+            assert (
+                refused
+                and min(refused)
+                >= HELPER_BOUNDS.queue_per_actor * HELPER_BOUNDS.usual / HELPER_BOUNDS.at_once
+            )
 
 
 Answers = list[tuple[int, str | None]]

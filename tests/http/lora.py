@@ -24,7 +24,7 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
-from antiphon.rendering.adapted import AdapterRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics

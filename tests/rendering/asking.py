@@ -5,7 +5,7 @@ from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.sandboxed_template import TemplateHelper
+from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.testing import Script, ScriptedTokenEngine
 from antiphon.testing.streaming import open_stream
 from tests.rendering.support import prove_here
@@ -16,7 +16,9 @@ GREEDY = AskedSampling(temperature=0.0)
 def renderer(script=None, *, projects_share=False, **changes):
     """One that takes templates from callers."""
     engine = ScriptedTokenEngine(script or Script(), **changes)
-    return Renderer(engine, prove=prove_here, rules=RendererOptions(projects_share, helper=TemplateHelper())), engine
+    return Renderer(
+        engine, prove=prove_here, rules=RendererOptions(projects_share, helper=TemplateHelper())
+    ), engine
 
 
 def asking(*prompts, sampling=GREEDY, cache_salt="", **output):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
-from antiphon.rendering.templates import ChatTemplate, SpecialTokens, prove
+from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
 from antiphon.testing import FakeClock
 from antiphon.testing.token_engine import CHATML
 from antiphon.testing.vocabulary import CONTROLS

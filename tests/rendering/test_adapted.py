@@ -10,7 +10,7 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import Engine, EngineState, Observable, Tokenizing
 from antiphon.errors import EngineUnavailable, ModelNotFound
-from antiphon.rendering.adapted import AdapterRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
 from antiphon.testing.streaming import open_stream

@@ -26,17 +26,17 @@ from antiphon.errors import (
 )
 from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.sandboxed_template import (
+from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
+from antiphon.rendering.template.request_template import (
     HELPER_BOUNDS,
-    TemplateHelper,
     RequestTemplate,
-    decode_conversation,
+    TemplateHelper,
     build_payload,
+    decode_conversation,
     render,
 )
-from antiphon.rendering.templates import ChatTemplate, NotationFamilies
-from antiphon.rendering.toolcalls.families import CALL_FAMILIES as NOTATIONS
-from antiphon.rendering.toolcalls.families import detect_calls
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES as NOTATIONS
+from antiphon.rendering.tools.call_notation import detect_calls
 from antiphon.sandbox import JobStopped, Stop
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.token_engine import scripted_info
@@ -59,7 +59,7 @@ HOSTILE = (
 
 async def here(target, payload, limits):
     """Runs the job without a process, for tests of other things."""
-    assert target == "antiphon.rendering.sandboxed_template:render"
+    assert target == "antiphon.rendering.template.request_template:render"
     return json.loads(json.dumps(render(payload)))
 
 
@@ -261,7 +261,9 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
         jobs[0].cancel()
         await asyncio.wait([jobs[0], jobs[-1]])
         await settled()
-        assert len(slow.running) == HELPER_BOUNDS.at_once, "the place of one that was cancelled is the next one's"
+        assert len(slow.running) == HELPER_BOUNDS.at_once, (
+            "the place of one that was cancelled is the next one's"
+        )
         others = [await ask(name) for name in ("bob", "bob", "bob")]
         with pytest.raises(EngineBusy, match=r"overloaded.* 4 chat templates may wait") as busy:
             await whose("eve", helper, "eve").render(talk("Q"), FakeClock())
@@ -369,7 +371,9 @@ async def test_the_models_notation_of_calls_stays_unless_a_template_speaks_anoth
     facts = await load_info(engine, prove_here, None)
 
     def opened(facts, source):
-        known = with_template(facts, replace(talk("Q"), template=source), TemplateHelper(here), LOCAL_ANONYMOUS)
+        known = with_template(
+            facts, replace(talk("Q"), template=source), TemplateHelper(here), LOCAL_ANONYMOUS
+        )
         assert known.template is not None
         return known.template.call_notation.open
 

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.errors import TemplateRefused
 from antiphon.rendering.model_info import PROOF, prove_in_sandbox
-from antiphon.rendering.templates import build_proof, prove
+from antiphon.rendering.template.chat_template import build_proof, prove
 from antiphon.sandbox import JobStopped, run_job
 from antiphon.testing import FakeClock
 from antiphon.testing.token_engine import CHATML
@@ -114,7 +114,7 @@ def test_no_prompt_is_too_long():
 
 
 def test_no_loop_goes_on_for_ever(monkeypatch):
-    monkeypatch.setattr("antiphon.rendering.environment.SECONDS", 0.1)
+    monkeypatch.setattr("antiphon.rendering.template.environment.SECONDS", 0.1)
     with pytest.raises(TemplateRefused, match="too much work"):
         written(ENDLESS, talk("x"))
 

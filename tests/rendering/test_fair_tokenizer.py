@@ -10,8 +10,8 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import TextPiece
 from antiphon.errors import Overloaded
-from antiphon.rendering.fair_tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
 from antiphon.rendering.renderer import Renderer
+from antiphon.rendering.tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
 from tests.freed import freed
 from tests.rendering.asking import answer, asking

@@ -13,12 +13,11 @@ from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import ToolChoice, Tools
 from antiphon.errors import AntiphonError, InvalidValue, UnsupportedParameter
-from antiphon.rendering.reasoning.families import think
-from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.reasoning.thinking import ReasoningReader
-from antiphon.rendering.toolcalls.families import CALL_FAMILIES
-from antiphon.rendering.toolcalls.objects import CallArguments, CallName
-from antiphon.rendering.toolcalls.reading import TextPart, ReasoningPart
+from antiphon.rendering.reasoning.notation import Begin, think
+from antiphon.rendering.reasoning.reader import ReasoningReader
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES
+from antiphon.rendering.tools.call_readers import ReasoningPart, TextPart
+from antiphon.rendering.tools.json_call import CallArguments, CallName
 from tests.constraints.everyday import EVERYDAY, PEOPLE
 from tests.rendering.test_toolcalls import (
     IDS,

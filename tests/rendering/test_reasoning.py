@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.rendering.reasoning.counting import ReasoningCounter
-from antiphon.rendering.reasoning.families import REASONING_FAMILIES, NO_REASONING, detect_reasoning
-from antiphon.rendering.reasoning.notation import Begin
-from antiphon.rendering.reasoning.thinking import ReasoningReader
-from antiphon.rendering.toolcalls.families import CALL_FAMILIES as CALLS
-from antiphon.rendering.toolcalls.objects import CallName
-from antiphon.rendering.toolcalls.reading import PlainReader, Span, TextPart, ReasoningPart
+from antiphon.rendering.reasoning.notation import NO_REASONING, REASONING_FAMILIES, Begin, detect_reasoning
+from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReader
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES as CALLS
+from antiphon.rendering.tools.call_readers import PlainReader, ReasoningPart, Span, TextPart
+from antiphon.rendering.tools.json_call import CallName
 from antiphon.settings_model import ModelSettings
 
 FREE, INSIDE, AFTER = Begin.FREE, Begin.INSIDE, Begin.AFTER
@@ -188,7 +186,10 @@ def test_a_template_says_its_notation():
     for name, source in signs.items():
         assert detect_reasoning(source) == REASONING_FAMILIES[name](source)
     assert detect_reasoning("{{ message.content }}") is None
-    assert detect_reasoning("</think>", "seed") == REASONING_FAMILIES["seed"]("") and detect_reasoning("</think>", NO_REASONING) is None
+    assert (
+        detect_reasoning("</think>", "seed") == REASONING_FAMILIES["seed"]("")
+        and detect_reasoning("</think>", NO_REASONING) is None
+    )
 
 
 def test_a_mark_in_what_is_said_counts_only_where_marks_are_text():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from antiphon.rendering.shield import Shield, TemplateTexts
+from antiphon.rendering.template.shield import Shield, TemplateTexts
 
 
 def told(shield, *texts, between=""):

@@ -8,7 +8,7 @@ from antiphon.domain.events import Finished, FinishReason, TextDelta
 from antiphon.domain.request import Overflow, RawPrompt
 from antiphon.domain.sampling import AskedSampling
 from antiphon.errors import ContextLengthExceeded, InvalidValue
-from antiphon.rendering.prompts import MOST_CUT
+from antiphon.rendering.prompt import MOST_CUT
 from antiphon.testing import Script, scripted_info
 from tests.rendering.asking import GREEDY, answer, asking, events_of, renderer
 from tests.rendering.support import talk

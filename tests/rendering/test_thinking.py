@@ -22,7 +22,7 @@ from antiphon.domain.usage import Usage
 from antiphon.engines.base import TokenKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.templates import NotationFamilies
+from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.testing import Script, scripted_info
 from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
 from tests.rendering.asking import GREEDY, answer, events_of
@@ -59,7 +59,9 @@ def made(script, template=QWEN, families=None, **changes):
         info=scripted_info(chat_template=template),
         vocabulary=build_vocabulary(words),
     )
-    return Renderer(engine, prove=prove_here, rules=RendererOptions(families=families or NotationFamilies())), engine
+    return Renderer(
+        engine, prove=prove_here, rules=RendererOptions(families=families or NotationFamilies())
+    ), engine
 
 
 def asking(reasoning=None, *, tools=None, messages=HELLO, values=None, **output):

@@ -17,9 +17,9 @@ from antiphon.constraints.groups import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
-from antiphon.rendering.toolcalls.families import CALL_FAMILIES, detect_calls
-from antiphon.rendering.toolcalls.objects import CallArguments, CallName
-from antiphon.rendering.toolcalls.reading import TextPart
+from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
+from antiphon.rendering.tools.call_readers import TextPart
+from antiphon.rendering.tools.json_call import CallArguments, CallName
 from antiphon.settings_model import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
@@ -205,7 +205,9 @@ def test_a_name_is_whole_in_what_is_said_first_and_arguments_come_as_they_are_wr
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
     said = [each for char in text for each in reader.add(char)]
     assert said[0] == CallName("weather")
-    assert len(said) == 1 + len('{"city": "Bern"}') and all(isinstance(each, CallArguments) for each in said[1:])
+    assert len(said) == 1 + len('{"city": "Bern"}') and all(
+        isinstance(each, CallArguments) for each in said[1:]
+    )
 
 
 # --- what the constraint allows -----------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from antiphon.domain.context import Context
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import ToolCall
-from antiphon.rendering.field_usage import watch_fields
-from antiphon.rendering.templates import ChatTemplate, NotationFamilies
+from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
+from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML

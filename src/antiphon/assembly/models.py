@@ -16,10 +16,10 @@ from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
-from antiphon.rendering.adapted import AdapterRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.sandboxed_template import TemplateHelper
-from antiphon.rendering.templates import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.settings import Settings
 from antiphon.settings_lora import LoraSettings
 from antiphon.weights.adapter_store import AdapterStore

@@ -1,8 +1,8 @@
-"""The prompt said again at the beginning of its choices (`echo`), with its tokens' scores when they are asked
-for.
+"""The prompt repeated at the beginning of its choices (`echo`), with its log-probabilities where they are
+asked for.
 
-The engine scores a prompt once, for the first of its choices; the others wait for that. What it says is in
-`sheet`.
+The engine scores a prompt once, for the first of its choices; the other choices wait for that
+(`PromptLogprobs`).
 """
 
 import asyncio
@@ -17,32 +17,32 @@ from antiphon.domain.request import RawPrompt
 from antiphon.domain.scores import Scores, joined
 from antiphon.domain.values import changed
 from antiphon.engines.base import Counts, SequenceFinished, StopCause, TokenEvent
-from antiphon.rendering.choice_decoder import ChoiceDecoder
-from antiphon.rendering.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.decode.choice_decoder import ChoiceDecoder
+from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
+from antiphon.rendering.logprobs import PromptLogprobs
 from antiphon.rendering.model_info import ModelInfo
-from antiphon.rendering.prompt_logprobs import PromptLogprobs
 
 PART = 256
-"""Tokens in one delta of a scored prompt: writing them with all alternatives takes seven milliseconds; then
-others get their turn."""
+"""Tokens in one delta of a scored prompt. Encoding them with all alternatives takes seven milliseconds; then
+other requests run."""
 
 MANY = 10_000
-"""Tokens above which a thread looks where they stand: about ten milliseconds."""
+"""Tokens above which a thread computes their offsets: about ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptLayout:
-    """Where the tokens of a prompt stand in its text."""
+    """Where the tokens of a prompt are in its text."""
 
     text: str
     offsets: Sequence[int]
-    """Of each token, the character that holds its first byte."""
+    """For each token, the character that holds its first byte."""
     held: bytes = b""
-    """The beginning of a character that the prompt ends with; the completion may go on with it."""
+    """The first bytes of an incomplete character at the end; the completion may complete it."""
 
 
 async def lay_out(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -> PromptLayout:
-    """The text that a choice begins with: the caller's own, or that of the caller's token ids."""
+    """Returns the text that a choice begins with: the caller's own, or the text of the caller's token ids."""
     if len(tokens) > MANY:
         return await asyncio.to_thread(_lay_out_now, prompt, tokens, facts)
     return _lay_out_now(prompt, tokens, facts)
@@ -72,10 +72,10 @@ def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
 
 
 class PromptEcho:
-    """One prompt, recited by each of its choices."""
+    """One prompt, repeated by each of its choices."""
 
     def __init__(self, layout: PromptLayout, sheet: PromptLogprobs | None = None, width: int = 0) -> None:
-        """`sheet`: the scores that are recited too; None recites none. `width`: alternatives of each
+        """`sheet`: the log-probabilities to repeat; None repeats none. `width`: alternatives of each
         token."""
         self.layout = layout
         self._sheet = sheet
@@ -84,7 +84,7 @@ class PromptEcho:
     def speak(
         self, voice: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[Event, None]:
-        """The events of a choice, with the prompt before its text."""
+        """Generates the events of a choice, with the prompt before its text."""
         voice.go_on(self.layout.held)
         return self._insert_prompt(voice.choice, voice.speak(sequence))
 
@@ -101,8 +101,8 @@ class PromptEcho:
                     await _let_others_work(told is not event)
 
     def _expand_event(self, event: Event, choice: int, carried: list[Scores]) -> Iterator[Event]:
-        """The event, with the prompt after Started. `carried`: scores that no part of its text goes with, for
-        what comes next."""
+        """Yields the event, with the prompt after Started. `carried`: scores without text, for the next
+        event."""
         if carried and isinstance(event, TextDelta | Finished):
             yield changed(event, scores=joined((*carried, event.scores or ())))
             carried.clear()
@@ -116,7 +116,7 @@ class PromptEcho:
                     carried.append(scores)
 
     def _parts(self) -> Iterator[tuple[str, Scores]]:
-        """The prompt's text with its scores; at the end, perhaps, scores of tokens that show none."""
+        """Yields the prompt's text with its scores; the last part may have scores and no text."""
         if self._sheet is None:
             yield self.layout.text, ()
             return
@@ -126,8 +126,8 @@ class PromptEcho:
             yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
 
     def _cuts(self) -> Iterator[int]:
-        """Tokens that parts begin with: the first to stand in their character, so that no part is without
-        text but the last."""
+        """Yields the tokens that begin a part. Each is the first token in its character, so only the last
+        part may lack text."""
         count, offsets = len(self.layout.offsets), self.layout.offsets
         yield 0
         begin = 0
@@ -146,7 +146,7 @@ class PromptEcho:
 async def repeat_prompt(
     choice: int, text: str, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
-    """The events of a choice, with a text before its own."""
+    """Puts a text before the text of a choice."""
     async with aclosing(events):
         async for event in events:
             yield event
@@ -155,7 +155,7 @@ async def repeat_prompt(
 
 
 async def stay_silent(tokens: int) -> AsyncGenerator[TokenEvent, None]:
-    """The sequence of a choice that only recites: no engine is asked for it."""
+    """The sequence of a choice that only repeats its prompt: no engine is asked."""
     yield SequenceFinished(StopCause.LENGTH, Counts(tokens, 0))
 
 

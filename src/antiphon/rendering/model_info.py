@@ -1,5 +1,4 @@
-"""What the renderer has to know of a model, asked once: its table of tokens, its profile and its chat
-template."""
+"""The renderer's knowledge of a model, loaded once: its vocabulary, its profile and its chat template."""
 
 import asyncio
 import logging
@@ -13,31 +12,37 @@ from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
-from antiphon.rendering.detokenizer import Pieces
-from antiphon.rendering.reasoning import families as thinking
-from antiphon.rendering.sandboxed_template import TEMPLATE_FIELD, TemplateHelper, RequestTemplate
-from antiphon.rendering.templates import BY_TEMPLATE, ChatTemplate, NotationFamilies, SpecialTokens, build_proof
-from antiphon.rendering.toolcalls import families as calling
+from antiphon.rendering.decode.detokenizer import Pieces
+from antiphon.rendering.reasoning.notation import detect_reasoning
+from antiphon.rendering.template.chat_template import (
+    BY_TEMPLATE,
+    ChatTemplate,
+    NotationFamilies,
+    SpecialTokens,
+    build_proof,
+)
+from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate, TemplateHelper
+from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_calls
 from antiphon.sandbox import JobStopped, run_job
 from antiphon.telemetry.logs import record
 
-PROOF = "antiphon.rendering.templates:prove"
+PROOF = "antiphon.rendering.template.chat_template:prove"
 """The sandbox's job that proves a template."""
 
 TRIALS = 2
-"""How often a template may be tried; a good one takes a fiftieth of the time that it is given."""
+"""How often a template may be proved; a good one takes a fiftieth of the allowed time."""
 
 NO_CONVERSATIONS = "an embedding model takes no conversation; send its text as prompt"
-"""Where a conversation would be rendered for one: it generates nowhere, so nothing else takes it either."""
+"""The refusal of a conversation for an embedding model: no endpoint renders one for it."""
 
 NOT_TAKEN = (
-    f"{TEMPLATE_FIELD} is not supported: this server takes no templates from callers; leave it out, or have its "
-    "operator set ANTIPHON_REQUEST_TEMPLATES=true"
+    f"{TEMPLATE_FIELD} is not supported: this server takes no templates from callers; leave it out, or "
+    "have its operator set ANTIPHON_REQUEST_TEMPLATES=true"
 )
-"""What a request's template is told where nobody decided to take any."""
+"""The refusal of a request's template where the operator does not take any."""
 
 Prove = Callable[[Mapping[str, object]], Awaitable[object]]
-"""Proves a template from the payload of `proof_of`. Raises TemplateRefused."""
+"""Proves a template from the payload of `build_proof`. Raises TemplateRefused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +50,32 @@ class ModelInfo:
     """One model, as long as its engine serves the same weights."""
 
     info: EngineInfo
-    """As it was when it was asked; its load is empty, as that would be old."""
+    """The engine's information when it was loaded, with an empty load."""
     vocabulary: Vocabulary
     pieces: Pieces
     spelt: Pieces
-    """The same, with control tokens as their names."""
+    """The same pieces, with control tokens as their names."""
     ends: frozenset[int]
     """Tokens that end a turn; they show no text."""
     longest_piece: int
-    """Bytes of the longest token, for telling quickly what cannot fit."""
+    """Bytes of the longest token; it tells quickly which text cannot fit."""
     profile: Profile
     special: SpecialTokens
-    """What of the vocabulary templates deal with."""
+    """The part of the vocabulary that templates need."""
     families: NotationFamilies
-    """What is said of the model's notations."""
+    """The configured families of the model's notations."""
     template: ChatTemplate | RequestTemplate | None
     refusal: str
     """Why there is no template."""
     controls: Mapping[str, int]
     """Ids of control tokens by name."""
     named: dict[frozenset[str], Pieces] = field(default_factory=dict)
-    """Pieces with some control tokens as their names, as they were asked for."""
+    """Cache of `pieces_showing`."""
     whole: dict[str, int | None] = field(default_factory=dict)
-    """Tokens of texts, as they were asked for."""
+    """Cache of the tokens of texts."""
 
     def pieces_showing(self, marks: Iterable[str]) -> Pieces:
-        """Pieces with those of the marks as their names that are control tokens."""
+        """Returns pieces that show the control tokens among these marks as their names."""
         marked = frozenset(mark for mark in marks if mark in self.controls)
         if not marked:
             return self.pieces
@@ -79,7 +84,7 @@ class ModelInfo:
         return self.named[marked]
 
     def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
-        """Those of the texts that are one token each, which is no control token."""
+        """Returns the texts that are exactly one normal token, with its id."""
         return {text: token for text in texts if (token := self._token(text)) is not None}
 
     def _token(self, text: str) -> int | None:
@@ -91,9 +96,8 @@ class ModelInfo:
 
 
 async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
-    """Proves a template in the killable helper, again when it was stopped. Raises TemplateRefused, and
-    ServerBusy where the machine is too busy: then nothing is known of the template, and it is proved again
-    when it is asked for next."""
+    """Proves a template in the sandbox, and tries again when the job was stopped. Raises TemplateRefused.
+    Raises ServerBusy where the machine is too busy; the next request then proves it again."""
     for trial in range(1, TRIALS + 1):
         try:
             await run_job(PROOF, payload)
@@ -107,7 +111,7 @@ async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
 async def load_info(
     engine: TokenEngine, prove: Prove, previous: ModelInfo | None, families: NotationFamilies = BY_TEMPLATE
 ) -> ModelInfo:
-    """Asks the engine. What was known before still holds when the engine says the same of itself."""
+    """Loads the model's facts. Returns `previous` where the engine reports the same."""
     info = replace(await engine.info(), load=Load())
     if previous is not None and info == previous.info:
         return previous
@@ -135,8 +139,8 @@ async def load_info(
 
 
 def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | None, actor: Actor) -> ModelInfo:
-    """The model as a request sees it: with the template that the request brings, if it does. Raises
-    UnsupportedParameter where no `helper` renders any, TemplateRefused where there is no use for one."""
+    """Returns the facts with the template that the request brings, if it brings one. Raises
+    UnsupportedParameter where no `helper` renders any, TemplateRefused for an embedding model."""
     if not isinstance(prompt, Conversation) or prompt.template is None:
         return facts
     if helper is None:
@@ -144,11 +148,11 @@ def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | Non
     if facts.info.embedding is not None:
         raise TemplateRefused(NO_CONVERSATIONS, param=TEMPLATE_FIELD)
     source, known = prompt.template, facts.template
-    layout = calling.detect_calls(source, facts.families.calls)
-    silent = facts.families.calls is None and not any(sign in source for sign, _ in calling.CALL_SIGNS)
+    layout = detect_calls(source, facts.families.calls)
+    silent = facts.families.calls is None and not any(sign in source for sign, _ in CALL_SIGNS)
     if silent and known is not None:
         layout = known.call_notation  # the weights know no other
-    notation = thinking.detect_reasoning(source, facts.families.reasoning)
+    notation = detect_reasoning(source, facts.families.reasoning)
     if notation is None and known is not None:
         notation = known.reasoning_notation
     own = RequestTemplate(source, facts.special, facts.families, layout, notation, helper, actor.caller)
@@ -156,7 +160,6 @@ def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | Non
 
 
 def tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
-    """What the model's tokenizer is."""
     table = facts.vocabulary
     return TokenizerInfo(
         context_length=facts.info.context_length,
@@ -183,7 +186,7 @@ def _special(vocabulary: Vocabulary) -> SpecialTokens:
 async def _template(
     source: str | None, special: SpecialTokens, prove: Prove, families: NotationFamilies
 ) -> tuple[ChatTemplate | None, str]:
-    """The model's template once it was proved, or the sentence that says why there is none."""
+    """Returns the model's template after its proof, or the sentence that says why there is none."""
     if source is None:
         return (
             None,

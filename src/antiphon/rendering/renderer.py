@@ -1,6 +1,6 @@
-"""The renderer: an `Engine` over any token engine. Text goes in and out here, tokens below.
+"""The renderer: an `Engine` over any token engine. Above it there is text, below it there are tokens.
 
-How a prompt becomes tokens is in `prompts`; what a request that is ready does is in `rendered_request`.
+How a prompt becomes tokens is in `prompt`; what a prepared request does is in `rendered_request`.
 """
 
 import asyncio
@@ -22,11 +22,9 @@ from antiphon.domain.request import Conversation, GenerationRequest, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import Constrainable, EngineState, TokenEngine, TokenRequest
 from antiphon.errors import UnsupportedParameter
-from antiphon.rendering import prompts
-from antiphon.rendering.banning import tokenize_banned_words
+from antiphon.rendering.context_window import FittedPrompt, fit_prompts
 from antiphon.rendering.embedding import TokenizedTexts, prepare_embedding
-from antiphon.rendering.fair_tokenizer import BOUNDS, FairTokenizer
-from antiphon.rendering.field_usage import watch_fields
+from antiphon.rendering.logprobs import settle_widths
 from antiphon.rendering.model_info import (
     ModelInfo,
     Prove,
@@ -35,13 +33,15 @@ from antiphon.rendering.model_info import (
     tokenizer_info,
     with_template,
 )
-from antiphon.rendering.reasoning.before import constrain_prompt
+from antiphon.rendering.output_parser import constrain_calls
+from antiphon.rendering.prompt import encode, render_prompt, require_known
+from antiphon.rendering.reasoning.constraint import constrain_prompt
 from antiphon.rendering.rendered_request import ReadyRequest, RenderedRequest
-from antiphon.rendering.sandboxed_template import TemplateHelper
 from antiphon.rendering.streams import deadline_error
-from antiphon.rendering.templates import BY_TEMPLATE, NotationFamilies
-from antiphon.rendering.toolcalls.calling import constrain_calls
-from antiphon.rendering.widths import settle_widths
+from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.field_usage import watch_fields
+from antiphon.rendering.template.request_template import TemplateHelper
+from antiphon.rendering.tokenizer import BOUNDS, FairTokenizer, tokenize_banned_words
 
 T = TypeVar("T")
 
@@ -50,22 +50,22 @@ MANY = 10_000
 
 
 CHECKS = Bounds(sys.maxsize, sys.maxsize, queue_per_actor=64, waiting="constraints", at_once_per_actor=2)
-"""Constraints of one actor that are checked at once: an engine checks one after the other as they come, and
-may take seconds for each."""
+"""Bounds for checking constraints. An engine checks them one after the other, and each may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RendererOptions:
-    """What the operator decided of a model's requests."""
+    """The operator's settings for a model's requests."""
 
     projects_share: bool = False
-    """Whether a prefix that one project computed serves another, unless a request has a salt."""
+    """Whether the prefix of one project's request may serve another project. A request with a salt never
+    shares."""
     families: NotationFamilies = BY_TEMPLATE
-    """Whose notations the model has."""
+    """The families that the model's notations belong to."""
     helper: TemplateHelper | None = None
-    """Renders the templates that requests bring; None: they are refused."""
+    """Renders the templates that requests bring; None refuses them."""
     most_logprobs: int = 20
-    """Likeliest tokens that a request may have at each place; -1: the whole vocabulary."""
+    """The most alternatives that a request may ask for at each token; -1 is the whole vocabulary."""
 
 
 class Renderer:
@@ -80,20 +80,20 @@ class Renderer:
         prove: Prove = prove_in_sandbox,
         rules: RendererOptions = RendererOptions(),
     ) -> None:
-        """`state`: where the engine stands. `generation`: grows when the engine comes back, perhaps with
-        other weights."""
+        """`state`: the state of the engine. `generation`: a number that grows when the engine comes back,
+        perhaps with other weights."""
         self._engine = engine
         self._rules = rules
         self._places = FairSemaphore(BOUNDS)
-        """For long texts that are tokenized."""
+        """Turns of long texts at the tokenizer."""
         self._checks = FairSemaphore(CHECKS)
-        """For constraints that are checked."""
+        """Turns of constraints at the checker."""
         self._state = state
         self._generation = generation
         self._prove = prove
         self._facts: ModelInfo | None = None
         self._learnt = 0
-        """The generation that the facts are of."""
+        """The generation of the engine that `_facts` describes."""
         self._learning = asyncio.Lock()
 
     # --- Engine ---
@@ -124,11 +124,11 @@ class Renderer:
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         facts = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
-        return await prompts.encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
+        return await encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
-        pieces = await prompts.render_prompt(facts, conversation, SystemClock())
+        pieces = await render_prompt(facts, conversation, SystemClock())
         return "".join(piece.text for piece in pieces)
 
     async def decode(self, tokens: Sequence[int]) -> str:
@@ -138,7 +138,7 @@ class Renderer:
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         facts = await self._refresh_info()
-        prompts.require_known(tokens, facts, "tokens")
+        require_known(tokens, facts, "tokens")
         return tuple(facts.spelt.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
@@ -149,7 +149,7 @@ class Renderer:
     async def prepare_with(
         self, request: GenerationRequest, context: Context, adapter: str | None
     ) -> RenderedRequest:
-        """The request made ready, to be computed with the adapter of that digest."""
+        """Prepares the request for the adapter with that digest."""
         generation = self._generation()
         facts = await self._in_time(self._refresh_info(), context)
         facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
@@ -169,7 +169,7 @@ class Renderer:
         return self._generation() == generation
 
     async def _in_time(self, work: Awaitable[T], context: Context) -> T:
-        """What comes before the first token is within the deadline too."""
+        """Applies the deadline also to the work before the first token."""
         try:
             async with asyncio.timeout(context.remaining()):
                 return await work
@@ -178,12 +178,12 @@ class Renderer:
 
     async def _fit_prompts(
         self, request: GenerationRequest, facts: ModelInfo, context: Context
-    ) -> list[prompts.FittedPrompt]:
-        """Every prompt as token ids that fit, with what its choices are held to, before any of them makes a
+    ) -> list[FittedPrompt]:
+        """Turns every prompt into token ids that fit, with its constraint, before any prompt makes a
         token."""
         tokens = self._tokens(context.actor, context.clock)
         with watch_fields() as watch:
-            fitted = await prompts.fit_prompts(tokens, facts, request, context.clock)
+            fitted = await fit_prompts(tokens, facts, request, context.clock)
         context.progress.unread = watch.unread(
             [
                 each
@@ -203,7 +203,7 @@ class Renderer:
         return FairTokenizer(self._engine, self._places, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
-        """Raises the RequestError that says why the constraint cannot be kept."""
+        """Raises a RequestError that says why the engine cannot keep the constraint."""
         if not isinstance(self._engine, Constrainable):
             raise UnsupportedParameter(
                 f"{constraint.field}: this model's engine takes no constraints; leave it out",
@@ -214,7 +214,7 @@ class Renderer:
     def _build_shared_request(
         self, request: GenerationRequest, context: Context, facts: ModelInfo, adapter: str | None
     ) -> TokenRequest:
-        """What the sequences of all prompts and choices have in common."""
+        """Builds the part that the sequences of all prompts and choices share."""
         output = request.output
         return TokenRequest(
             segments=(),
@@ -230,15 +230,15 @@ class Renderer:
         )
 
     def _salt(self, request: GenerationRequest, context: Context) -> str:
-        """Whose prefixes a request may share: its project's under its own salt; everybody's, where that is
-        the setting and it has none."""
+        """Returns the key that separates prefix caches: the project and its own salt, or nothing where all
+        projects share."""
         if self._rules.projects_share and not request.cache_salt:
             return ""
         project = context.actor.project
         return blake2b(f"{len(project)} {project} {request.cache_salt}".encode(), digest_size=16).hexdigest()
 
     async def _refresh_info(self) -> ModelInfo:
-        """What is known of the model, asked again when the engine has come back."""
+        """Returns the model's facts, loaded again after the engine came back."""
         generation = self._generation()
         if self._facts is None or self._learnt != generation:
             async with self._learning:
@@ -251,5 +251,5 @@ class Renderer:
 
 
 def _text(tokens: Sequence[int], facts: ModelInfo) -> str:
-    prompts.require_known(tokens, facts, "tokens")
+    require_known(tokens, facts, "tokens")
     return facts.pieces.text(tokens)
