@@ -10,7 +10,7 @@ from antiphon.dialects.empower.fields import TABLES as EMPOWER
 from antiphon.dialects.fireworks.fields import TABLES as FIREWORKS
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
 from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, serving_tokens
-from tests.rendering.test_thinking import NOT_AT_ALL, OPENING, QWEN
+from tests.rendering.test_reasoning import NOT_AT_ALL, OPENING, QWEN
 
 FIREWORKS_CHAT, FIREWORKS_TEXT = (
     f"/fireworks/inference/v1{path}" for path in ("/chat/completions", "/completions")

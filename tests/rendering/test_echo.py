@@ -15,7 +15,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.toy import ToyModel
-from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.rendering.support import prove_here, talk
 
 LONG = " the cat sat" * 700

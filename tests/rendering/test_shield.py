@@ -26,16 +26,16 @@ def test_only_what_makes_names_is_replaced():
 def test_a_name_of_any_shape_is_kept_from_callers_and_left_to_templates(name):
     shield = Shield([name])
     assert told(shield, f"one {name} two {name}") == f"one {name} two {name}"
-    assert [piece.text for piece in shield.cover([]).pieces(f"x{name}y") if piece.control] == [name]
+    assert [piece.text for piece in shield.cover([]).split_pieces(f"x{name}y") if piece.control] == [name]
 
 
 def test_a_name_that_cannot_be_hidden_is_never_structure():
     for name in ("  ", '"', '\\"'):
-        assert not any(piece.control for piece in Shield([name]).cover([]).pieces(f"a{name}b"))
+        assert not any(piece.control for piece in Shield([name]).cover([]).split_pieces(f"a{name}b"))
 
 
 def test_the_longest_name_wins_where_several_begin():
-    pieces = Shield(["<a>", "<a><b>", "<b>"]).cover([]).pieces("<a><b><a>")
+    pieces = Shield(["<a>", "<a><b>", "<b>"]).cover([]).split_pieces("<a><b><a>")
     assert [piece.text for piece in pieces] == ["<a><b>", "<a>"]
 
 
@@ -49,8 +49,8 @@ def test_no_two_texts_make_a_name_together(cut):
 def test_all_letters_are_replaced_where_the_template_ends_with_the_beginning_of_a_name():
     shield = Shield(["<|user|>"], TemplateTexts(("x<|", "|>")))
     cover = shield.cover(["user"])
-    assert not any(piece.control for piece in cover.pieces("<|" + cover.hide("user") + "|>"))
-    assert [piece.control for piece in cover.pieces("<|" + "user" + "|>")] == [True]
+    assert not any(piece.control for piece in cover.split_pieces("<|" + cover.hide("user") + "|>"))
+    assert [piece.control for piece in cover.split_pieces("<|" + "user" + "|>")] == [True]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_a_vocabulary_of_many_names_costs_little():
     assert time.process_time() - begun < 3
     rendered = "<unused17> text <unused5999> and < no name " * 1000
     begun = time.process_time()
-    pieces = shield.cover([]).pieces(rendered)
+    pieces = shield.cover([]).split_pieces(rendered)
     assert time.process_time() - begun < 1
     assert sum(piece.control for piece in pieces) == 2000

@@ -40,7 +40,7 @@ class FittedPrompt:
     tokens: tuple[int, ...]
     max_tokens: int
     """The most completion tokens of each choice."""
-    recital: PromptEcho | None = None
+    echo: PromptEcho | None = None
     """What each choice repeats first, with `echo`."""
     repeated: str = ""
     """The last message of a conversation, with `echo`."""
@@ -48,7 +48,7 @@ class FittedPrompt:
     """Where its choices begin, for a model that reasons."""
     constraint: Constraint | None = None
     """The constraint of its choices."""
-    sheet: PromptLogprobs | None = None
+    logprobs: PromptLogprobs | None = None
     """Log-probabilities of its tokens, where the caller wants any."""
 
 
@@ -83,7 +83,7 @@ def _require_continuable(prompt: Prompt, facts: ModelInfo) -> None:
     channel of their own."""
     if not isinstance(prompt, Conversation) or not prompt.continues or prompt.tools is None:
         return
-    if facts.template is not None and facts.template.call_notation.frames:
+    if facts.template is not None and facts.template.call_notation.channels:
         raise UnsupportedParameter(
             "continue_final_message is not supported with tools on this model: it calls in a channel of its "
             "own, and the message that is left open is in another; leave one of them out",
@@ -150,15 +150,17 @@ async def _add_echo(
     if not request.output.echo:
         return fits
     if isinstance(prompt, Conversation):
-        return replace(fits, repeated=_last_said(prompt))
+        return replace(fits, repeated=_last_message_text(prompt))
     if request.output.truncate_prompt is not None:
         prompt = RawPrompt(tokens=fits.tokens)
     layout = await lay_out(prompt, fits.tokens, facts)
     logprobs = request.output.logprobs
-    return replace(fits, recital=PromptEcho(layout, None if logprobs is None else fits.sheet, logprobs or 0))
+    return replace(
+        fits, recital=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0)
+    )
 
 
-def _last_said(prompt: Conversation) -> str:
+def _last_message_text(prompt: Conversation) -> str:
     """Returns the last message, which must be the assistant's. Raises UnsupportedParameter."""
     last = prompt.messages[-1]
     if last.role is not Role.ASSISTANT:
@@ -187,7 +189,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInf
     context, count, wanted = facts.info.context_length, len(tokens), output.max_tokens
     left, part = context - count, describe_prompt(prompt)
     if not count:
-        raise InvalidValue(_no_token(prompt), param=blame_field(prompt, ()))
+        raise InvalidValue(_explain_no_token(prompt), param=blame_field(prompt, ()))
     if wanted is not None and wanted < (0 if output.echo else 1):
         raise InvalidValue("max_tokens must be at least 1; 0 is taken with echo", param="max_tokens")
     if left < (0 if wanted == 0 else 1):
@@ -209,7 +211,7 @@ def fit(prompt: Prompt, tokens: tuple[int, ...], output: Output, facts: ModelInf
     return FittedPrompt(tokens, left if wanted is None else wanted)
 
 
-def _no_token(prompt: Prompt) -> str:
+def _explain_no_token(prompt: Prompt) -> str:
     """Explains why a prompt without tokens is refused."""
     if isinstance(prompt, RawPrompt) and prompt.text == "" and prompt.add_special:
         return (

@@ -65,7 +65,7 @@ def _lay_out_now(prompt: RawPrompt, tokens: tuple[int, ...], facts: ModelInfo) -
 def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
     detokenizer, parts, offsets, said = Detokenizer(pieces), [], array("q"), 0
     for token in tokens:
-        offsets.append(said + detokenizer.breaks(token))
+        offsets.append(said + detokenizer.breaks_character(token))
         parts.append(text := detokenizer.add(token))
         said += len(text)
     return PromptLayout("".join(parts), offsets, detokenizer.get_pending())
@@ -74,19 +74,19 @@ def _detokenize(tokens: Sequence[int], pieces: Pieces) -> PromptLayout:
 class PromptEcho:
     """One prompt, repeated by each of its choices."""
 
-    def __init__(self, layout: PromptLayout, sheet: PromptLogprobs | None = None, width: int = 0) -> None:
+    def __init__(self, layout: PromptLayout, logprobs: PromptLogprobs | None = None, width: int = 0) -> None:
         """`sheet`: the log-probabilities to repeat; None repeats none. `width`: alternatives of each
         token."""
         self.layout = layout
-        self._sheet = sheet
+        self._logprobs = logprobs
         self._width = width
 
-    def speak(
+    def decode(
         self, voice: ChoiceDecoder, sequence: AsyncGenerator[TokenEvent, None]
     ) -> AsyncGenerator[Event, None]:
         """Generates the events of a choice, with the prompt before its text."""
-        voice.go_on(self.layout.held)
-        return self._insert_prompt(voice.choice, voice.speak(sequence))
+        voice.resume(self.layout.held)
+        return self._insert_prompt(voice.choice, voice.decode(sequence))
 
     async def _insert_prompt(
         self, choice: int, events: AsyncGenerator[Event, None]
@@ -94,8 +94,8 @@ class PromptEcho:
         carried: list[Scores] = []
         async with aclosing(events):
             async for event in events:
-                if isinstance(event, Started) and self._sheet is not None:
-                    await self._sheet.wait_until_scored()
+                if isinstance(event, Started) and self._logprobs is not None:
+                    await self._logprobs.wait_until_scored()
                 for told in self._expand_event(event, choice, carried):
                     yield told
                     await _let_others_work(told is not event)
@@ -109,23 +109,23 @@ class PromptEcho:
         else:
             yield event
         if isinstance(event, Started):
-            for text, scores in self._parts():
+            for text, scores in self._split_parts():
                 if text:
                     yield TextDelta(choice, text, 0, scores)
                 elif scores:
                     carried.append(scores)
 
-    def _parts(self) -> Iterator[tuple[str, Scores]]:
+    def _split_parts(self) -> Iterator[tuple[str, Scores]]:
         """Yields the prompt's text with its scores; the last part may have scores and no text."""
-        if self._sheet is None:
+        if self._logprobs is None:
             yield self.layout.text, ()
             return
         text, offsets = self.layout.text, self.layout.offsets
-        for begin, end in pairwise(self._cuts()):
+        for begin, end in pairwise(self._find_cuts()):
             until = len(text) if end == len(offsets) else offsets[end]
             yield text[offsets[begin] if begin else 0 : until], self._pack_scores(begin, end)
 
-    def _cuts(self) -> Iterator[int]:
+    def _find_cuts(self) -> Iterator[int]:
         """Yields the tokens that begin a part. Each is the first token in its character, so only the last
         part may lack text."""
         count, offsets = len(self.layout.offsets), self.layout.offsets
@@ -138,9 +138,9 @@ class PromptEcho:
         yield count
 
     def _pack_scores(self, begin: int, end: int) -> Scores:
-        if self._sheet is None:
+        if self._logprobs is None:
             return ()
-        return self._sheet.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
+        return self._logprobs.pack_scores(begin, end, self.layout.offsets[begin:end], self._width)
 
 
 async def repeat_prompt(

@@ -63,7 +63,7 @@ async def prepare_embedding(
     engine: TokenEngine, tokens: TextTokenizer, facts: ModelInfo, request: EmbeddingRequest
 ) -> TokenizedTexts:
     """Turns the inputs into token ids. Raises a RequestError that names the input at fault."""
-    makes = _facts(facts, request)
+    makes = _require_embedding_model(facts, request)
     if not isinstance(engine, Embedding):
         raise UnsupportedParameter("this model's engine makes no vectors", param="model")
     if request.dimensions not in (None, makes.dimensions):
@@ -77,7 +77,7 @@ async def prepare_embedding(
     return TokenizedTexts(engine, texts, makes.dimensions)
 
 
-def _facts(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
+def _require_embedding_model(facts: ModelInfo, request: EmbeddingRequest) -> EmbeddingFacts:
     if facts.info.embedding is None:
         raise UnsupportedParameter(
             f"{request.model} generates text and makes no vectors; name an embedding model", param="model"

@@ -34,13 +34,18 @@ class PromptLogprobs:
     any choice reads them."""
 
     def __init__(
-        self, prompt: int, tokens: tuple[int, ...], pieces: Sequence[bytes], width: int, given: int | None
+        self,
+        prompt: int,
+        tokens: tuple[int, ...],
+        pieces: Sequence[bytes],
+        width: int,
+        shown_width: int | None,
     ) -> None:
         """`prompt`: its index in the request. `pieces`: bytes of every id. `width`: alternatives of each
         token. `given`: alternatives that the caller gets apart from any choice; None gives nothing."""
         self.width = width
         self._prompt = prompt
-        self._given = given
+        self._shown_width = shown_width
         self._tokens = tokens
         self._pieces = pieces
         self._logprobs = array("f", [float("nan")])
@@ -70,9 +75,9 @@ class PromptLogprobs:
         async with aclosing(events):
             async for event in events:
                 yield event
-                if isinstance(event, Started) and self._given is not None:
+                if isinstance(event, Started) and self._shown_width is not None:
                     count = len(self._tokens)
-                    scores = self.pack_scores(0, count, bytes(count), self._given, ranked=True)
+                    scores = self.pack_scores(0, count, bytes(count), self._shown_width, ranked=True)
                     yield PromptScored(self._prompt, scores)
 
     def pack_scores(
@@ -122,13 +127,13 @@ def _unpack(held: "array[int] | array[float]", chunk: bytes) -> None:
 class ScoreOptions:
     """Which data of its tokens a choice reports."""
 
-    told: bool
+    logprobs: bool
     """Whether it reports log-probabilities."""
     offset: int = 0
     """Characters of the choice's text before the first token's."""
     ids: bool = False
     """Whether it reports token ids."""
-    wanted: tuple[int, ...] = ()
+    selected: tuple[int, ...] = ()
     """Tokens whose log-probabilities replace the likeliest alternatives."""
 
 
@@ -154,18 +159,22 @@ class ScoredDecoder(ChoiceDecoder):
     __slots__ = ("_pending", "_pieces", "_said", "_scoring", "_shown", "_spelt", "_total")
 
     def __init__(
-        self, choice: int, manner: DecodeOptions, facts: ModelInfo, scoring: ScoreOptions = ScoreOptions(True)
+        self,
+        choice: int,
+        options: DecodeOptions,
+        facts: ModelInfo,
+        scoring: ScoreOptions = ScoreOptions(True),
     ) -> None:
-        super().__init__(choice, manner)
+        super().__init__(choice, options)
         self._scoring = scoring
-        self._pieces, self._spelt = manner.pieces.bytes, facts.spelt.bytes
+        self._pieces, self._spelt = options.pieces.bytes, facts.spelt.bytes
         self._total = 0.0
         self._said = scoring.offset
         """Characters that tokens have made certain; the stop filter may hold some of them back."""
         self._shown = scoring.offset
         self._pending: deque[PendingToken] = deque()
 
-    def mean(self) -> float:
+    def mean_logprob(self) -> float:
         """Returns the mean log-probability of the tokens that usage counts; 0 for none."""
         return self._total / self.completion_tokens if self.completion_tokens else 0.0
 
@@ -177,7 +186,7 @@ class ScoredDecoder(ChoiceDecoder):
             if steps.logprobs:
                 self._total += steps.logprobs[index]
             said = self._decode_token(token, steps, index)
-            text += self._filter.add(said) if self.completion_tokens > self._deaf else said
+            text += self._filter.add(said) if self.completion_tokens > self._min_tokens else said
             if self._filter.stopped:
                 break
         return text
@@ -185,25 +194,25 @@ class ScoredDecoder(ChoiceDecoder):
     def _decode_token(self, token: int, steps: Steps, index: int) -> str:
         """Returns the text that a token makes certain; the token waits until that text is shown."""
         silent = token in self._silent
-        offset = self._said + (not silent and self._detokenizer.breaks(token))
-        score = self._score(token, steps, index, offset) if self._scoring.told else None
+        offset = self._said + (not silent and self._detokenizer.breaks_character(token))
+        score = self._score(token, steps, index, offset) if self._scoring.logprobs else None
         self._pending.append(PendingToken(token, offset, not silent and bool(self._pieces[token]), score))
         text = "" if silent else self._detokenizer.add(token)
         self._said += len(text)
-        if self.thoughts is not None:
-            self.thoughts.note(len(text))
+        if self.reasoning_counter is not None:
+            self.reasoning_counter.note(len(text))
         return text
 
     def _score(self, token: int, steps: Steps, index: int, offset: int) -> TokenScore:
         row = steps.alternatives[index] if steps.alternatives else ()
-        if self._scoring.wanted:
+        if self._scoring.selected:
             row = ((token, steps.logprobs[index]), *(pair for pair in row if pair[0] != token))
         alternatives = tuple((other, self._spelt[other], value) for other, value in row)
         return TokenScore(token, self._spelt[token], steps.logprobs[index], alternatives, offset)
 
-    def _delta(self, text: str) -> TextDelta:
+    def _build_delta(self, text: str) -> TextDelta:
         self._shown += len(text)
-        scores, ids = self._told_of(list(self._take_due()))
+        scores, ids = self._collect_scores(list(self._take_due()))
         return TextDelta(self.choice, text, self._take_unreported(), scores, ids)
 
     def _take_due(self) -> Iterator[PendingToken]:
@@ -213,12 +222,12 @@ class ScoredDecoder(ChoiceDecoder):
     def _build_finished(self, reason: FinishReason) -> Finished:
         """Adds the tokens at the end that show nothing, as the end of the turn. Cut tokens are dropped."""
         left = [token for token in self._pending if not token.shows and token.offset <= self._shown]
-        scores, ids = self._told_of(left)
+        scores, ids = self._collect_scores(left)
         return Finished(
-            self.choice, reason, self._take_unreported(), scores if self._scoring.told else None, ids
+            self.choice, reason, self._take_unreported(), scores if self._scoring.logprobs else None, ids
         )
 
-    def _told_of(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:
+    def _collect_scores(self, tokens: list[PendingToken]) -> tuple[tuple[TokenScore, ...], tuple[int, ...]]:
         """Returns the scores and ids that the caller wants of these tokens."""
         scores = tuple(each.score for each in tokens if each.score is not None)
         return scores, tuple(each.token for each in tokens) if self._scoring.ids else ()
@@ -237,12 +246,12 @@ def settle_widths(request: GenerationRequest, facts: ModelInfo, most: int) -> Ge
     bound = size if most == ALL else most
     is_chat = any(isinstance(prompt, Conversation) for prompt in request.prompts)
     name = "top_logprobs" if is_chat else "logprobs"
-    logprobs = _settle(output.logprobs, size, bound, name)
-    scored = _settle(output.prompt_logprobs, size, bound, "prompt_logprobs")
+    logprobs = _settle_width(output.logprobs, size, bound, name)
+    scored = _settle_width(output.prompt_logprobs, size, bound, "prompt_logprobs")
     return changed(request, output=changed(output, logprobs=logprobs, prompt_logprobs=scored))
 
 
-def _settle(asked: int | None, size: int, bound: int, field: str) -> int | None:
+def _settle_width(asked: int | None, size: int, bound: int, field: str) -> int | None:
     if asked is None:
         return None
     wanted = size if asked == ALL else asked
@@ -270,7 +279,7 @@ async def choose_best(
                 yield DiscardedTokens(event.tokens)
     each = len(voices) // prompts
     for prompt in range(prompts):
-        ranked = sorted(voices[prompt * each : (prompt + 1) * each], key=lambda voice: -voice.mean())
+        ranked = sorted(voices[prompt * each : (prompt + 1) * each], key=lambda voice: -voice.mean_logprob())
         for place, voice in enumerate(ranked[:choices], start=prompt * choices):
             for event in said[voice.choice]:
                 yield changed(event, choice=place, tokens=0)

@@ -69,9 +69,9 @@ class ModelInfo:
     """Why there is no template."""
     controls: Mapping[str, int]
     """Ids of control tokens by name."""
-    named: dict[frozenset[str], Pieces] = field(default_factory=dict)
+    _shown_pieces: dict[frozenset[str], Pieces] = field(default_factory=dict)
     """Cache of `pieces_showing`."""
-    whole: dict[str, int | None] = field(default_factory=dict)
+    _tokens: dict[str, int | None] = field(default_factory=dict)
     """Cache of the tokens of texts."""
 
     def pieces_showing(self, marks: Iterable[str]) -> Pieces:
@@ -79,20 +79,22 @@ class ModelInfo:
         marked = frozenset(mark for mark in marks if mark in self.controls)
         if not marked:
             return self.pieces
-        if marked not in self.named:
-            self.named[marked] = self.pieces.with_names({self.controls[mark]: mark for mark in marked})
-        return self.named[marked]
+        if marked not in self._shown_pieces:
+            self._shown_pieces[marked] = self.pieces.with_names(
+                {self.controls[mark]: mark for mark in marked}
+            )
+        return self._shown_pieces[marked]
 
     def single_tokens(self, texts: Iterable[str]) -> dict[str, int]:
         """Returns the texts that are exactly one normal token, with its id."""
-        return {text: token for text in texts if (token := self._token(text)) is not None}
+        return {text: token for text in texts if (token := self._find_token(text)) is not None}
 
-    def _token(self, text: str) -> int | None:
-        if text not in self.whole:
+    def _find_token(self, text: str) -> int | None:
+        if text not in self._tokens:
             piece, kinds = text.encode(), self.vocabulary.kinds
             found = (at for at, other in enumerate(self.vocabulary.pieces) if other == piece)
-            self.whole[text] = next((at for at in found if kinds[at] is TokenKind.NORMAL), None)
-        return self.whole[text]
+            self._tokens[text] = next((at for at in found if kinds[at] is TokenKind.NORMAL), None)
+        return self._tokens[text]
 
 
 async def prove_in_sandbox(payload: Mapping[str, object]) -> None:
@@ -117,8 +119,8 @@ async def load_info(
         return previous
     vocabulary = await engine.vocabulary()
     pieces = await asyncio.to_thread(Pieces, vocabulary.pieces)
-    special = _special(vocabulary)
-    template, refusal = await _template(info.chat_template, special, prove, families)
+    special = _find_special_tokens(vocabulary)
+    template, refusal = await _load_template(info.chat_template, special, prove, families)
     if template is None and info.embedding is not None:
         refusal = NO_CONVERSATIONS
     controls = {name: token for token, name in vocabulary.names.items()}
@@ -129,7 +131,7 @@ async def load_info(
         spelt=await asyncio.to_thread(pieces.with_names, vocabulary.names),
         ends=frozenset(vocabulary.end_ids),
         longest_piece=max(map(len, vocabulary.pieces), default=1) or 1,
-        profile=_profile(info, template),
+        profile=_build_profile(info, template),
         special=special,
         families=families,
         template=template,
@@ -159,7 +161,7 @@ def with_template(facts: ModelInfo, prompt: Prompt, helper: TemplateHelper | Non
     return replace(facts, template=own)
 
 
-def tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
+def build_tokenizer_info(facts: ModelInfo) -> TokenizerInfo:
     table = facts.vocabulary
     return TokenizerInfo(
         context_length=facts.info.context_length,
@@ -175,7 +177,7 @@ def _spell_token(facts: ModelInfo, token: int | None) -> str | None:
     return None if token is None else facts.spelt.text((token,))
 
 
-def _special(vocabulary: Vocabulary) -> SpecialTokens:
+def _find_special_tokens(vocabulary: Vocabulary) -> SpecialTokens:
     names = vocabulary.names
     bos, eos = (
         names.get(-1 if index is None else index, "") for index in (vocabulary.bos_id, vocabulary.eos_id)
@@ -183,7 +185,7 @@ def _special(vocabulary: Vocabulary) -> SpecialTokens:
     return SpecialTokens(tuple(names.values()), bos, eos)
 
 
-async def _template(
+async def _load_template(
     source: str | None, special: SpecialTokens, prove: Prove, families: NotationFamilies
 ) -> tuple[ChatTemplate | None, str]:
     """Returns the model's template after its proof, or the sentence that says why there is none."""
@@ -202,7 +204,7 @@ async def _template(
         return None, f"this model serves no chat, as its template was refused; use /v1/completions ({reason})"
 
 
-def _profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
+def _build_profile(info: EngineInfo, template: ChatTemplate | None) -> Profile:
     return Profile(
         architecture=info.architecture,
         parameters=info.parameters,

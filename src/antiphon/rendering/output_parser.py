@@ -40,20 +40,20 @@ ID_PREFIX = "call_"
 
 def constrain_calls(request: GenerationRequest, facts: ModelInfo) -> GenerationRequest:
     """Returns the request with the constraint that its tools add. Raises UnsupportedParameter."""
-    tools, constraint = _tools(request), request.output.constraint
+    tools, constraint = _get_tools(request), request.output.constraint
     if facts.template is not None:
-        require_reasoning(_reasoning(request), facts.template.reasoning_notation)
+        require_reasoning(_get_reasoning(request), facts.template.reasoning_notation)
     if tools is None or facts.template is None:
         return request
     if constraint is not None and tools.choice is ToolChoice.NONE:
         return request
-    constraint = facts.template.call_notation.constraint(tools, facts.controls, constraint)
+    constraint = facts.template.call_notation.build_constraint(tools, facts.controls, constraint)
     return changed(request, output=changed(request.output, constraint=constraint))
 
 
-def is_either(request: GenerationRequest) -> bool:
+def is_calls_or_format(request: GenerationRequest) -> bool:
     """Whether each choice is either calls or a text of the requested format."""
-    tools = _tools(request)
+    tools = _get_tools(request)
     is_auto = tools is not None and tools.choice is ToolChoice.AUTO
     return is_auto and request.output.constraint is not None
 
@@ -65,12 +65,12 @@ class OutputParser:
         self, original: GenerationRequest, request: GenerationRequest, facts: ModelInfo, clock: Clock
     ) -> None:
         """`original`: the request before `constrain_calls`."""
-        self._either = is_either(original)
+        self._either = is_calls_or_format(original)
         self._request = request
         self._facts = facts
-        self._tools = _tools(request)
+        self._tools = _get_tools(request)
         self._clock = clock
-        self._calls = _calls_are_read(request, facts)
+        self._calls = _reads_calls(request, facts)
 
     @property
     def facts(self) -> ModelInfo:
@@ -88,32 +88,32 @@ class OutputParser:
     ) -> AsyncGenerator[Event, None]:
         """Yields the events of one choice, with calls and reasoning apart from text. `begin`: where the
         choice begins; None looks for no reasoning."""
-        reader = self._reader(begin)
+        reader = self._build_reader(begin)
         if reader is None or self._facts.template is None:
             return events
         if begin is not None:
-            voice.thoughts = ReasoningCounter(reader.spans)
+            voice.reasoning_counter = ReasoningCounter(reader.spans)
         required = self._tools is not None and self._tools.choice is ToolChoice.REQUIRED
-        ids = _ids(self._clock, self._facts.template.call_notation.short_ids)
-        shown = _reasoning(self._request).shown
+        ids = _make_id_source(self._clock, self._facts.template.call_notation.short_ids)
+        shown = _get_reasoning(self._request).shown
         return ChoiceParser(voice.choice, reader, ids, required, shown).parse(events)
 
-    def _reader(self, begin: Begin | None) -> OutputReader | None:
+    def _build_reader(self, begin: Begin | None) -> OutputReader | None:
         template = self._facts.template
         if template is None:
             return None
-        inner = self._answer_reader(template.call_notation)
+        inner = self._build_answer_reader(template.call_notation)
         if begin is None or template.reasoning_notation is None or begin is Begin.AFTER or self._in_channels:
             return inner if self._calls or self._in_channels else None
         return ReasoningReader(
             template.reasoning_notation, begin, inner, kept=self._request.output.constraint is not None
         )
 
-    def _answer_reader(self, layout: CallNotation) -> OutputReader:
+    def _build_answer_reader(self, layout: CallNotation) -> OutputReader:
         """Makes the reader of the text after reasoning."""
         if self._calls and self._either and self._tools is not None:
-            return layout.either_reader(self._tools)
-        return layout.reader() if self._calls or self._in_channels else PlainReader()
+            return layout.build_either_reader(self._tools)
+        return layout.build_reader() if self._calls or self._in_channels else PlainReader()
 
     @property
     def _in_channels(self) -> bool:
@@ -124,32 +124,32 @@ class OutputParser:
         return template.reasoning_notation.channels
 
 
-def _calls_are_read(request: GenerationRequest, facts: ModelInfo) -> bool:
+def _reads_calls(request: GenerationRequest, facts: ModelInfo) -> bool:
     """Whether the text is read for calls. A model with channels is read even where it may not call."""
-    tools, constraint = _tools(request), request.output.constraint
+    tools, constraint = _get_tools(request), request.output.constraint
     if tools is None or facts.template is None:
         return False
     if constraint is None or constraint.kind is not ConstraintKind.CALLS:
         return False
-    return tools.choice is not ToolChoice.NONE or bool(facts.template.call_notation.frames)
+    return tools.choice is not ToolChoice.NONE or bool(facts.template.call_notation.channels)
 
 
 def _is_chat(request: GenerationRequest) -> bool:
     return isinstance(request.prompts[0], Conversation)
 
 
-def _tools(request: GenerationRequest) -> Tools | None:
+def _get_tools(request: GenerationRequest) -> Tools | None:
     """Returns the request's tools, which all its conversations share."""
     prompt = request.prompts[0]
     return prompt.tools if isinstance(prompt, Conversation) else None
 
 
-def _reasoning(request: GenerationRequest) -> Reasoning:
+def _get_reasoning(request: GenerationRequest) -> Reasoning:
     prompt = request.prompts[0]
     return prompt.reasoning if isinstance(prompt, Conversation) else Reasoning()
 
 
-def _ids(clock: Clock, short: bool) -> Callable[[], str]:
+def _make_id_source(clock: Clock, short: bool) -> Callable[[], str]:
     return lambda: make_short_id(clock.unique()) if short else ID_PREFIX + clock.unique()
 
 
@@ -202,7 +202,7 @@ class ChoiceParser:
     def _parse_event(self, event: Event) -> Iterator[Event]:
         if isinstance(event, TextDelta):
             self._note(event)
-            yield from self._events(self._reader.add(event.text))
+            yield from self._convert_parts(self._reader.add(event.text))
         elif isinstance(event, Finished):
             yield from self._end_events(event)
         else:
@@ -215,21 +215,21 @@ class ChoiceParser:
             self._scores.append(event.scores)
 
     def _end_events(self, event: Finished) -> Iterator[Event]:
-        yield from self._events(self._reader.end(self._required))
-        called = event.reason is FinishReason.STOP and self._reader.whole
+        yield from self._convert_parts(self._reader.end(self._required))
+        called = event.reason is FinishReason.STOP and self._reader.is_complete
         reason = FinishReason.TOOL_CALLS if called else event.reason
         tokens, scores, ids = self._take_due()
         left = None if event.scores is None else joined([scores, event.scores])
         yield Finished(event.choice, reason, tokens + event.tokens, left, ids + event.ids)
 
-    def _events(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
+    def _convert_parts(self, all_said: Iterable[OutputPart]) -> Iterator[Event]:
         for said in all_said:
             if not isinstance(said, ReasoningPart):
-                yield self._event(said)
+                yield self._convert_part(said)
             elif self._shown:
                 yield ReasoningDelta(self._choice, said.text, *self._take_due())
 
-    def _event(self, said: OutputPart) -> Event:
+    def _convert_part(self, said: OutputPart) -> Event:
         due = self._take_due()
         if isinstance(said, TextPart):
             return TextDelta(self._choice, said.text, *due)

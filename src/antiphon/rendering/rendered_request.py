@@ -36,7 +36,7 @@ class ReadyRequest:
     """The request with the constraint that its tools add."""
     facts: ModelInfo
     fitted: Sequence[FittedPrompt]
-    one: TokenRequest
+    shared: TokenRequest
     """The part that the sequences of all choices share."""
 
 
@@ -62,19 +62,19 @@ class RenderedRequest:
         request, fitted = self._ready.request, self._ready.fitted
         listener = OutputParser(self._ready.original, request, self._ready.facts, context.clock)
         cast = build_choices(request, listener.facts, fitted)
-        asked = build_token_request(request, self._ready.one, fitted, context.clock)
+        asked = build_token_requests(request, self._ready.shared, fitted, context.clock)
         spoken = [
-            add_figures(
-                listener.parse(voice, each[0].begin, self._speech(voice, *each)), voice.choice, each[0]
+            add_repeated_message(
+                listener.parse(voice, each[0].begin, self._decode_choice(voice, *each)), voice.choice, each[0]
             )
-            for voice, each in zip(cast.voices, asked, strict=True)
+            for voice, each in zip(cast.decoders, asked, strict=True)
         ]
         ids = tuple(prompt.tokens for prompt in fitted) if request.output.token_ids else ()
-        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), cast.voices, ids)
+        tally = RequestTally(tuple(len(prompt.tokens) for prompt in fitted), cast.decoders, ids)
         started = False
         async with (
-            map_engine_death(cast.voices),
-            aclosing(cast.chosen(enforce_deadline(merge(spoken), context))) as events,
+            map_engine_death(cast.decoders),
+            aclosing(cast.choose(enforce_deadline(merge(spoken), context))) as events,
         ):
             async for event in events:
                 if not isinstance(event, Started):
@@ -82,25 +82,25 @@ class RenderedRequest:
                 elif not started:
                     started = True
                     yield tally.build_started()
-        yield tally.usage()
+        yield tally.build_usage()
 
-    def _speech(
+    def _decode_choice(
         self, voice: ChoiceDecoder, prompt: FittedPrompt, asked: TokenRequest
     ) -> AsyncGenerator[Event, None]:
         """Generates the events of one choice."""
-        sheet = prompt.sheet if asked.prompt_logprobs is not None else None
+        sheet = prompt.logprobs if asked.prompt_logprobs is not None else None
         works = sheet is not None or asked.max_tokens > 0
         sequence = self._engine.generate(asked) if works else stay_silent(len(prompt.tokens))
         if sheet is not None:
             sequence = sheet.collect_scores(sequence)
-        if prompt.recital is not None:
-            events = prompt.recital.speak(voice, sequence)
+        if prompt.echo is not None:
+            events = prompt.echo.decode(voice, sequence)
         else:
-            events = voice.speak(sequence)
+            events = voice.decode(sequence)
         return events if sheet is None else sheet.insert_scores(events)
 
 
-def build_token_request(
+def build_token_requests(
     request: GenerationRequest, one: TokenRequest, fitted: Sequence[FittedPrompt], clock: Clock
 ) -> Iterator[tuple[FittedPrompt, TokenRequest]]:
     """Yields one token request for each choice; the choices of one prompt are siblings of a group."""
@@ -109,7 +109,7 @@ def build_token_request(
         # The caller may have chosen the request's id, so it cannot name the group.
         group = clock.unique() if candidates > 1 else None
         segments = (TokenSegment(prompt.tokens),)
-        scored = prompt.sheet.width if prompt.sheet is not None else None
+        scored = prompt.logprobs.width if prompt.logprobs is not None else None
         for choice in range(candidates):
             yield (
                 prompt,
@@ -134,17 +134,17 @@ def request_size(request: GenerationRequest, fitted: Sequence[FittedPrompt]) -> 
 
 
 @asynccontextmanager
-async def map_engine_death(voices: Sequence[ChoiceDecoder]) -> AsyncIterator[None]:
+async def map_engine_death(decoders: Sequence[ChoiceDecoder]) -> AsyncIterator[None]:
     """Maps the engine's death to an error: a request with any running choice is not retried."""
     try:
         yield
     except EngineUnavailable as error:
-        if any(voice.cached is not None for voice in voices):
+        if any(voice.cached is not None for voice in decoders):
             raise EngineDied(error.message, retry_after=error.retry_after, cause=error.cause) from None
         raise
 
 
-def add_figures(
+def add_repeated_message(
     events: AsyncGenerator[Event, None], choice: int, prompt: FittedPrompt
 ) -> AsyncGenerator[Event, None]:
     """Puts the repeated message of a conversation before the events of a choice. It is not read for calls or
@@ -156,9 +156,9 @@ def add_figures(
 class ChoiceSet:
     """The decoders of one request's candidates, and how choices are chosen among them."""
 
-    voices: Sequence[ChoiceDecoder]
+    decoders: Sequence[ChoiceDecoder]
     """One decoder for each candidate; those of the first prompt come first."""
-    chosen: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
+    choose: Callable[[AsyncGenerator[Event, None]], AsyncGenerator[Event, None]]
     """Maps the events of all candidates to the events of the choices."""
 
 
@@ -171,7 +171,7 @@ def build_choices(request: GenerationRequest, facts: ModelInfo, fitted: Sequence
     candidates = output.best_of or output.choices
     scored: list[ScoredDecoder] = []
     for prompt in fitted:
-        offset = len(prompt.recital.layout.text) if prompt.recital is not None else 0
+        offset = len(prompt.echo.layout.text) if prompt.echo is not None else 0
         told, wanted = output.logprobs is not None, output.logprob_token_ids
         scoring = ScoreOptions(told, offset, output.token_ids, wanted)
         scored += [ScoredDecoder(len(scored) + index, manner, facts, scoring) for index in range(candidates)]
@@ -186,22 +186,24 @@ class RequestTally:
 
     prompts: tuple[int, ...]
     """Number of tokens of each prompt."""
-    voices: Sequence[ChoiceDecoder]
+    decoders: Sequence[ChoiceDecoder]
     """Decoders of the choices; those of the first prompt come first."""
     ids: tuple[tuple[int, ...], ...] = ()
     """Token ids of each prompt, where the caller asked for them."""
 
     def build_started(self) -> Started:
-        waits = [voice.queued for voice in self.voices if voice.queued is not None]
+        waits = [voice.queued for voice in self.decoders if voice.queued is not None]
         return Started(sum(self.prompts), self._count_cached(), self.ids, min(waits, default=None))
 
-    def usage(self) -> Usage:
-        made = sum(voice.completion_tokens for voice in self.voices)
-        thought = sum(voice.thoughts.tokens for voice in self.voices if voice.thoughts is not None)
+    def build_usage(self) -> Usage:
+        made = sum(voice.completion_tokens for voice in self.decoders)
+        thought = sum(
+            voice.reasoning_counter.tokens for voice in self.decoders if voice.reasoning_counter is not None
+        )
         return Usage(sum(self.prompts), made, self._count_cached(), thought)
 
     def _count_cached(self) -> int:
         """Counts cached tokens once for each prompt: they are cached if none of its choices computed them."""
-        each = len(self.voices) // len(self.prompts)
-        groups = (self.voices[begin : begin + each] for begin in range(0, len(self.voices), each))
+        each = len(self.decoders) // len(self.prompts)
+        groups = (self.decoders[begin : begin + each] for begin in range(0, len(self.decoders), each))
         return sum(min(voice.cached or 0 for voice in group) for group in groups)

@@ -30,7 +30,7 @@ from antiphon.rendering.model_info import (
     Prove,
     load_info,
     prove_in_sandbox,
-    tokenizer_info,
+    build_tokenizer_info,
     with_template,
 )
 from antiphon.rendering.output_parser import constrain_calls
@@ -92,7 +92,7 @@ class Renderer:
         self._generation = generation
         self._prove = prove
         self._facts: ModelInfo | None = None
-        self._learnt = 0
+        self._info_generation = 0
         """The generation of the engine that `_facts` describes."""
         self._learning = asyncio.Lock()
 
@@ -102,9 +102,9 @@ class Renderer:
         return await self.prepare_with(request, context, None)
 
     async def prepare_embedding(self, request: EmbeddingRequest, context: Context) -> TokenizedTexts:
-        tokens = self._tokens(context.actor, context.clock)
-        facts = await self._in_time(self._refresh_info(), context)
-        return await self._in_time(prepare_embedding(self._engine, tokens, facts, request), context)
+        tokens = self._make_tokenizer(context.actor, context.clock)
+        facts = await self._run_in_time(self._refresh_info(), context)
+        return await self._run_in_time(prepare_embedding(self._engine, tokens, facts, request), context)
 
     async def profile(self) -> Profile:
         return (await self._refresh_info()).profile
@@ -124,7 +124,7 @@ class Renderer:
 
     async def encode(self, prompt: Prompt, actor: Actor = LOCAL_ANONYMOUS) -> tuple[int, ...]:
         facts = with_template(await self._refresh_info(), prompt, self._rules.helper, actor)
-        return await encode(self._tokens(actor, SystemClock()), facts, prompt, SystemClock())
+        return await encode(self._make_tokenizer(actor, SystemClock()), facts, prompt, SystemClock())
 
     async def apply(self, conversation: Conversation, actor: Actor = LOCAL_ANONYMOUS) -> str:
         facts = with_template(await self._refresh_info(), conversation, self._rules.helper, actor)
@@ -133,7 +133,11 @@ class Renderer:
 
     async def decode(self, tokens: Sequence[int]) -> str:
         facts = await self._refresh_info()
-        text = await asyncio.to_thread(_text, tokens, facts) if len(tokens) > MANY else _text(tokens, facts)
+        text = (
+            await asyncio.to_thread(_detokenize, tokens, facts)
+            if len(tokens) > MANY
+            else _detokenize(tokens, facts)
+        )
         return text.removeprefix(" ") if facts.vocabulary.space_prefix else text
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
@@ -142,7 +146,7 @@ class Renderer:
         return tuple(facts.spelt.bytes[token] for token in tokens)
 
     async def describe_tokenizer(self) -> TokenizerInfo:
-        return tokenizer_info(await self._refresh_info())
+        return build_tokenizer_info(await self._refresh_info())
 
     # --- one request ---
 
@@ -151,14 +155,14 @@ class Renderer:
     ) -> RenderedRequest:
         """Prepares the request for the adapter with that digest."""
         generation = self._generation()
-        facts = await self._in_time(self._refresh_info(), context)
+        facts = await self._run_in_time(self._refresh_info(), context)
         facts = with_template(facts, request.prompts[0], self._rules.helper, context.actor)
         original = settle_widths(request, facts, self._rules.most_logprobs)
         request = constrain_calls(original, facts)
-        fitted = await self._in_time(self._fit_prompts(request, facts, context), context)
+        fitted = await self._run_in_time(self._fit_prompts(request, facts, context), context)
         one = self._build_shared_request(request, context, facts, adapter)
         if words := request.output.bad_words:
-            found = await self._in_time(tokenize_banned_words(self._engine, facts, words), context)
+            found = await self._run_in_time(tokenize_banned_words(self._engine, facts, words), context)
             one = replace(one, sampling=replace(one.sampling, banned=found))
         is_current = partial(self._is_current, generation)
         ready = ReadyRequest(original, request, facts, fitted, one)
@@ -168,7 +172,7 @@ class Renderer:
         """Whether the engine is still the one of that generation."""
         return self._generation() == generation
 
-    async def _in_time(self, work: Awaitable[T], context: Context) -> T:
+    async def _run_in_time(self, work: Awaitable[T], context: Context) -> T:
         """Applies the deadline also to the work before the first token."""
         try:
             async with asyncio.timeout(context.remaining()):
@@ -181,7 +185,7 @@ class Renderer:
     ) -> list[FittedPrompt]:
         """Turns every prompt into token ids that fit, with its constraint, before any prompt makes a
         token."""
-        tokens = self._tokens(context.actor, context.clock)
+        tokens = self._make_tokenizer(context.actor, context.clock)
         with watch_fields() as watch:
             fitted = await fit_prompts(tokens, facts, request, context.clock)
         context.progress.unread = watch.unread(
@@ -199,7 +203,7 @@ class Renderer:
                 await self._require_constrainable(constraint)
         return fitted
 
-    def _tokens(self, actor: Actor, clock: Clock) -> FairTokenizer:
+    def _make_tokenizer(self, actor: Actor, clock: Clock) -> FairTokenizer:
         return FairTokenizer(self._engine, self._places, actor, clock)
 
     async def _require_constrainable(self, constraint: Constraint) -> None:
@@ -222,14 +226,14 @@ class Renderer:
             sampling=request.sampling.settle(facts.profile.sampling, context.clock.seed()),
             stop_token_ids=output.stop_token_ids,
             logprobs=0 if output.logprobs is None and output.best_of else output.logprobs,
-            cache_salt=self._salt(request, context),
+            cache_salt=self._build_salt(request, context),
             adapter=adapter,
             actor=context.actor.caller,
             priority=request.priority,
             logprob_token_ids=output.logprob_token_ids,
         )
 
-    def _salt(self, request: GenerationRequest, context: Context) -> str:
+    def _build_salt(self, request: GenerationRequest, context: Context) -> str:
         """Returns the key that separates prefix caches: the project and its own salt, or nothing where all
         projects share."""
         if self._rules.projects_share and not request.cache_salt:
@@ -240,16 +244,16 @@ class Renderer:
     async def _refresh_info(self) -> ModelInfo:
         """Returns the model's facts, loaded again after the engine came back."""
         generation = self._generation()
-        if self._facts is None or self._learnt != generation:
+        if self._facts is None or self._info_generation != generation:
             async with self._learning:
-                if self._facts is None or self._learnt != generation:
+                if self._facts is None or self._info_generation != generation:
                     self._facts = await load_info(
                         self._engine, self._prove, self._facts, self._rules.families
                     )
-                    self._learnt = generation
+                    self._info_generation = generation
         return self._facts
 
 
-def _text(tokens: Sequence[int], facts: ModelInfo) -> str:
+def _detokenize(tokens: Sequence[int], facts: ModelInfo) -> str:
     require_known(tokens, facts, "tokens")
     return facts.pieces.text(tokens)

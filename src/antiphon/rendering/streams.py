@@ -21,11 +21,11 @@ WAITING = 64
 async def enforce_deadline(stream: AsyncGenerator[T, None], context: Context) -> AsyncGenerator[T, None]:
     """Yields the same items. Raises DeadlineExceeded when the next one misses the request's deadline."""
     async with aclosing(stream):
-        while (item := await _in_time(stream, context)) is not None:
+        while (item := await _next_in_time(stream, context)) is not None:
             yield item
 
 
-async def _in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
+async def _next_in_time(stream: AsyncGenerator[T, None], context: Context) -> T | None:
     left = context.remaining()
     if left == 0:
         raise deadline_error()
@@ -62,14 +62,14 @@ async def _merge_concurrently(streams: Sequence[AsyncGenerator[T, None]]) -> Asy
             group.create_task(_pump(stream, queue))
         running = len(streams)
         while running:
-            item = await _next(queue)
+            item = await _take_next(queue)
             if item is None:
                 running -= 1
             else:
                 yield item[0]
 
 
-async def _next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
+async def _take_next(queue: asyncio.Queue[Arrival[T]]) -> tuple[T] | None:
     """Returns the next item, or None at the end of a stream. Raises the error that ended one."""
     arrived = await queue.get()
     try:

@@ -68,28 +68,32 @@ async def tokenize_banned_words(
     if not bare:
         return ()
     prefixed = facts.vocabulary.space_prefix
-    spaced = await _tokens(engine, [word if prefixed else f" {word}" for word in bare])
-    begun = await (_after_leads(engine, bare) if prefixed else _tokens(engine, bare))
+    spaced = await _tokenize_each(engine, [word if prefixed else f" {word}" for word in bare])
+    begun = await (_after_leads(engine, bare) if prefixed else _tokenize_each(engine, bare))
     return tuple(tokens for tokens in dict.fromkeys((*spaced, *begun)) if tokens)
 
 
 async def _after_leads(engine: TokenEngine, words: Sequence[str]) -> list[tuple[int, ...]]:
     """Returns the tokens of words that no space precedes; none for a word that shares a token with every
     lead."""
-    leads = await _tokens(engine, LEADS)
-    columns = [await _tokens(engine, [lead + word for word in words]) for lead in LEADS]
+    leads = await _tokenize_each(engine, LEADS)
+    columns = [await _tokenize_each(engine, [lead + word for word in words]) for lead in LEADS]
     return [
         next(
-            (tokens[len(lead) :] for lead, tokens in zip(leads, row, strict=True) if _begins(tokens, lead)),
+            (
+                tokens[len(lead) :]
+                for lead, tokens in zip(leads, row, strict=True)
+                if _starts_with(tokens, lead)
+            ),
             (),
         )
         for row in zip(*columns, strict=True)
     ]
 
 
-def _begins(tokens: tuple[int, ...], lead: tuple[int, ...]) -> bool:
+def _starts_with(tokens: tuple[int, ...], lead: tuple[int, ...]) -> bool:
     return tokens[: len(lead)] == lead
 
 
-async def _tokens(engine: TokenEngine, texts: Sequence[str]) -> list[tuple[int, ...]]:
+async def _tokenize_each(engine: TokenEngine, texts: Sequence[str]) -> list[tuple[int, ...]]:
     return await asyncio.gather(*(engine.tokenize([TextPiece(text)], False) for text in texts))

@@ -21,7 +21,7 @@ class DecodeOptions:
     silent: frozenset[int]
     """Tokens that show no text, whatever their piece."""
     stops: StopStrings
-    deaf: int = 0
+    min_tokens: int = 0
     """Number of tokens before stop strings are looked for."""
 
 
@@ -35,7 +35,7 @@ def decode_options(request: GenerationRequest, facts: ModelInfo) -> DecodeOption
         pieces=facts.spelt if output.show_special else facts.pieces,
         silent=asked if named else facts.ends | asked,
         stops=StopStrings(output.stop, output.include_stop) if output.stop else NO_STOP_STRINGS,
-        deaf=sampling.min_tokens or 0,
+        min_tokens=sampling.min_tokens or 0,
     )
 
 
@@ -43,7 +43,7 @@ class ChoiceDecoder:
     """The decoding state of one choice."""
 
     __slots__ = (
-        "_deaf",
+        "_min_tokens",
         "_detokenizer",
         "_filter",
         "_reason",
@@ -53,10 +53,10 @@ class ChoiceDecoder:
         "choice",
         "completion_tokens",
         "queued",
-        "thoughts",
+        "reasoning_counter",
     )
 
-    def __init__(self, choice: int, manner: DecodeOptions) -> None:
+    def __init__(self, choice: int, options: DecodeOptions) -> None:
         self.choice = choice
         self.completion_tokens = 0
         """Tokens up to and including the one that completes a stop string."""
@@ -64,16 +64,16 @@ class ChoiceDecoder:
         """Prompt tokens that were not computed for it; None before it is admitted."""
         self.queued: float | None = None
         """Seconds that it waited for admission."""
-        self.thoughts: ReasoningCounter | None = None
+        self.reasoning_counter: ReasoningCounter | None = None
         """Counts the tokens of reasoning, where the model may reason."""
-        self._deaf = manner.deaf
-        self._silent = manner.silent
-        self._detokenizer = Detokenizer(manner.pieces)
-        self._filter = StopFilter(manner.stops)
+        self._min_tokens = options.min_tokens
+        self._silent = options.silent
+        self._detokenizer = Detokenizer(options.pieces)
+        self._filter = StopFilter(options.stops)
         self._reason = FinishReason.STOP
         self._unreported = 0
 
-    async def speak(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
+    async def decode(self, sequence: AsyncGenerator[TokenEvent, None]) -> AsyncGenerator[Event, None]:
         """Generates the events of this choice: Started with its first token, deltas, Finished. Closes the
         sequence at once when it stops."""
         async with aclosing(sequence) as events:
@@ -93,7 +93,7 @@ class ChoiceDecoder:
             if first:
                 yield Started(0)
             if text:
-                yield self._delta(text)
+                yield self._build_delta(text)
         elif isinstance(event, SequenceStarted):
             self.cached, self.queued = event.cached_tokens, event.queued
         elif isinstance(event, SequenceFinished):
@@ -102,15 +102,15 @@ class ChoiceDecoder:
             if not self.completion_tokens:
                 yield Started(0)
 
-    def go_on(self, held: bytes) -> None:
+    def resume(self, held: bytes) -> None:
         """Starts with the first bytes of a character that the prompt left incomplete."""
-        self._detokenizer.go_on(held)
+        self._detokenizer.resume(held)
 
     def _end_events(self) -> Iterator[Event]:
         if not self._filter.stopped:
-            rest = self._rest()
+            rest = self._take_rest()
             if rest:
-                yield self._delta(rest)
+                yield self._build_delta(rest)
         reason = FinishReason.STOP if self._filter.stopped else self._reason
         yield self._build_finished(reason)
 
@@ -122,20 +122,20 @@ class ChoiceDecoder:
             self.completion_tokens += 1
             self._unreported += 1
             said = "" if token in self._silent else self._detokenizer.add(token)
-            if self.thoughts is not None:
-                self.thoughts.note(len(said))
+            if self.reasoning_counter is not None:
+                self.reasoning_counter.note(len(said))
             if said:
-                text += self._filter.add(said) if self.completion_tokens > self._deaf else said
+                text += self._filter.add(said) if self.completion_tokens > self._min_tokens else said
                 if self._filter.stopped:
                     break
         return text
 
-    def _rest(self) -> str:
+    def _take_rest(self) -> str:
         """Returns the text that was held back when no more tokens come."""
         shown = self._filter.add(self._detokenizer.end())
         return shown if self._filter.stopped else shown + self._filter.end()
 
-    def _delta(self, text: str) -> TextDelta:
+    def _build_delta(self, text: str) -> TextDelta:
         return TextDelta(self.choice, text, self._take_unreported())
 
     def _build_finished(self, reason: FinishReason) -> Finished:

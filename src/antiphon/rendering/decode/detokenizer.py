@@ -62,12 +62,12 @@ class Detokenizer:
         self._pending = bool(self._decoder.getstate()[0])
         return text
 
-    def go_on(self, held: bytes) -> None:
+    def resume(self, held: bytes) -> None:
         """Starts with the first bytes of a character that the prompt left incomplete."""
         self._decoder.decode(held)
         self._pending = bool(held)
 
-    def breaks(self, token: int) -> bool:
+    def breaks_character(self, token: int) -> bool:
         """Whether the token leaves the pending character incomplete, which then becomes one U+FFFD before the
         token's text."""
         piece = self._bytes[token]

@@ -61,7 +61,7 @@ class StopStrings:
         while pending:
             state = pending.popleft()
             for character, following in state.next.items():
-                following.longest = step(state.longest, character, self.root)
+                following.longest = find_next_state(state.longest, character, self.root)
                 following.ends = following.ends or following.longest.ends
                 pending.append(following)
 
@@ -70,7 +70,7 @@ NO_STOP_STRINGS = StopStrings(())
 """The automaton of requests without stop strings."""
 
 
-def step(state: _State, character: str, root: _State) -> _State:
+def find_next_state(state: _State, character: str, root: _State) -> _State:
     """Returns the next state for a character."""
     while character not in state.next:
         if state is root:
@@ -103,7 +103,7 @@ class StopFilter:
         known = len(self._held)
         whole = self._held + text
         for place in range(at, len(text)):
-            state = step(state, text[place], root)
+            state = find_next_state(state, text[place], root)
             if state.ends:
                 self.stopped = True
                 self._held, self._state = "", root

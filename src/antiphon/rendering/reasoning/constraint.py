@@ -30,7 +30,7 @@ def find_begin(prompt: Prompt, tokens: tuple[int, ...], facts: ModelInfo) -> Beg
         return None
     said = prompt.messages[-1].text if prompt.continues else ""
     is_text = notation.close not in facts.controls
-    return notation.begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
+    return notation.find_begin(facts.spelt.text(tokens[-TAIL:]), said, is_text)
 
 
 def constrain_prompt(
@@ -38,10 +38,10 @@ def constrain_prompt(
 ) -> FittedPrompt:
     """Adds where the prompt's choices begin and their constraint. Raises UnsupportedParameter."""
     begin = find_begin(prompt, fits.tokens, facts)
-    return replace(fits, begin=begin, constraint=after_reasoning(constraint, prompt, begin, facts))
+    return replace(fits, begin=begin, constraint=constrain_answer(constraint, prompt, begin, facts))
 
 
-def after_reasoning(
+def constrain_answer(
     constraint: Constraint | None, prompt: Prompt, begin: Begin | None, facts: ModelInfo
 ) -> Constraint | None:
     """Returns the constraint of a choice, applied from the beginning of its answer."""
@@ -52,7 +52,7 @@ def after_reasoning(
     if begin is None or begin is Begin.AFTER or (constraint is None and budget is None):
         return constraint
     if notation.channels:
-        return _in_channels(constraint, template.call_notation, prompt.reasoning, facts)
+        return _constrain_channels(constraint, template.call_notation, prompt.reasoning, facts)
     field = prompt.reasoning.terms.budget
     ids = {**facts.single_tokens(notation.marks), **facts.controls}
     if budget is not None and notation.close not in ids:
@@ -61,7 +61,7 @@ def after_reasoning(
             param=field,
         )
     prelude = Prelude(
-        frames=(_frame(notation, begin, ids),),
+        frames=(_build_frame(notation, begin, ids),),
         optional=begin is Begin.FREE,
         budget=budget,
         never=notation.close if notation.close in ids else "",
@@ -70,18 +70,20 @@ def after_reasoning(
     return replace(bare, prelude=prelude.dump())
 
 
-def _frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> Frame:
+def _build_frame(notation: ReasoningNotation, begin: Begin, ids: Mapping[str, int]) -> Frame:
     opening = () if begin is Begin.INSIDE else notation.open
     return Frame(to_marks(opening, ids), to_marks((notation.close, *notation.gap), ids))
 
 
-def _in_channels(
+def _constrain_channels(
     constraint: Constraint | None, layout: CallNotation, reasoning: Reasoning, facts: ModelInfo
 ) -> Constraint | None:
     """Builds the constraint for a model with channels. The grammar of calls has channels of its own."""
     budget, field = reasoning.budget, reasoning.terms.budget
-    thought, *others = (frame.with_ids(facts.controls) for frame in layout.frames if frame.close is not None)
-    final = next(frame.with_ids(facts.controls) for frame in layout.frames if frame.close is None)
+    thought, *others = (
+        frame.with_ids(facts.controls) for frame in layout.channels if frame.close is not None
+    )
+    final = next(frame.with_ids(facts.controls) for frame in layout.channels if frame.close is None)
     calls = constraint is not None and constraint.kind is ConstraintKind.CALLS
     if budget is None:
         if constraint is None or calls:

@@ -48,7 +48,7 @@ class ReasoningNotation:
         """The marks that a reader must see."""
         return (*self.open, self.close)
 
-    def begin(self, end: str, said: str = "", is_text: bool = True) -> Begin:
+    def find_begin(self, end: str, said: str = "", is_text: bool = True) -> Begin:
         """Returns where a choice begins. `end`: the end of the prompt, with control tokens as their names.
         `said`: the beginning of the answer that the prompt holds. `is_text`: whether the marks are text, so
         that `said` may hold them."""

@@ -45,8 +45,8 @@ class ReasoningReader:
         self.spans: list[Span] = [(0, None)] if begin is Begin.INSIDE else []
 
     @property
-    def whole(self) -> bool:
-        return self._inner.whole
+    def is_complete(self) -> bool:
+        return self._inner.is_complete
 
     def add(self, text: str) -> list[OutputPart]:
         if self._begin is Begin.AFTER and not self._closed:
@@ -56,15 +56,15 @@ class ReasoningReader:
         if self._begin is Begin.FREE:
             self._decide()
         if self._begin is Begin.INSIDE:
-            said += self._inside()
+            said += self._read_reasoning()
         if self._begin is Begin.AFTER:
-            said += self._after()
+            said += self._read_answer()
         return said
 
     def end(self, required: bool = False) -> list[OutputPart]:
         rest, self._buffer = self._buffer, ""
         if self._begin is Begin.INSIDE:
-            return [*self._trim_thought(rest), *self._inner.end(required)]
+            return [*self._trim_reasoning(rest), *self._inner.end(required)]
         said = [] if self._closed and not rest.strip() else self._inner.add(rest)
         return [*said, *self._inner.end(required)]
 
@@ -79,27 +79,27 @@ class ReasoningReader:
         elif not self._notation.opening.startswith(rest):
             self._begin = Begin.AFTER
 
-    def _inside(self) -> list[OutputPart]:
+    def _read_reasoning(self) -> list[OutputPart]:
         close = self._notation.close
         at = self._buffer.find(close)
         if at < 0:
-            return self._trim_thought(self._take(find_partial_mark(self._buffer, close)))
-        said = self._trim_thought(self._take(at))
+            return self._trim_reasoning(self._take(find_partial_mark(self._buffer, close)))
+        said = self._trim_reasoning(self._take(at))
         self._take(len(close))
         self._begin, self._closed = Begin.AFTER, True
         return said
 
-    def _after(self) -> list[OutputPart]:
+    def _read_answer(self) -> list[OutputPart]:
         """Reads the answer after the gap."""
         if self._closed:
-            if not self._past_gap():
+            if not self._skip_gap():
                 return []
             begun, _ = self.spans[-1]
             self.spans[-1] = (begun, self._taken)
             self._closed = False
         return self._inner.add(self._take(len(self._buffer)))
 
-    def _past_gap(self) -> bool:
+    def _skip_gap(self) -> bool:
         """Removes the gap before the answer. Returns whether the gap is complete."""
         if not self._kept:
             self._take(len(self._buffer) - len(self._buffer.lstrip(SPACE)))
@@ -115,7 +115,7 @@ class ReasoningReader:
         self._taken += count
         return taken
 
-    def _trim_thought(self, text: str) -> list[OutputPart]:
+    def _trim_reasoning(self, text: str) -> list[OutputPart]:
         """Removes the whitespace around reasoning, which belongs to the marks."""
         text = self._space + text
         body = text.rstrip(SPACE)

@@ -162,7 +162,7 @@ class ChatTemplate:
             """Variables that the template takes from outside."""
             self._template = environment.from_string(source)
         except FAILURES as error:
-            raise _refusal("cannot be compiled", error) from None
+            raise _convert_error("cannot be compiled", error) from None
         self._support = AS_IT_IS
         self._parts = self._thoughts = False
         """Whether it wants reasoning as a part of the content."""
@@ -186,7 +186,7 @@ class ChatTemplate:
         conversation = write_out_tools(conversation, self._support, self.call_notation)
         texts, size = measure(conversation)
         cover = self._shield.cover(texts)
-        variables = self._variables(conversation, cover, clock)
+        variables = self._build_variables(conversation, cover, clock)
         with limit_render_time(), use_cover(cover):
             rendered = _require_valid("".join(self._render_pieces(variables, LONGEST_PROMPT + 4 * size)))
         if loses:
@@ -195,7 +195,7 @@ class ChatTemplate:
             )
         if conversation.continues:
             rendered = cut_after_message(rendered, conversation.messages[-1].text, cover)
-        return cover.pieces(rendered)
+        return cover.split_pieces(rendered)
 
     def _require_read(self, conversation: Conversation) -> None:
         """Refuses values that the server sets, and values that the template does not read."""
@@ -217,7 +217,7 @@ class ChatTemplate:
                 param="documents",
             )
 
-    def _variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
+    def _build_variables(self, conversation: Conversation, cover: Cover, clock: Clock) -> dict[str, object]:
         """Builds the template's variables."""
         messages = [self._build_message(message, cover.hide) for message in conversation.messages]
         tools = build_tools(conversation.tools.tools, cover.hide) if conversation.tools else None
@@ -234,13 +234,16 @@ class ChatTemplate:
             "continue_final_message": conversation.continues,
             "bos_token": self._special.bos,
             "eos_token": self._special.eos,
-            "raise_exception": _raise_exception(cover.show),
+            "raise_exception": _raise_exception(cover.restore),
             "strftime_now": _strftime_now(clock),
             "tools": tools,
             "documents": None if documents is None else hide_texts(list(documents), cover.hide_value),
-        } | {name: hide_texts(value, cover.hide_value) for name, value in self._values(conversation).items()}
+        } | {
+            name: hide_texts(value, cover.hide_value)
+            for name, value in self._choose_values(conversation).items()
+        }
 
-    def _values(self, conversation: Conversation) -> Mapping[str, object]:
+    def _choose_values(self, conversation: Conversation) -> Mapping[str, object]:
         """Returns the request's own variables: for reasoning, and by name. Raises a RequestError."""
         given, asked = conversation.template_values, conversation.reasoning
         told = effort_variables(asked, self.reads, self.reasoning_notation)
@@ -306,7 +309,7 @@ class ChatTemplate:
                     )
                 yield piece
         except FAILURES as error:
-            raise _refusal("failed on these messages", error) from None
+            raise _convert_error("failed on these messages", error) from None
 
 
 def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
@@ -314,7 +317,7 @@ def cut_after_message(rendered: str, text: str, cover: Cover) -> str:
     where the template changes that text or repeats it."""
     before, mark, after = rendered.partition(cover.mark)
     said = text.lstrip()
-    if not mark or cover.mark in after or cover.show(before[len(before) - len(said) :]) != said:
+    if not mark or cover.mark in after or cover.restore(before[len(before) - len(said) :]) != said:
         raise UnsupportedParameter(
             "continue_final_message is not supported for this message: the chat template rewrites it, so "
             "there is no place where the model could go on with it",
@@ -386,7 +389,7 @@ def _require_valid(text: str) -> str:
     return text
 
 
-def _refusal(what: str, error: BaseException) -> TemplateRefused:
+def _convert_error(what: str, error: BaseException) -> TemplateRefused:
     """Converts the template's error. Its text may name Python objects, but holds no address and no path."""
     said = escape_surrogates(f"{type(error).__name__}: {error}".splitlines()[0][:300])
     return TemplateRefused(f"the chat template {what} ({said})", param="messages")

@@ -67,7 +67,7 @@ def _read(conversation: Conversation) -> tuple[list[str], int]:
 
 def build_tools(tools: tuple[Tool, ...], hide: Hide) -> list[dict[str, object]]:
     """Builds tools in OpenAI's form, which templates read."""
-    return [{"type": "function", "function": _function(tool, hide)} for tool in tools]
+    return [{"type": "function", "function": _build_function(tool, hide)} for tool in tools]
 
 
 def add_tools_to_system(
@@ -93,7 +93,7 @@ def with_reasoning_part(message: dict[str, object]) -> dict[str, object]:
     return message | {"content": [{"type": "thinking", "thinking": message["reasoning"]}, *said]}
 
 
-def _function(tool: Tool, hide: Hide) -> dict[str, object]:
+def _build_function(tool: Tool, hide: Hide) -> dict[str, object]:
     shown: dict[str, object] = {"name": hide(tool.name)}
     if tool.description is not None:
         shown["description"] = hide(tool.description)

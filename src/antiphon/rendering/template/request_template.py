@@ -70,11 +70,11 @@ class TemplateHelper:
             async with self._places.taken(template.actor, clock):
                 said = await self._run(RENDER, build_payload(template, conversation, clock.wall()), limits)
         except TemplateRefused as refused:
-            raise TemplateRefused(_of_request(refused.message), param=TEMPLATE_FIELD) from None
+            raise TemplateRefused(_name_owner(refused.message), param=TEMPLATE_FIELD) from None
         except JobStopped as stopped:
             stopped.require_worked()
             what = STOPPED[stopped.stop].format(seconds=limits.seconds, megabytes=limits.memory >> 20)
-            raise TemplateRefused(_of_request(f"{ANY} {what}"), param=TEMPLATE_FIELD) from None
+            raise TemplateRefused(_name_owner(f"{ANY} {what}"), param=TEMPLATE_FIELD) from None
         pieces, read = await asyncio.to_thread(_parse_result, said)
         add_usage(read)
         return pieces
@@ -152,7 +152,7 @@ def decode_conversation(payload: RenderPayload) -> Conversation:
     return msgspec.convert(payload["conversation"], Conversation)
 
 
-def _of_request(message: str) -> str:
+def _name_owner(message: str) -> str:
     """Makes a sentence about a template say that it is the request's."""
     return f"the request's chat template{message.removeprefix(ANY)}" if message.startswith(ANY) else message
 

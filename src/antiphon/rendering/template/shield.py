@@ -51,21 +51,21 @@ class Shield:
     """The names of a model's control tokens, and which characters make them."""
 
     def __init__(self, names: Iterable[str], written: "TemplateTexts | None" = None) -> None:
-        self._names = frozenset(name for name in names if _letters(name))
+        self._names = frozenset(name for name in names if _collect_letters(name))
         self._lengths: dict[str, list[int]] = {}
         for name in self._names:
             self._lengths.setdefault(name[0], []).append(len(name))
         for first, lengths in self._lengths.items():
             self._lengths[first] = sorted(set(lengths), reverse=True)
-        self._starts = _any_of(self._lengths)
+        self._starts = _match_characters(self._lengths)
         template = written or TemplateTexts()
-        self._signs = frozenset(chain.from_iterable(map(_signs, self._names)))
+        self._signs = frozenset(chain.from_iterable(map(_collect_signs, self._names)))
         self._known = template.known
         self.marks = tuple(sorted(self._choose_marks(template)))
         """The characters that are replaced, in a fixed order."""
-        self._marked = _any_of(self.marks)
+        self._marked = _match_characters(self.marks)
         self._stays = tuple(text for text in template.sought if self._may_stay(text))
-        self._bare = _any_text(self._stays)
+        self._bare = _match_texts(self._stays)
         self._taken = frozenset(PRIVATE.findall("".join(template.literals)))
 
     def _choose_marks(self, template: "TemplateTexts") -> frozenset[str]:
@@ -82,7 +82,7 @@ class Shield:
             ends = (text[-size:] for text in (literal, literal.rstrip()) for size in range(1, longest + 1))
             filled = template.reassembles or FILLED_IN.search(literal)
             if not beginnings.isdisjoint(ends) or (filled and self._begins(literal)):
-                return marks | frozenset(chain.from_iterable(map(_letters, self._names)))
+                return marks | frozenset(chain.from_iterable(map(_collect_letters, self._names)))
         return marks
 
     def _begins(self, literal: str) -> bool:
@@ -108,8 +108,8 @@ class Shield:
     def cover(self, texts: Sequence[str]) -> "Cover":
         """Chooses twins that occur neither in these texts nor in the template. Raises InvalidValue."""
         strange = (text for text in texts if not text.isascii())
-        taken = self._taken.union(*(found[0] for text in strange for found in _each(PRIVATE, text)))
-        *twins, mark = map(chr, _free_block(len(self.marks) + 1, taken))
+        taken = self._taken.union(*(found[0] for text in strange for found in _find_each(PRIVATE, text)))
+        *twins, mark = map(chr, _find_free_block(len(self.marks) + 1, taken))
         return Cover(self, tuple(twins), mark)
 
     def hide(self, text: str, twins: tuple[str, ...]) -> str:
@@ -130,7 +130,7 @@ class Shield:
         if self._starts is None:
             return
         end = 0
-        for found in _each(self._starts, text):
+        for found in _find_each(self._starts, text):
             begin = found.start()
             if begin < end:
                 continue
@@ -158,20 +158,20 @@ class Cover:
         """Hides a value that the template reads, unless it is a word of the template."""
         return text if self.shield.is_known_word(text) else self.hide(text)
 
-    def pieces(self, rendered: str) -> tuple[TextPiece, ...]:
+    def split_pieces(self, rendered: str) -> tuple[TextPiece, ...]:
         """Splits the rendered text into the template's control tokens and text."""
         found: list[TextPiece] = []
         at = 0
         for begin, end in self.shield.find_names(rendered):
             if begin > at:
-                found.append(TextPiece(self.show(rendered[at:begin])))
+                found.append(TextPiece(self.restore(rendered[at:begin])))
             found.append(TextPiece(rendered[begin:end], control=True))
             at = end
         if at < len(rendered):
-            found.append(TextPiece(self.show(rendered[at:])))
+            found.append(TextPiece(self.restore(rendered[at:])))
         return tuple(found)
 
-    def show(self, text: str) -> str:
+    def restore(self, text: str) -> str:
         """Returns a text with twins as it was before."""
         return _replace_all(text, self.twins, self.shield.marks)
 
@@ -192,26 +192,26 @@ def use_cover(cover: Cover) -> Iterator[None]:
 def apply_uncovered(operation: Callable[[str], str], text: str) -> str:
     """Applies an operation on letters to the text behind the twins, which have no upper case."""
     cover = _current.get(None)
-    shown = text if cover is None else cover.show(text)
+    shown = text if cover is None else cover.restore(text)
     return operation(text) if cover is None or shown == text else cover.hide(operation(shown))
 
 
-def _each(character: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+def _find_each(character: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yields the matches of a pattern of one character. It searches piece by piece, so that other threads run
     in between."""
     for begin in range(0, len(text), PIECE):
         yield from character.finditer(text, begin, begin + PIECE)
 
 
-def _letters(name: str) -> frozenset[str]:
+def _collect_letters(name: str) -> frozenset[str]:
     """Returns the characters of a name that can be replaced."""
     return frozenset(letter for letter in name if letter not in JSON_SYNTAX and not letter.isspace())
 
 
-def _signs(name: str) -> frozenset[str]:
+def _collect_signs(name: str) -> frozenset[str]:
     """Returns the characters of a name that are rare in text, and its first one."""
-    signs = frozenset(letter for letter in _letters(name) if not letter.isalnum())
-    return (signs or _letters(name)) | (_letters(name) & {name.lstrip()[:1]})
+    signs = frozenset(letter for letter in _collect_letters(name) if not letter.isalnum())
+    return (signs or _collect_letters(name)) | (_collect_letters(name) & {name.lstrip()[:1]})
 
 
 def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
@@ -221,17 +221,17 @@ def _replace_all(text: str, before: Sequence[str], after: Sequence[str]) -> str:
     return text
 
 
-def _any_of(characters: Iterable[str]) -> re.Pattern[str] | None:
+def _match_characters(characters: Iterable[str]) -> re.Pattern[str] | None:
     escaped = "".join(map(re.escape, characters))
     return re.compile(f"[{escaped}]") if escaped else None
 
 
-def _any_text(texts: Iterable[str]) -> re.Pattern[str] | None:
+def _match_texts(texts: Iterable[str]) -> re.Pattern[str] | None:
     found = sorted(set(texts), key=len, reverse=True)
     return re.compile("(" + "|".join(map(re.escape, found)) + ")") if found else None
 
 
-def _free_block(size: int, taken: frozenset[str]) -> range:
+def _find_free_block(size: int, taken: frozenset[str]) -> range:
     """Returns the first block of private-use characters that holds none of `taken`."""
     for place in PRIVATE_RANGES:
         for begin in range(place.start, place.stop - size, max(size, 1)):

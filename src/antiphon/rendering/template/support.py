@@ -52,7 +52,7 @@ class RoleSupport:
         if not any(message.role in INSTRUCTING for message in messages):
             return messages
         named = 0 if not self.developer else len(messages) if self.beside else 1
-        messages = (*messages[:named], *map(_as_system, messages[named:]))
+        messages = (*messages[:named], *map(_make_system, messages[named:]))
         if not self.system or (self.several and self.later):
             return messages
         begin = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTING), len(messages))
@@ -78,7 +78,7 @@ def probe_roles(source: str, shows: Shows) -> RoleSupport:
     )
 
 
-def _as_system(message: Message) -> Message:
+def _make_system(message: Message) -> Message:
     return replace(message, role=Role.SYSTEM) if message.role is Role.DEVELOPER else message
 
 
@@ -143,7 +143,7 @@ def write_out_tools(
     tools = conversation.tools
     messages = conversation.messages
     if not (support.calls and support.results and support.texts):
-        messages = tuple(_join_results(_as_text(message, support, layout) for message in messages))
+        messages = tuple(_join_results(_write_as_text(message, support, layout) for message in messages))
     if tools is None or support.tools:
         return replace(conversation, messages=messages)
     return replace(
@@ -153,7 +153,7 @@ def write_out_tools(
     )
 
 
-def _as_text(message: Message, support: TemplateSupport, layout: CallNotation) -> Message:
+def _write_as_text(message: Message, support: TemplateSupport, layout: CallNotation) -> Message:
     if not all(_is_shown(call, support) for call in message.tool_calls):
         calls = (
             layout.write_call(call.name, call.arguments.strip(SPACE) or "{}") for call in message.tool_calls
@@ -186,7 +186,7 @@ def _join_results(messages: Iterator[Message]) -> Iterator[Message]:
 
 
 def _explain_tools(tools: tuple[Tool, ...], layout: CallNotation) -> str:
-    lines = (json.dumps(_signature(tool), ensure_ascii=False) for tool in tools)
+    lines = (json.dumps(_build_signature(tool), ensure_ascii=False) for tool in tools)
     return EXPLAINED.format(tools="\n".join(lines), call=layout.write_call("FUNCTION", '{"NAME": VALUE}'))
 
 
@@ -199,7 +199,7 @@ def _insert_text(messages: tuple[Message, ...], text: str, support: TemplateSupp
     return (replace(first, text=f"{before}\n\n{after}" if first.text else text), *messages[1:])
 
 
-def _signature(tool: Tool) -> dict[str, object]:
+def _build_signature(tool: Tool) -> dict[str, object]:
     named = {"name": tool.name}
     described = {} if tool.description is None else {"description": tool.description}
     return {**named, **described, "parameters": dict(tool.parameters or {"type": "object", "properties": {}})}

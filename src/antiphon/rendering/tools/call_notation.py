@@ -58,7 +58,7 @@ class CallNotation:
     end: Marks
     """Marks after the arguments."""
     close: Marks
-    reader: Callable[[], OutputReader]
+    build_reader: Callable[[], OutputReader]
     """Makes the reader of one choice."""
     between: Marks | None = None
     """None allows one call in a group."""
@@ -67,23 +67,23 @@ class CallNotation:
     sign: str | None = None
     """For calls without a mark, at the beginning of the text only: a regular expression of how the text then
     begins. `open` is empty."""
-    frames: tuple[Channel, ...] = ()
+    channels: tuple[Channel, ...] = ()
     """Channels, for a model that has some."""
     in_system: bool = False
     """Whether the template reads tools from the system message, as text."""
     short_ids: bool = False
     """Whether the template takes only ids of nine letters and digits."""
-    framed_reader: Callable[[], OutputReader] | None = None
+    build_channel_reader: Callable[[], OutputReader] | None = None
     """Makes the reader of a choice whose last channel holds a text of a format; None where text has no
     channels."""
 
-    def either_reader(self, tools: Tools) -> OutputReader:
+    def build_either_reader(self, tools: Tools) -> OutputReader:
         """Makes the reader of a choice that is either calls or a text of a format."""
-        if self.framed_reader is not None:
-            return self.framed_reader()
-        return EitherReader(self._heads(tools), self.reader())
+        if self.build_channel_reader is not None:
+            return self.build_channel_reader()
+        return EitherReader(self._list_openings(tools), self.build_reader())
 
-    def _heads(self, tools: Tools) -> Marks:
+    def _list_openings(self, tools: Tools) -> Marks:
         """Returns how a choice with calls begins: with their mark, or with the call of any tool where there
         is no mark."""
         if self.open:
@@ -93,9 +93,9 @@ class CallNotation:
     def _list_forbidden_prefixes(self, tools: Tools) -> Marks:
         """Returns how a text of a format cannot begin. Two characters of a mark decide, since the compiler
         looks one character ahead."""
-        if self.framed_reader is not None:
+        if self.build_channel_reader is not None:
             return ()
-        return tuple(mark[:2] for mark in self.open[:1]) or self._heads(tools)
+        return tuple(mark[:2] for mark in self.open[:1]) or self._list_openings(tools)
 
     def _require_separable(self, form: Constraint) -> None:
         """Raises UnsupportedParameter for a format that cannot be told from calls without a mark."""
@@ -107,7 +107,7 @@ class CallNotation:
                 param=form.field,
             )
 
-    def constraint(
+    def build_constraint(
         self, tools: Tools, controls: Mapping[str, int], form: Constraint | None = None
     ) -> Constraint:
         """Builds the constraint of a choice. `controls`: ids of control tokens by name. `form`: the format of
@@ -117,12 +117,12 @@ class CallNotation:
         group = Group(
             around=AROUND[tools.choice],
             open=to_marks(self.open, controls),
-            calls=tuple(self._call(tool, controls) for tool in tools.callable),
+            calls=tuple(self._build_call(tool, controls) for tool in tools.callable),
             close=to_marks(self.close, controls),
             between=None if self.between is None or not tools.parallel else to_marks(self.between, controls),
             again=None if self.again is None or not tools.parallel else to_marks(self.again, controls),
             sign=self.sign,
-            frames=tuple(frame.with_ids(controls) for frame in self.frames),
+            frames=tuple(frame.with_ids(controls) for frame in self.channels),
             format=form,
             heads=() if form is None else self._list_forbidden_prefixes(tools),
         )
@@ -136,7 +136,7 @@ class CallNotation:
     def marks(self) -> Marks:
         """The marks that a reader must see, control tokens among them."""
         all_of: tuple[Marks, ...] = (
-            *(frame.open + (frame.close or ()) for frame in self.frames),
+            *(frame.open + (frame.close or ()) for frame in self.channels),
             self.open,
             self.before,
             self.after,
@@ -147,7 +147,7 @@ class CallNotation:
         )
         return tuple(mark for each in all_of for mark in each)
 
-    def _call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
+    def _build_call(self, tool: Tool, controls: Mapping[str, int]) -> Call:
         begin = (*self.before, tool.name, *self.after)
         return Call(to_marks(begin, controls), tool.schema, to_marks(self.end, controls), tool.field)
 
@@ -181,7 +181,7 @@ def hermes(source: str) -> CallNotation:
         end=(end + line,),
         close=("</tool_call>",),
         again=("\n",),
-        reader=lambda: ObjectReader("<tool_call>", "</tool_call>"),
+        build_reader=lambda: ObjectReader("<tool_call>", "</tool_call>"),
     )
 
 
@@ -197,7 +197,7 @@ def llama(_source: str) -> CallNotation:
         close=(),
         between=("; ",),
         sign=r'[ \t\r\n]*\{[ \t\r\n]*"name"',
-        reader=lambda: FirstReader("<|python_tag|>"),
+        build_reader=lambda: FirstReader("<|python_tag|>"),
     )
 
 
@@ -212,7 +212,7 @@ def mistral(source: str) -> CallNotation:
         close=("]",),
         between=(", ",),
         short_ids=True,
-        reader=lambda: ObjectReader("[TOOL_CALLS]", ""),
+        build_reader=lambda: ObjectReader("[TOOL_CALLS]", ""),
     )
 
 
@@ -227,7 +227,7 @@ def mistral_headed(_source: str) -> CallNotation:
         close=(),
         again=(),
         short_ids=True,
-        reader=lambda: HeaderReader("[TOOL_CALLS]", name),
+        build_reader=lambda: HeaderReader("[TOOL_CALLS]", name),
     )
 
 
@@ -245,7 +245,7 @@ def deepseek(source: str) -> CallNotation:
         end=("\n```", end) if fenced else (end,),
         close=(closing,),
         between=("\n",) if fenced else (),
-        reader=lambda: HeaderReader(begin, name, (end, opening, closing), "```"),
+        build_reader=lambda: HeaderReader(begin, name, (end, opening, closing), "```"),
     )
 
 
@@ -264,13 +264,13 @@ def harmony(_source: str) -> CallNotation:
         after=(" ", "<|constrain|>", "json", message),
         end=(),
         close=(),
-        frames=(
+        channels=(
             Channel((channel, "analysis", message), again),
             Channel((channel, "commentary", message), again),
             Channel((channel, "final", message)),
         ),
-        reader=reader,
-        framed_reader=partial(reader, last=final),
+        build_reader=reader,
+        build_channel_reader=partial(reader, last=final),
     )
 
 
@@ -285,7 +285,7 @@ def phi(source: str) -> CallNotation:
         close=("]", "<|/tool_call|>"),
         between=(", ",),
         in_system="message['tools']" in source or "message.tools" in source,
-        reader=lambda: ObjectReader("<|tool_call|>", "<|/tool_call|>"),
+        build_reader=lambda: ObjectReader("<|tool_call|>", "<|/tool_call|>"),
     )
 
 

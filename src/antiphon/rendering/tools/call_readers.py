@@ -49,7 +49,7 @@ class OutputReader(Protocol):
         """The spans of reasoning in the text so far; none overlap."""
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether calls were begun and all are complete."""
 
     def add(self, text: str) -> list[OutputPart]:
@@ -80,11 +80,11 @@ class VisibleText:
         self.called = False
         """Whether a call was made."""
 
-    def call(self) -> None:
+    def note_call(self) -> None:
         """Notes that a call was made here."""
         self.called, self._space = True, ""
 
-    def cut(self) -> None:
+    def note_cut(self) -> None:
         """Notes that an incomplete call began here."""
         self._space = ""
 
@@ -107,7 +107,7 @@ class VisibleText:
 class PlainReader:
     """Reads a choice without calls."""
 
-    whole = False
+    is_complete = False
     spans: tuple[Span, ...] = ()
 
     def add(self, text: str) -> list[OutputPart]:
@@ -131,8 +131,8 @@ class EitherReader:
         self._buffer = ""
 
     @property
-    def whole(self) -> bool:
-        return self._reader is not None and self._reader.whole
+    def is_complete(self) -> bool:
+        return self._reader is not None and self._reader.is_complete
 
     def add(self, text: str) -> list[OutputPart]:
         if self._reader is None:
@@ -170,18 +170,18 @@ class ObjectReader:
         """The group's text since its last call, in case it is text."""
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self._shown.called and self._object is None
 
     def add(self, text: str) -> list[OutputPart]:
         self._buffer += text
-        while self._buffer and (self._within() if self._inside else self._outside()):
+        while self._buffer and (self._read_inside() if self._inside else self._read_outside()):
             pass
         return self._take_said()
 
     def end(self, required: bool = False) -> list[OutputPart]:
         if required or (self._inside and self._is_call()):
-            self._shown.cut()
+            self._shown.note_cut()
         else:
             self._said += self._shown.add(self._raw + self._buffer)
         self._raw = self._buffer = ""
@@ -198,7 +198,7 @@ class ObjectReader:
 
     # Each step takes from the buffer, and returns whether another step may follow.
 
-    def _outside(self) -> bool:
+    def _read_outside(self) -> bool:
         at = self._buffer.find(self._open)
         found = at >= 0
         end = at if found else find_partial_mark(self._buffer, self._open)
@@ -206,45 +206,45 @@ class ObjectReader:
         self._buffer = self._buffer[end:]
         if found:
             self._inside = True
-            self._read(len(self._open))
+            self._consume(len(self._open))
         return found
 
-    def _within(self) -> bool:
+    def _read_inside(self) -> bool:
         if self._object is not None:
-            return self._in_object(self._object)
+            return self._read_object(self._object)
         rest = self._buffer.lstrip(SEPARATORS)
-        self._read(len(self._buffer) - len(rest))
+        self._consume(len(self._buffer) - len(rest))
         if rest.startswith("{"):
             self._object = JsonCall(self._name_first)
         elif self._close and rest.startswith(self._close):
             called = not self._raw.startswith(self._open)
-            self._read(len(self._close))
+            self._consume(len(self._close))
             self._raw = "" if called else self._raw
-            self._leave()
+            self._end_group()
         elif rest and self._close.startswith(rest):
             return False
         elif rest:
-            self._leave()
+            self._end_group()
         return True
 
-    def _in_object(self, call: JsonCall) -> bool:
-        self._read(call.take(self._buffer, 0))
-        if call.said:
-            self._said += call.said
-            call.said = []
+    def _read_object(self, call: JsonCall) -> bool:
+        self._consume(call.take(self._buffer, 0))
+        if call.parts:
+            self._said += call.parts
+            call.parts = []
             self._raw = ""
-            self._shown.call()
+            self._shown.note_call()
         if call.done:
             self._object, self._raw = None, ""
         elif call.broken:
-            self._leave()
+            self._end_group()
         return call.done or call.broken
 
-    def _read(self, count: int) -> None:
+    def _consume(self, count: int) -> None:
         self._raw += self._buffer[:count]
         self._buffer = self._buffer[count:]
 
-    def _leave(self) -> None:
+    def _end_group(self) -> None:
         """Ends a group; what was no call in it is text."""
         raw, self._raw = self._raw, ""
         self._inside, self._object = False, None
@@ -263,7 +263,7 @@ class FirstReader(ObjectReader):
         self._began = False
         """Whether the kind of the text is known."""
 
-    def _outside(self) -> bool:
+    def _read_outside(self) -> bool:
         if self._began:
             self._said += self._shown.add(self._buffer)
             self._buffer = ""
@@ -278,8 +278,8 @@ class FirstReader(ObjectReader):
         self._began = True
         if rest.startswith("{"):
             self._inside = True
-            self._read(len(self._buffer) - len(rest))
+            self._consume(len(self._buffer) - len(rest))
         return True
 
     def _is_call(self) -> bool:
-        return self._shown.called or (self._object is not None and self._object.begun)
+        return self._shown.called or (self._object is not None and self._object.is_call)

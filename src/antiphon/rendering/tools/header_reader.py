@@ -60,7 +60,7 @@ class HeaderReader:
         self.spans: list[Span] = []
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self._shown.called and self._value is None
 
     def add(self, text: str) -> list[OutputPart]:
@@ -72,9 +72,9 @@ class HeaderReader:
 
     def end(self, required: bool = False) -> list[OutputPart]:
         if self._thinks:
-            self._think(self._buffer)
+            self._add_reasoning(self._buffer)
         elif self._is_notation(required):
-            self._shown.cut()
+            self._shown.note_cut()
         else:
             self._said += self._shown.add(self._buffer)
         self._buffer = ""
@@ -96,16 +96,16 @@ class HeaderReader:
 
     def _advance(self) -> bool:
         if self._value is not None:
-            return self._in_value(self._value)
+            return self._read_value(self._value)
         if self._thinks and self._thought is not None:
-            return self._in_thought(self._thought[1])
+            return self._read_reasoning(self._thought[1])
         if self._is_text:
             self._show(len(self._buffer))
             return False
-        return self._in_header() if self._inside else self._outside()
+        return self._read_header() if self._inside else self._read_outside()
 
-    def _outside(self) -> bool:
-        if self._after and not self._past_tail():
+    def _read_outside(self) -> bool:
+        if self._after and not self._skip_tail():
             return False
         found = [(at, mark) for mark in self._marks if (at := self._buffer.find(mark)) >= 0]
         if not found:
@@ -124,23 +124,23 @@ class HeaderReader:
         self._buffer = self._buffer[len(mark) :]
         return True
 
-    def _in_thought(self, end: str) -> bool:
+    def _read_reasoning(self, end: str) -> bool:
         at = self._buffer.find(end)
         count = find_partial_mark(self._buffer, end) if at < 0 else at
-        self._think(self._buffer[:count])
+        self._add_reasoning(self._buffer[:count])
         self._buffer = self._buffer[count:]
         if at >= 0:
             self._thinks = False
             self.spans[-1] = (self.spans[-1][0], self._fed - len(self._buffer) + len(end))
         return at >= 0
 
-    def _think(self, text: str) -> None:
+    def _add_reasoning(self, text: str) -> None:
         """Joins the reasoning of several messages, a line for each."""
         if text:
             self._said.append(ReasoningPart("\n" + text if self._apart else text))
             self._apart = False
 
-    def _past_tail(self) -> bool:
+    def _skip_tail(self) -> bool:
         """Removes the rest of a call. Returns whether it is complete."""
         rest = self._buffer.lstrip(SPACE)
         if self._tail and rest != self._tail and self._tail.startswith(rest):
@@ -154,29 +154,29 @@ class HeaderReader:
         self._said += self._shown.add(self._buffer[:count])
         self._buffer = self._buffer[count:]
 
-    def _in_header(self) -> bool:
+    def _read_header(self) -> bool:
         at = self._buffer.find("{", len(self._head))
         if at < 0:
             again = self._buffer.find(self._head, len(self._head))
             if again < 0 and len(self._buffer) <= LONGEST_HEADER:
                 return False
-            return self._no_call(again if again >= 0 else len(self._buffer))
+            return self._reject_header(again if again >= 0 else len(self._buffer))
         match = self._name.match(self._buffer[len(self._head) : at])
         if match is None:
-            return self._no_call(at)
+            return self._reject_header(at)
         self._said.append(CallName(match[1]))
-        self._shown.call()
+        self._shown.note_call()
         self._value, self._inside = JsonValue(), False
         self._buffer = self._buffer[at:]
         return True
 
-    def _no_call(self, end: int) -> bool:
+    def _reject_header(self, end: int) -> bool:
         """Shows a false header as text."""
         self._inside = False
         self._show(end)
         return True
 
-    def _in_value(self, value: JsonValue) -> bool:
+    def _read_value(self, value: JsonValue) -> bool:
         at = value.take(self._buffer, 0)
         self._said += [CallArguments(self._buffer[:at])] if at else []
         self._buffer = self._buffer[at:]

@@ -80,7 +80,7 @@ class _At(Enum):
 class JsonCall:
     """Reads one object with a name and arguments, from its first brace on."""
 
-    __slots__ = ("_at", "_kept", "_key", "_name_first", "_sent", "_value", "broken", "done", "named", "said")
+    __slots__ = ("_at", "_kept", "_key", "_name_first", "_sent", "_value", "broken", "done", "named", "parts")
 
     def __init__(self, name_first: bool = False) -> None:
         """`name_first`: whether an object must begin with the name to be a call."""
@@ -94,14 +94,14 @@ class JsonCall:
         """Arguments that came before the name."""
         self._sent = 0
         """Characters of the value that were given out."""
-        self.said: list[CallName | CallArguments] = []
+        self.parts: list[CallName | CallArguments] = []
         """Parts that became known; the reader empties it."""
         self.done = False
         self.broken = False
         """Whether it is no object that names a call."""
 
     @property
-    def begun(self) -> bool:
+    def is_call(self) -> bool:
         """Whether it certainly names a call: its name or the name's key is known."""
         return self.named or self._key == NAME
 
@@ -161,7 +161,7 @@ class JsonCall:
             self.broken = not (isinstance(name, str) and name)
             if not self.broken:
                 self.named = True
-                self.said.append(CallName(str(name)))
+                self.parts.append(CallName(str(name)))
                 self._say(self._kept)
         elif self._key in ARGUMENTS and text[:1] == '"':
             self._say(str(_parse_json(text)))  # arguments as a text that holds JSON
@@ -170,7 +170,7 @@ class JsonCall:
         if not self.named:
             self._kept += text
         elif text:
-            self.said.append(CallArguments(text))
+            self.parts.append(CallArguments(text))
 
 
 def _parse_json(text: str) -> object:

@@ -13,7 +13,7 @@ from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.testing import FakeClock, scripted_info
 from antiphon.testing.streaming import open_stream
 from antiphon.testing.token_engine import CHATML
-from tests.rendering.asking import asking, renderer
+from tests.rendering.scripted_renderer import asking, renderer
 from tests.rendering.support import SPECIAL, template
 
 NAMED = Message(Role.USER, "Hello", "Ada")

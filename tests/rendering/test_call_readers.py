@@ -151,7 +151,7 @@ READINGS = [
 
 def read(family, parts, required=False):
     """Content, calls and whether the last one is whole."""
-    reader = CALL_FAMILIES[family]("").reader()
+    reader = CALL_FAMILIES[family]("").build_reader()
     said = [each for part in parts for each in reader.add(part)] + reader.end(required)
     content = "".join(each.text for each in said if isinstance(each, TextPart))
     calls: list[tuple[str, str]] = []
@@ -160,7 +160,7 @@ def read(family, parts, required=False):
             calls.append((each.name, ""))
         elif isinstance(each, CallArguments):
             calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
-    return content, calls, reader.whole
+    return content, calls, reader.is_complete
 
 
 @pytest.mark.parametrize("at", range(len(READINGS)))
@@ -201,7 +201,7 @@ def test_the_cut_never_changes_what_is_read(family, parts):
 
 
 def test_a_name_is_whole_in_what_is_said_first_and_arguments_come_as_they_are_written():
-    reader = CALL_FAMILIES["hermes"]("").reader()
+    reader = CALL_FAMILIES["hermes"]("").build_reader()
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
     said = [each for char in text for each in reader.add(char)]
     assert said[0] == CallName("weather")
@@ -265,15 +265,15 @@ def walk(matcher, seed, most=300):
 def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, parallel):
     layout = CALL_FAMILIES[family](source)
     tools = Tools((WEATHER, NOW), ToolChoice.REQUIRED, parallel)
-    grammar = checked(layout.constraint(tools, IDS), VOCABULARY)
+    grammar = checked(layout.build_constraint(tools, IDS), VOCABULARY)
     counts = set()
     for seed in range(40):
         text = walk(Matcher(grammar, VOCABULARY), seed)
         if text is None:
             continue
-        reader = layout.reader()
+        reader = layout.build_reader()
         said = [*reader.add(text), *reader.end()]
-        assert reader.whole, text
+        assert reader.is_complete, text
         content, calls, whole = read(family, [text])
         assert whole and calls and not content.strip(), text
         assert sum(isinstance(each, CallName) for each in said) == len(calls)
@@ -315,27 +315,27 @@ def test_a_schema_that_cannot_be_followed_is_refused_under_its_own_name(schema):
     where = "tools[1].function.parameters"
     tools = Tools((NOW, Tool("odd", None, parameters, strict=True, field=where)), ToolChoice.REQUIRED)
     with pytest.raises(InvalidValue) as caught:
-        checked(CALL_FAMILIES["hermes"]("").constraint(tools, IDS), VOCABULARY)
+        checked(CALL_FAMILIES["hermes"]("").build_constraint(tools, IDS), VOCABULARY)
     assert caught.value.param == where and caught.value.message.startswith(where)
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_where_none_may_be_called_no_call_can_be_written(family, source):
     layout = CALL_FAMILIES[family](source)
-    none = checked(layout.constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
+    none = checked(layout.build_constraint(Tools((WEATHER,), ToolChoice.NONE), IDS), VOCABULARY)
     assert not takes(Matcher(none, VOCABULARY), written(layout))
 
 
 @pytest.mark.parametrize(("family", "source"), NOTATIONS)
 def test_text_is_free_and_a_call_that_began_in_it_can_only_become_one_of_a_tool(family, source):
     layout = CALL_FAMILIES[family](source)
-    auto = checked(layout.constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
+    auto = checked(layout.build_constraint(Tools((NOW,), ToolChoice.AUTO), IDS), VOCABULARY)
     tokens = written(layout)
     name = next(at for at in range(len(tokens)) if tokens[at : at + 3] == [*b"now"])
     matcher = Matcher(auto, VOCABULARY)
     assert takes(matcher, tokens) and matcher.complete
     assert not takes(Matcher(auto, VOCABULARY), [*tokens[:name], ord("x")])
-    opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.frames else []
+    opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.channels else []
     matcher = Matcher(auto, VOCABULARY)
     assert takes(matcher, [*opening, *b"I know { <that> [x]."]) and matcher.complete
 

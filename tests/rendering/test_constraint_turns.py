@@ -10,7 +10,7 @@ from antiphon.domain.identity import Actor, ActorKind
 from antiphon.errors import InvalidValue, Overloaded
 from antiphon.rendering.renderer import CHECKS, Renderer
 from antiphon.testing import ScriptedTokenEngine
-from tests.rendering.asking import answer, asking
+from tests.rendering.scripted_renderer import answer, asking
 from tests.rendering.support import prove_here
 
 

@@ -41,7 +41,7 @@ from antiphon.sandbox import JobStopped, Stop
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
 from antiphon.testing.token_engine import scripted_info
 from tests.engines.host.processes import descendants
-from tests.rendering.asking import answer, asking, renderer
+from tests.rendering.scripted_renderer import answer, asking, renderer
 from tests.rendering.support import FAMILIES, SPECIAL, prove_here, talk
 
 HOSTILE = (

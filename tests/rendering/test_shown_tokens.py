@@ -10,7 +10,7 @@ from antiphon.domain.sampling import AskedSampling
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.prompt import MOST_CUT
 from antiphon.testing import Script, scripted_info
-from tests.rendering.asking import GREEDY, answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import GREEDY, answer, asking, events_of, renderer
 from tests.rendering.support import talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "END", "st", "op", "a")

@@ -14,7 +14,7 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
 from tests.freed import freed
-from tests.rendering.asking import answer, asking
+from tests.rendering.scripted_renderer import answer, asking
 from tests.rendering.support import prove_here
 
 CONTEXT = 8 * LONG_TEXT

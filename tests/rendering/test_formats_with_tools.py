@@ -19,7 +19,7 @@ from antiphon.rendering.tools.call_notation import CALL_FAMILIES
 from antiphon.rendering.tools.call_readers import ReasoningPart, TextPart
 from antiphon.rendering.tools.json_call import CallArguments, CallName
 from tests.constraints.everyday import EVERYDAY, PEOPLE
-from tests.rendering.test_toolcalls import (
+from tests.rendering.test_call_readers import (
     IDS,
     NOW,
     SCHEMAS,
@@ -80,8 +80,8 @@ def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
         text = walk(Matcher(grammar, VOCABULARY), seed)
         if text is None:
             continue
-        content, _, calls, whole = outcome = read(layout.either_reader(TOOLS), [text])
-        assert read(layout.either_reader(TOOLS), list(text)) == outcome
+        content, _, calls, whole = outcome = read(layout.build_either_reader(TOOLS), [text])
+        assert read(layout.build_either_reader(TOOLS), list(text)) == outcome
         assert bool(content) != bool(calls) == whole, text
         if content:
             is_person(content)
@@ -135,7 +135,7 @@ def keep_texts(family, schemas, count):
 def test_no_call_is_lost_and_nothing_else_is_let_in(family):
     layout, form = CALL_FAMILIES[family](""), of_schema(PERSON)
     grammar = grammar_of(layout, form)
-    alone = checked(layout.constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY)
+    alone = checked(layout.build_constraint(Tools(TOOLS.tools, ToolChoice.REQUIRED), IDS), VOCABULARY)
     for seed in range(4):
         matcher, tokens = Matcher(alone, VOCABULARY), list[int]()
         while not matcher.complete and len(tokens) < 300:
@@ -173,11 +173,11 @@ HOSTILE = (
 @pytest.mark.parametrize("family", CALL_FAMILIES)
 def test_a_text_that_holds_a_call_is_a_text_wherever_it_ends(family, text):
     layout = CALL_FAMILIES[family]("")
-    opening = "<|channel|>final<|message|>" if layout.frames else ""
+    opening = "<|channel|>final<|message|>" if layout.channels else ""
     for end in range(len(text) + 1):
         said = opening + text[:end]
         for parts in ([said], list(said)):
-            content, thought, calls, _ = read(layout.either_reader(TOOLS), parts)
+            content, thought, calls, _ = read(layout.build_either_reader(TOOLS), parts)
             assert (content, thought, calls) == (text[:end], "", [])
 
 
@@ -188,7 +188,7 @@ def test_a_call_that_is_cut_is_no_content_where_a_mark_begins_it():
             continue  # A control token is never cut.
         text = layout.write_call("weather", '{"city": "Bern"}')
         for end in range(len(layout.open[0]), len(text)):
-            content, _, calls, _ = read(layout.either_reader(TOOLS), [text[:end]])
+            content, _, calls, _ = read(layout.build_either_reader(TOOLS), [text[:end]])
             assert content == "" and [name for name, _ in calls] in ([], ["weather"])
 
 
@@ -208,7 +208,7 @@ def test_both_come_after_reasoning(family):
             (mark,) = marks or ("",)
             tokens = [*before.encode(), *marks.values(), *text.removeprefix(mark).encode()]
             assert takes(matcher, tokens) and matcher.complete
-            reader = ReasoningReader(think(""), Begin.FREE, layout.either_reader(TOOLS), kept=True)
+            reader = ReasoningReader(think(""), Begin.FREE, layout.build_either_reader(TOOLS), kept=True)
             content, thought, calls, _ = read(reader, list(before + text))
             assert thought == before.removeprefix("<think>").removesuffix("</think>\n\n")
             assert (content, calls) == ((text, []) if "age" in text else ("", [("now", "{}")]))
@@ -243,7 +243,7 @@ def refusal_of(layout, form):
 def test_a_format_that_may_begin_like_a_call_is_refused_by_name(family):
     layout = CALL_FAMILIES[family]("")
     for form in BEFORE_A_CALL.values():
-        if layout.frames:
+        if layout.channels:
             grammar_of(layout, form)  # The channel says what it is.
         else:
             refusal_of(layout, form)
@@ -288,7 +288,7 @@ def test_where_a_call_is_required_the_format_changes_nothing():
 
 def test_a_group_is_read_back_with_its_format():
     form = Constraint(ConstraintKind.JSON_SCHEMA, "{}", "[ ]?", "guided_json")
-    source = CALL_FAMILIES["hermes"]("").constraint(TOOLS, IDS, form).source
+    source = CALL_FAMILIES["hermes"]("").build_constraint(TOOLS, IDS, form).source
     group = load(source)
     assert (group.format, group.heads, group.is_either) == (form, ("<t",), True)
     assert group.format is not None and group.format.field == "guided_json"

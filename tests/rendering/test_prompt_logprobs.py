@@ -11,7 +11,7 @@ from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from antiphon.testing.toy import ToyModel
-from tests.rendering.asking import answer, asking, events_of, renderer
+from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
 from tests.rendering.support import prove_here, talk
 
 

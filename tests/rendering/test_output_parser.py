@@ -15,7 +15,7 @@ from antiphon.domain.usage import Usage
 from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from tests.rendering.asking import GREEDY, answer, events_of, renderer
+from tests.rendering.scripted_renderer import GREEDY, answer, events_of, renderer
 from tests.rendering.support import prove_here
 
 WEATHER = Tool("weather", "Tells.", {"type": "object", "properties": {"city": {"type": "string"}}})
