@@ -14,7 +14,7 @@ from antiphon.dialects.empower.errors import encode_error
 from antiphon.dialects.empower.fields import TABLES, FieldScope
 from antiphon.dialects.empower.loras import EmpowerLoras
 from antiphon.errors import RequestError
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(

@@ -29,8 +29,8 @@ from antiphon.rendering.renderer import Renderer
 from antiphon.settings_server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 from tests.http.harness import Reply, Served, serving_edge
 

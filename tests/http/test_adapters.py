@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from antiphon.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
-from antiphon.weights.adapter_store import AdapterStore
+from antiphon.weights.adapters.registry import AdapterStore
 from benchmarks.make_model import SIZES, write_model
 from tests.http.harness import CHAT, KEY, TEXT, gone, request_bytes, serving
 from tests.http.lora import LOAD, MOST, UNLOAD, Lora, lending, write_peft

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFetchError
-from antiphon.weights.cache import Cache, Fetched, default_directory
-from antiphon.weights.reference import Reference
+from antiphon.weights.hub.cache import Cache, CachedFile, default_directory
+from antiphon.weights.hub.reference import Reference
 
 MODEL = Reference("ada/tiny", "Q4/tiny.gguf")
 COMMIT, NEXT = "a" * 40, "b" * 40
@@ -19,7 +19,7 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "models")
 
 
-def kept(cache: Cache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> Fetched:
+def kept(cache: Cache, reference: Reference, commit: str = COMMIT, digest: str = DIGEST) -> CachedFile:
     with cache.lock(reference, digest):
         cache.place(reference, digest).write_bytes(b"weights")
         return cache.keep(reference, commit, digest)

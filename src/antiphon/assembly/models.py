@@ -22,9 +22,9 @@ from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamil
 from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.settings import Settings
 from antiphon.settings_lora import LoraSettings
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.adapters import read_kept
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.import_job import read_kept
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
 

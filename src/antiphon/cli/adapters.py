@@ -8,8 +8,8 @@ from pathlib import Path
 from antiphon.errors import ModelFileError, SettingsError
 from antiphon.settings import Settings, with_homes, with_lora
 from antiphon.settings_lora import AdapterSettings
-from antiphon.weights.adapter_store import default_registry, share
-from antiphon.weights.adapters import AdapterFile, keep_adapter
+from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
+from antiphon.weights.adapters.registry import default_registry, share
 from antiphon.weights.gguf import read_header
 
 

@@ -26,8 +26,8 @@ from antiphon.settings_model import ModelSettings
 from antiphon.settings_server import ServerSettings
 from antiphon.supervisor import bind
 from antiphon.weights.gguf import read_header
-from antiphon.weights.reference import is_reference, parse
-from antiphon.weights.sizing import available_memory, kv_bytes_per_cell, text_bytes_per_token
+from antiphon.weights.hub.reference import is_reference, parse
+from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
 
 QUICK = 1.0
 """Seconds for a neighbour on the port to say who it is."""

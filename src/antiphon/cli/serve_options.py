@@ -11,9 +11,9 @@ from antiphon.errors import SettingsError
 from antiphon.settings import Settings, change_model, load, model, values_of, with_homes, with_models
 from antiphon.settings_aliases import require_aliases
 from antiphon.settings_model import ModelSettings
-from antiphon.weights.adapter_store import default_registry
-from antiphon.weights.parts import without_part
-from antiphon.weights.reference import is_reference, parse
+from antiphon.weights.adapters.registry import default_registry
+from antiphon.weights.gguf import without_part
+from antiphon.weights.hub.reference import is_reference, parse
 
 SETTINGS_FILE = "antiphon.toml"
 HOME_VARIABLE = "ANTIPHON_HOME"

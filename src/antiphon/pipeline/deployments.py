@@ -42,7 +42,7 @@ class Fetching(Protocol):
     def require_allowed(self, wanted: Deployment) -> None:
         """Raises PermissionDenied, or InvalidValue for what is no name."""
 
-    def fetched(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
+    def fetch(self, wanted: Deployment) -> AbstractAsyncContextManager[Delivered]:
         """The adapter, while the context lasts. Raises a RequestError, an EngineError or
         HubUnavailable."""
 
@@ -81,7 +81,7 @@ class Deployments:
             if self._fetching is None:
                 raise PermissionDenied(REMEDY)
             self._fetching.require_allowed(wanted)
-            async with self._turn(), self._fetching.fetched(wanted) as found:
+            async with self._turn(), self._fetching.fetch(wanted) as found:
                 self._require_free(wanted.name, adapters)
                 base = wanted.base or self._base(adapters, found)
                 path, directory = found.path, found.directory

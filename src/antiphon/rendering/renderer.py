@@ -28,9 +28,9 @@ from antiphon.rendering.logprobs import settle_widths
 from antiphon.rendering.model_info import (
     ModelInfo,
     Prove,
+    build_tokenizer_info,
     load_info,
     prove_in_sandbox,
-    build_tokenizer_info,
     with_template,
 )
 from antiphon.rendering.output_parser import constrain_calls

@@ -13,7 +13,7 @@ from antiphon.engines.llama.libllama_context import ContextShape, Decoded, Nativ
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
 from antiphon.errors import LoadError
-from antiphon.weights.adapters import keep_adapter
+from antiphon.weights.adapters.import_job import keep_adapter
 from antiphon.weights.gguf import read_header
 from models.cantor.convert import reference_weights, write_gguf
 

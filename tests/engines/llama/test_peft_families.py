@@ -17,7 +17,7 @@ from antiphon.engines.llama.libllama_adapter import NativeAdapter, switch
 from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
 from antiphon.engines.llama.libllama_find import find_library
 from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.weights.adapters import read_adapter
+from antiphon.weights.adapters.import_job import read_adapter
 from antiphon.weights.convert.peft import STRAIGHT, TURNED, convert_peft
 from antiphon.weights.gguf import Header, read_header
 from models.adapters.base import write_base

@@ -1,7 +1,6 @@
-"""What a failed fetch means and what to do about it: one sentence for each error of the library, network and
-disk. Never quotes their own texts, which hold addresses that may be signed. Imported only when something
-failed, with the library.
-"""
+"""Explains a failed fetch and its remedy: one sentence for each error of the library, network and disk. It
+never quotes their own texts, which hold addresses that may be signed. It is imported only after a failure,
+with the library."""
 
 import errno
 import os
@@ -11,7 +10,7 @@ from pathlib import Path
 from httpx2 import InvalidURL, ProxyError, TimeoutException, TransportError, UnsupportedProtocol
 from huggingface_hub import errors as hub
 
-from antiphon.weights.reference import Reference
+from antiphon.weights.hub.reference import Reference
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 RESUMES = "what has arrived is kept, and the same command goes on from there"
@@ -30,7 +29,7 @@ class Attempt:
     has_token: bool
     is_here: bool
     """Whether the reference was fetched before."""
-    is_guest: bool = False
+    is_caller: bool = False
     """Whether a caller of the server asked for it, who sees neither its environment nor its disk."""
 
     @property
@@ -39,17 +38,17 @@ class Attempt:
 
     @property
     def give(self) -> str:
-        """How a token is given, before the words for it."""
-        return "send in hf_token" if self.is_guest else "set HF_TOKEN to"
+        """How the reader gives a token, before the words for it."""
+        return "send in hf_token" if self.is_caller else "set HF_TOKEN to"
 
     @property
     def resumes(self) -> str:
-        return "nothing was kept; try again" if self.is_guest else RESUMES
+        return "nothing was kept; try again" if self.is_caller else RESUMES
 
 
-def at_fault(problem: Exception, has_token: bool) -> str | None:
-    """What is to be mended: `revision` or `token` of what was asked for, the `disk`, or the `hub` that is
-    away; None is the name."""
+def find_blame(problem: Exception, has_token: bool) -> str | None:
+    """Returns the part to mend: `revision` or `token` of the request, the `disk`, or the `hub` that is away;
+    None for the name."""
     if isinstance(problem, hub.RevisionNotFoundError):
         return "revision"
     if isinstance(problem, TransportError) and not isinstance(problem, UnsupportedProtocol):
@@ -62,8 +61,8 @@ def at_fault(problem: Exception, has_token: bool) -> str | None:
     return "token" if has_token and status in (UNAUTHORIZED, FORBIDDEN) else None
 
 
-def refusal(problem: Exception, attempt: Attempt) -> str:
-    """The sentence."""
+def explain(problem: Exception, attempt: Attempt) -> str:
+    """Returns the sentence."""
     reference, endpoint = attempt.reference, attempt.endpoint
     match problem:
         case hub.GatedRepoError():
@@ -93,7 +92,7 @@ def refusal(problem: Exception, attempt: Attempt) -> str:
 
 
 def _explain_unknown(attempt: Attempt) -> str:
-    none = " (none was sent)" if attempt.is_guest else " (none is set)"
+    none = " (none was sent)" if attempt.is_caller else " (none is set)"
     known = "" if attempt.has_token else none
     return (
         f"there is no repository {attempt.page}, or it is private; check its name, or {attempt.give} a "
@@ -146,7 +145,7 @@ def _explain_transport(problem: TransportError, attempt: Attempt) -> str:
         if isinstance(problem, TimeoutException)
         else "cannot be reached or hangs up"
     )
-    if attempt.is_guest:
+    if attempt.is_caller:
         return f"{endpoint} {how}; {attempt.resumes}"
     if attempt.is_here:
         return f"{endpoint} {how}; the copy of {reference} that was fetched before stays as it is"
@@ -155,7 +154,7 @@ def _explain_transport(problem: TransportError, attempt: Attempt) -> str:
 
 def _explain_write_failure(problem: OSError, attempt: Attempt) -> str:
     reason = os.strerror(problem.errno) if problem.errno else type(problem).__name__
-    if attempt.is_guest:
+    if attempt.is_caller:
         return f"the server cannot keep {attempt.reference}: {reason}"
     if problem.errno in FULL:
         return (

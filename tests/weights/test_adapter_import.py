@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.adapters import keep_adapter, read_adapter
+from antiphon.weights.adapters.import_job import keep_adapter, read_adapter
 from antiphon.weights.convert.peft import turn
 from antiphon.weights.gguf import Header, read_header
 from benchmarks.make_model import SIZES, write_model

@@ -1,8 +1,8 @@
-"""Keeps adapters that callers name, while requests run: copying, converting, checking and hashing happen in a
-process that can be killed, and only what passed is put into the registry.
+"""Keeps the adapters that callers name, while requests run. Copying, converting, checking and hashing happen
+in a process that can be killed; only an adapter that passes gets into the registry.
 
-The registry is a directory of GGUF files, each under the SHA-256 of its content. Nothing is ever removed from
-it here: other servers may share it.
+The registry is a directory of GGUF files, each named by the SHA-256 of its content. Nothing is ever removed
+here, since other servers may share it.
 """
 
 import os
@@ -16,7 +16,6 @@ from pathlib import Path
 from antiphon.domain.adapter import Adapter
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
 from antiphon.sandbox import JobStopped, Limits, run_job
-from antiphon.weights.allowed import sanitize
 
 REMEDY = (
     "adapters are loaded by their paths at run time only where the operator names the directories that they "
@@ -24,29 +23,32 @@ REMEDY = (
     "adapter at its start with --lora NAME=PATH"
 )
 
-JOB = "antiphon.weights.adapters:keep_job"
-"""The sandbox's job; named, not imported, since it needs what a serving process does not."""
+JOB = "antiphon.weights.adapters.import_job:keep_job"
+"""The sandbox's job. It is named, not imported, since it needs modules that a serving process does not."""
 
 SECONDS = 120.0
-"""Of CPU for one adapter: one of a gibibyte takes about ten to convert."""
+"""CPU seconds for one adapter: one of a gibibyte takes about ten to convert."""
 
 COPIES = 6
-"""Times its own size that an adapter takes while it is converted to float32."""
+"""Memory for converting an adapter to float32, in multiples of its size."""
 
 OWN_MEMORY = 1 << 30
 """Bytes of address space for the interpreter and numpy."""
 
 GROWTH = 4
-"""Times its own size that a converted adapter may have: from one byte a number to four."""
+"""The largest size of a converted adapter, in multiples of its own: from one byte a number to four."""
 
 SHARED_FILE, SHARED_DIRECTORY = 0o644, 0o755
-"""Rights of what an engine of another user reads."""
+"""Modes of files that an engine of another user reads."""
+
+LONGEST_SHOWN = 200
+"""Characters of a caller's path that an error repeats."""
 
 
 def default_registry(environ: Mapping[str, str], home: Path, platform: str = sys.platform) -> Path:
-    """`adapters` in ANTIPHON_HOME, or in the platform's directory for data."""
-    if said := environ.get("ANTIPHON_HOME"):
-        return Path(said) / "adapters"
+    """Returns `adapters` in ANTIPHON_HOME, or in the platform's data directory."""
+    if path := environ.get("ANTIPHON_HOME"):
+        return Path(path) / "adapters"
     data = home / ("Library/Application Support" if platform == "darwin" else ".local/share")
     if platform != "darwin" and os.path.isabs(xdg := environ.get("XDG_DATA_HOME", "")):
         data = Path(xdg)
@@ -60,20 +62,20 @@ class AdapterStore:
     registry: Path
     directories: Sequence[Path]
     most: int
-    """Bytes of one file that is taken."""
+    """Largest size of one file, in bytes."""
     shared: bool = False
     """Whether users other than this process's read the registry."""
 
-    async def keep(self, said: str, among: Path | None = None, *, base: str) -> Adapter:
-        """The adapter at a caller's path, checked for the model at `base` and kept. `among`: the one
-        directory that it comes from, instead of the operator's. Raises InvalidValue, PermissionDenied where
-        there is no directory, and EngineError when the registry cannot be written."""
+    async def keep(self, path: str, among: Path | None = None, *, base: str) -> Adapter:
+        """Checks the adapter at a caller's path for the model at `base`, and keeps it. `among`: its one
+        directory, instead of the operator's. Raises InvalidValue, PermissionDenied where there is no
+        directory, and EngineError when the registry cannot be written."""
         directories = self.directories if among is None else (among,)
         if not directories:
             raise PermissionDenied(REMEDY)
         staging = staging_directory(self.registry)
         payload = {
-            "path": said,
+            "path": path,
             "directories": [str(directory) for directory in directories],
             "base": base,
             "into": str(staging),
@@ -84,7 +86,7 @@ class AdapterStore:
             return self._store(staging, found)
         except JobStopped as stopped:
             stopped.require_worked()
-            raise InvalidValue(f"{sanitize(said)} cannot be taken: {stopped}", param="lora_path") from None
+            raise InvalidValue(f"{sanitize(path)} cannot be taken: {stopped}", param="lora_path") from None
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
@@ -108,8 +110,7 @@ class AdapterStore:
 
 
 def staging_directory(registry: Path) -> Path:
-    """A new directory in the registry, so that what is in it can be moved there as it is. Raises
-    EngineError."""
+    """Makes a new directory in the registry, so that its files can be moved there. Raises EngineError."""
     try:
         registry.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(dir=registry, prefix=".loading-"))
@@ -118,7 +119,7 @@ def staging_directory(registry: Path) -> Path:
 
 
 def storage_error(problem: OSError) -> EngineError:
-    """What a caller is told when the registry cannot be written; the operator can mend it."""
+    """Makes the error for a registry that cannot be written; the operator can mend it."""
     return EngineError(
         "the adapter cannot be kept: the registry (ANTIPHON_LORA_REGISTRY) cannot be written: "
         f"{problem.strerror or problem}"
@@ -132,9 +133,15 @@ def share(path: Path) -> None:
 
 
 def _count_mapped_bytes(base: str) -> int:
-    """Bytes of the model's file, which the job maps to read its header; of all parts, of one in several."""
+    """Returns the bytes of the model's file, or of all its parts, which the job maps to read the header."""
     path = Path(base)
     try:
         return sum(part.stat().st_size for part in path.parent.glob("*.gguf")) if path.is_file() else 0
     except OSError:
         return 0
+
+
+def sanitize(path: str) -> str:
+    """Returns a caller's path as an error may repeat it: printable and short."""
+    plain = "".join(character if character.isprintable() else "?" for character in path[:LONGEST_SHOWN])
+    return plain if len(path) <= LONGEST_SHOWN else plain + "..."

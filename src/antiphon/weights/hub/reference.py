@@ -1,6 +1,6 @@
-"""`hf:OWNER/REPO[@REVISION]:FILE.gguf`: a model file on the hub, by name. Text only; asks nobody.
+"""`hf:OWNER/REPO[@REVISION]:FILE.gguf`: the name of a model file on the hub. It asks nobody.
 
-What passes here is safe as a path below a directory and as a path of an address.
+A parsed reference is safe as a path below a directory and as a path of an address.
 """
 
 import re
@@ -21,11 +21,11 @@ REPOSITORY = re.compile(rf"{WORD}/{WORD}")
 REVISION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
-"""The ending of one part of a model that was split over several files."""
+"""The ending of one part of a split model."""
 
 ENDING = ".gguf"
 LONGEST_PART = 120
-"""Characters between two slashes, so that what a file system adds to a name still fits."""
+"""Characters between two slashes, so that a file system's additions to a name still fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Reference:
     repository: str
     """`OWNER/REPO`."""
     file: str
-    """The file's name in it, with its folders."""
+    """The file's name in the repository, with its folders."""
     revision: str = DEFAULT_REVISION
     """A branch, a tag or a commit."""
 
@@ -45,8 +45,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """What the model is called when nobody gives it another name: the file without folders and
-        ending."""
+        """The model's default name: the file without folders and ending."""
         return PurePosixPath(self.file).stem
 
     @property
@@ -56,12 +55,12 @@ class Reference:
 
 
 def is_reference(text: str) -> bool:
-    """Whether it is meant as one, well formed or not."""
+    """Whether the text is meant as a reference, well formed or not."""
     return text.startswith(PREFIX)
 
 
 def parse(text: str) -> Reference:
-    """The reference that the text is. Raises SettingsError with what is wrong with it."""
+    """Parses a reference. Raises SettingsError with what is wrong."""
     place, colon, file = text.removeprefix(PREFIX).partition(":")
     repository, at, revision = place.partition("@")
     if (
@@ -100,5 +99,5 @@ def _check_file(text: str, file: str) -> None:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a relative path stays below where it starts, and is spelt in the one way there is."""
+    """Whether a relative path stays below its start, in its only spelling."""
     return all(part not in ("", ".", "..") and len(part) <= LONGEST_PART for part in path.split("/"))

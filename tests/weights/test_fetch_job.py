@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue
-from antiphon.weights.deploy_job import choose_files, fetch_job
+from antiphon.weights.adapters.fetch_job import choose_files, fetch_job
 from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 
 PIRATE = "ada/pirate-lora"
@@ -192,7 +192,7 @@ def test_a_token_is_not_sent_in_the_clear_to_another_machine(tmp_path):
 
 
 def test_a_disk_that_is_full_is_the_operators_business(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr("antiphon.weights.cache.Cache.free", lambda _: 0)
+    monkeypatch.setattr("antiphon.weights.hub.cache.HubCache.free", lambda _: 0)
     with pytest.raises(EngineError, match="the server has no room") as full:
         fetch(hub, tmp_path)
     assert full.value.status == 500 and str(tmp_path) not in full.value.message

@@ -1,4 +1,4 @@
-"""What lies in a directory of saved weights: tensors out of safetensors, as float32, and JSON objects.
+"""Reads tensors as float32 and JSON from directories of saved weights, and checks an adapter's matrices.
 
 Both formats hold values only: nothing of them is executed.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import ModelFileError
+from antiphon.weights.gguf import TensorExtent, read_extents
 
 Tensor = NDArray[np.float32]
 
@@ -25,23 +26,23 @@ MOST_JSON = 64 << 20
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file. Raises ModelFileError."""
-    said = _read(path)
+    """Reads the object in a file. Raises ModelFileError."""
+    said = _read_value(path)
     if not isinstance(said, dict):
         raise ModelFileError(f"{path} is not a JSON object")
     return said
 
 
 def read_list(path: Path) -> list[Any]:
-    """The list in a file. Raises ModelFileError."""
-    said = _read(path)
+    """Reads the list in a file. Raises ModelFileError."""
+    said = _read_value(path)
     if not isinstance(said, list):
         raise ModelFileError(f"{path} is not a JSON list")
     return said
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises ModelFileError."""
+    """Reads the text of a file. Raises ModelFileError."""
     require_file(path)
     try:
         if path.stat().st_size > MOST_JSON:
@@ -52,12 +53,12 @@ def read_text(path: Path) -> str:
 
 
 def require_file(path: Path) -> None:
-    """Raises ModelFileError for a pipe or a device, which might never end; not for what is not there."""
+    """Raises ModelFileError for a pipe or a device, which might never end; a missing file passes."""
     if path.exists() and not path.is_file():
         raise ModelFileError(f"{path} is not a file")
 
 
-def _read(path: Path) -> object:
+def _read_value(path: Path) -> object:
     try:
         said: object = json.loads(read_text(path))
     except RecursionError:
@@ -68,7 +69,7 @@ def _read(path: Path) -> object:
 
 
 def read_tensors(path: Path, unused: re.Pattern[str] | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Names and values, one by one, less those whose whole name `unused` matches. Raises ModelFileError."""
+    """Yields names and values one by one, except the names that `unused` matches. Raises ModelFileError."""
     from safetensors import SafetensorError, deserialize
 
     require_file(path)
@@ -99,3 +100,48 @@ def _values(form: str, data: bytes) -> Tensor | None:
     if form == "BF16":
         return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(data, dtype=FORMATS[form]).astype(np.float32) if form in FORMATS else None
+
+
+ADAPTER_TYPES = ("F32", "F16", "BF16", "Q8_0")
+"""Types that llama.cpp's converters write adapters in."""
+
+WINDOW = 1 << 22
+"""Bytes of one read: whole blocks of every type."""
+
+Q8_0_BLOCK = 34
+"""Bytes of a Q8_0 block: the scale of 32 numbers, as F16, then the numbers."""
+
+
+def check_matrices(path: Path, name: str) -> None:
+    """Checks types and finiteness of the matrices: an infinite number would spoil the engine's cache. Raises
+    ModelFileError, which calls the file `name`."""
+    extents = read_extents(path)
+    if odd := next((extent for extent in extents if extent.kind not in ADAPTER_TYPES), None):
+        raise ModelFileError(
+            f"{name} holds {odd.name[:120]} as {odd.kind}; "
+            f"an adapter's matrices must be {', '.join(ADAPTER_TYPES)}"
+        )
+    for extent in extents:
+        if not _is_finite(path, extent):
+            raise ModelFileError(f"{name} holds numbers in {extent.name[:120]} that are not finite")
+
+
+def _is_finite(path: Path, extent: TensorExtent) -> bool:
+    with path.open("rb") as file:
+        file.seek(extent.offset)
+        left = extent.size
+        step = WINDOW - WINDOW % Q8_0_BLOCK if extent.kind == "Q8_0" else WINDOW
+        while left:
+            data = file.read(min(left, step))
+            left -= len(data)
+            if extent.kind == "BF16":  # the upper half of a float32, whose exponent says whether it is one
+                sound = (np.frombuffer(data, "<u2") & 0x7F80 != 0x7F80).all()
+            elif extent.kind == "Q8_0":
+                sound = np.isfinite(
+                    np.frombuffer(data, np.uint8).reshape(-1, Q8_0_BLOCK)[:, :2].copy().view("<f2")
+                ).all()
+            else:
+                sound = np.isfinite(np.frombuffer(data, "<f4" if extent.kind == "F32" else "<f2")).all()
+            if not sound:
+                return False
+    return True

@@ -6,15 +6,15 @@ import pytest
 
 from antiphon.errors import LoadError
 from antiphon.weights.gguf import Header
-from antiphon.weights.sizing import (
+from antiphon.weights.kv_cache_size import (
     LONGEST_DEFAULT,
-    Asked,
-    Size,
+    CacheOptions,
+    CacheSize,
     available_memory,
-    fitting,
+    fit_cache,
+    fit_text_length,
     kv_bytes_per_cell,
     text_bytes_per_token,
-    text_length,
 )
 
 
@@ -43,20 +43,20 @@ def encoder(context: int = 8192, vocabulary: int = 250_000) -> Header:
 
 
 def test_the_longest_text_is_the_models_own_where_memory_allows_it():
-    assert text_length(encoder(512), None, free=10**12) == 512
-    assert text_length(encoder(131072), None, free=10**12) == LONGEST_DEFAULT
-    assert text_length(header(2048), None, free=10**12) == 2048
+    assert fit_text_length(encoder(512), None, free=10**12) == 512
+    assert fit_text_length(encoder(131072), None, free=10**12) == LONGEST_DEFAULT
+    assert fit_text_length(header(2048), None, free=10**12) == 2048
 
 
 def test_a_large_vocabulary_shortens_the_longest_text_of_an_encoder():
     """Each token of it takes a row as wide as the vocabulary."""
     assert text_bytes_per_token(encoder()) > 4 * 250_000
-    scarce = text_length(encoder(), None, free=4 * 10**9)
+    scarce = fit_text_length(encoder(), None, free=4 * 10**9)
     assert scarce % 256 == 0 and scarce * text_bytes_per_token(encoder()) <= 2 * 10**9
-    assert scarce > 1024 < text_length(encoder(vocabulary=30_000), None, free=4 * 10**9)
-    assert text_length(encoder(), 8192, free=4 * 10**9) == 8192, "what was said stands"
+    assert scarce > 1024 < fit_text_length(encoder(vocabulary=30_000), None, free=4 * 10**9)
+    assert fit_text_length(encoder(), 8192, free=4 * 10**9) == 8192, "what was said stands"
     with pytest.raises(LoadError, match="256 tokens"):
-        text_length(encoder(), None, free=10**8)
+        fit_text_length(encoder(), None, free=10**8)
 
 
 def test_a_decoder_takes_what_it_keeps_of_a_text():
@@ -78,9 +78,9 @@ def test_explicit_head_widths_and_missing_groups_count():
 
 def test_plenty_of_memory_gives_every_sequence_the_models_own_context_up_to_the_default_most():
     for pool in (True, False):
-        asked = Asked(8, pool=pool)
-        assert fitting(header(context=2048), asked, free=10**12) == Size(2048, 8 * 2048)
-        assert fitting(header(context=131072), asked, free=10**12) == Size(
+        asked = CacheOptions(8, pool=pool)
+        assert fit_cache(header(context=2048), asked, free=10**12) == CacheSize(2048, 8 * 2048)
+        assert fit_cache(header(context=131072), asked, free=10**12) == CacheSize(
             LONGEST_DEFAULT, 8 * LONGEST_DEFAULT
         )
 
@@ -88,34 +88,36 @@ def test_plenty_of_memory_gives_every_sequence_the_models_own_context_up_to_the_
 def test_cells_fit_half_of_what_is_free_and_a_pool_shrinks_before_the_context():
     at = header()
     room = (200_000_000 - at.size) / 2 / kv_bytes_per_cell(at, "f16")
-    shared = fitting(at, Asked(8), free=200_000_000)
+    shared = fit_cache(at, CacheOptions(8), free=200_000_000)
     assert shared.context_length == LONGEST_DEFAULT
     assert shared.cells <= room < shared.cells + 256
-    apart = fitting(at, Asked(8, pool=False), free=200_000_000)
+    apart = fit_cache(at, CacheOptions(8, pool=False), free=200_000_000)
     assert apart.cells == 8 * apart.context_length and apart.context_length % 256 == 0
     assert apart.cells <= room < apart.cells + 8 * 256
-    scarce = fitting(at, Asked(8), free=20_000_000)
+    scarce = fit_cache(at, CacheOptions(8), free=20_000_000)
     assert scarce.cells == scarce.context_length < LONGEST_DEFAULT
 
 
 def test_what_was_said_stands():
     at = header()
-    assert fitting(at, Asked(8, context_length=30_000), free=20_000_000) == Size(30_000, 30_000)
-    assert fitting(at, Asked(8, context_length=1000), free=10**12) == Size(1000, 8000)
-    assert fitting(at, Asked(8, cells=1000), free=20) == Size(1000, 1000)
-    assert fitting(at, Asked(8, 500, 1000), free=20) == Size(500, 1000)
-    assert fitting(at, Asked(8, cells=1000, pool=False), free=20) == Size(125, 1000)
+    assert fit_cache(at, CacheOptions(8, context_length=30_000), free=20_000_000) == CacheSize(30_000, 30_000)
+    assert fit_cache(at, CacheOptions(8, context_length=1000), free=10**12) == CacheSize(1000, 8000)
+    assert fit_cache(at, CacheOptions(8, cells=1000), free=20) == CacheSize(1000, 1000)
+    assert fit_cache(at, CacheOptions(8, 500, 1000), free=20) == CacheSize(500, 1000)
+    assert fit_cache(at, CacheOptions(8, cells=1000, pool=False), free=20) == CacheSize(125, 1000)
 
 
 def test_too_little_memory_is_refused_with_what_to_do():
     with pytest.raises(LoadError, match=r"smaller quantization$"):
-        fitting(header(), Asked(8), free=2_000_000)
+        fit_cache(header(), CacheOptions(8), free=2_000_000)
     with pytest.raises(LoadError, match=r"8 x 256 tokens.*fewer --sequences"):
-        fitting(header(), Asked(8, pool=False), free=2_000_000)
+        fit_cache(header(), CacheOptions(8, pool=False), free=2_000_000)
 
 
 def test_a_header_without_figures_gets_the_default_context():
-    assert fitting(header(context=0, layers=0), Asked(8), free=10**9).context_length == LONGEST_DEFAULT
+    assert (
+        fit_cache(header(context=0, layers=0), CacheOptions(8), free=10**9).context_length == LONGEST_DEFAULT
+    )
 
 
 def test_the_machine_has_some_memory():
@@ -124,4 +126,4 @@ def test_the_machine_has_some_memory():
 
 def test_a_model_for_fewer_tokens_than_can_be_served_is_refused():
     with pytest.raises(LoadError, match="made for 1 tokens; 16 are the least"):
-        fitting(header(context=1), Asked(1), free=10**9)
+        fit_cache(header(context=1), CacheOptions(1), free=10**9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.allowed import BLOCK, PEFT_FILES, _copy, _enter_directory, copy_allowed
+from antiphon.weights.adapters.import_job import BLOCK, PEFT_FILES, _copy, _enter_directory, copy_allowed
 
 
 def test_a_link_that_appears_after_a_path_was_resolved_is_not_followed(tmp_path: Path) -> None:

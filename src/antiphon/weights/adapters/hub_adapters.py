@@ -1,7 +1,7 @@
-"""Adapters that callers name on the hub: which of them the operator allows, and their fetching, which happens
-in a process that can be killed. That process knows the hub (`weights.deploy_job`); this one does not.
+"""Adapters that callers name on the hub: which ones the operator allows, and fetching them in a process that
+can be killed. That process knows the hub (`fetch_job`); this one does not.
 
-Nothing stays: what was fetched lies in a directory of its own until it has been kept under its digest.
+Fetched files are in a directory of their own until the registry has kept the adapter.
 """
 
 import os
@@ -15,49 +15,50 @@ from pathlib import Path
 from antiphon.domain.deployment import Delivered, Deployment
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
 from antiphon.sandbox import JobStopped, Limits, Stop, run_job
-from antiphon.weights.adapter_store import OWN_MEMORY, staging_directory
-from antiphon.weights.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
+from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory
+from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 
-JOB = "antiphon.weights.deploy_job:fetch_job"
-"""Named, not imported: what serves knows no hub."""
+JOB = "antiphon.weights.adapters.fetch_job:fetch_job"
+"""The sandbox's job. It is named, not imported, since a serving process loads no hub library."""
 
 PATIENCE = 1800.0
 """Seconds that one adapter may take to arrive: a gibibyte at 5 Mbit/s."""
 
 SECONDS = 60.0
 SECONDS_PER_BYTE = 3 / (1 << 26)
-"""Of CPU: a start, and what is fetched, decrypted, checked and written at 20 MiB/s."""
+"""CPU seconds: for the start, and for fetching, decrypting, checking and writing at 20 MiB/s."""
 
 NETWORK_VARIABLES = frozenset(
     "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy all_proxy no_proxy "
     "SSL_CERT_FILE SSL_CERT_DIR "
     "HF_ENDPOINT HF_HUB_OFFLINE HF_HUB_ETAG_TIMEOUT HF_HUB_DOWNLOAD_TIMEOUT".split()
 )
-"""What it takes to reach a hub; no credential is among it."""
+"""Environment variables that a process needs to reach a hub; none is a credential."""
 
 NOBODY = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""The operator's token, wherever the library would find it, is not lent to callers."""
+"""Keeps the library from using the operator's token for callers."""
 
 ANY_FILE = "any" + ENDING
-"""Stands for the file that a caller does not name, while the rest of the name is checked."""
+"""Replaces the file that a caller does not name, while the rest of the name is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubAdapters:
-    """The adapters of a hub, as far as callers may have them."""
+    """The adapters of a hub that callers may have."""
 
     repositories: Sequence[str]
     """`OWNER/REPO`, `OWNER/*` or `*`."""
     registry: Path
     most: int
-    """Bytes of one file."""
+    """Largest size of one file, in bytes."""
     endpoint: str | None = None
     offline: bool = False
     pauses: tuple[float, ...] = (1.0, 3.0, 10.0)
-    """Seconds before each further try, when one has brought nothing."""
+    """Seconds before each further try after a fruitless one."""
 
     def require_allowed(self, wanted: Deployment) -> None:
-        """Raises PermissionDenied for what the operator does not allow, InvalidValue for what is no name."""
+        """Raises PermissionDenied for an adapter that the operator does not allow, InvalidValue for a
+        malformed name."""
         repository = self._reference(wanted).repository
         if not self.repositories:
             raise PermissionDenied(
@@ -75,9 +76,9 @@ class HubAdapters:
             raise PermissionDenied("no hub is asked here: ANTIPHON_HUB_OFFLINE is set", param="model_source")
 
     @asynccontextmanager
-    async def fetched(self, wanted: Deployment) -> AsyncIterator[Delivered]:
-        """The adapter, while the context lasts. Raises a RequestError that names the field at fault,
-        HubUnavailable, and EngineError when the registry cannot be written."""
+    async def fetch(self, wanted: Deployment) -> AsyncIterator[Delivered]:
+        """Fetches the adapter; its files exist while the context lasts. Raises a RequestError that names the
+        field at fault, HubUnavailable, and EngineError when the registry cannot be written."""
         self.require_allowed(wanted)
         reference = self._reference(wanted)
         staging = staging_directory(self.registry)
@@ -92,9 +93,9 @@ class HubAdapters:
                 "pauses": list(self.pauses),
                 "into": str(staging),
             }
-            yield _read_delivery(staging, await run_job(JOB, payload, self._limits(), _variables()))
+            yield _read_delivery(staging, await run_job(JOB, payload, self._limits(), _network_variables()))
         except JobStopped as stopped:
-            message = f"{reference.repository} cannot be fetched: {stopped}"
+            message = f"{reference.repository} cannot be fetch: {stopped}"
             if stopped.stop is Stop.WAIT:
                 raise HubUnavailable(message, cause=str(stopped)) from None
             raise InvalidValue(message, param="model_name") from None
@@ -105,7 +106,7 @@ class HubAdapters:
         return Limits(SECONDS + self.most * SECONDS_PER_BYTE, PATIENCE, OWN_MEMORY, writes=self.most)
 
     def _reference(self, wanted: Deployment) -> Reference:
-        """What the names say. Raises InvalidValue."""
+        """Parses the names. Raises InvalidValue."""
         name = wanted.model_name if ":" in wanted.model_name else f"{wanted.model_name}:{ANY_FILE}"
         if "@" in name or not _is_reference(name):
             raise InvalidValue(
@@ -126,7 +127,7 @@ def _is_reference(text: str) -> bool:
     return True
 
 
-def _variables() -> dict[str, str]:
+def _network_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name in NETWORK_VARIABLES} | NOBODY
 
 

@@ -1,4 +1,5 @@
-"""How much context fits the memory: the KV cache's size from the header's figures. Reads no weights."""
+"""How much context fits the memory: computes the KV cache's size from the header's figures. Reads no
+weights."""
 
 import os
 from dataclasses import dataclass
@@ -7,11 +8,11 @@ from antiphon.errors import LoadError
 from antiphon.weights.gguf import Header
 
 KV_SHARE = 0.5
-"""Part of the memory that is free, after the weights, that KV caches may take; the rest is for buffers and
-the system."""
+"""Part of the memory left after the weights that KV caches may take; the rest is for buffers and the
+system."""
 
 LONGEST_DEFAULT = 8192
-"""Tokens of one sequence when nobody says otherwise: enough for a chat, and a longer one is a flag away."""
+"""Default tokens of one sequence: enough for a chat, and a flag sets more."""
 
 SHORTEST_USEFUL = 256
 """Tokens below which serving makes no sense."""
@@ -26,13 +27,13 @@ BYTES = {"f16": 2, "f32": 4}
 
 
 def kv_bytes_per_cell(header: Header, kv_type: str) -> int:
-    """Bytes of keys and values that one token takes over all layers."""
+    """Returns the bytes of one token's keys and values over all layers."""
     return header.layers * (header.key_width + header.value_width) * BYTES[kv_type]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What was said of a model's KV cache; None is silence."""
+class CacheOptions:
+    """The configured options of a model's KV cache; None is not set."""
 
     sequences: int
     context_length: int | None = None
@@ -43,20 +44,20 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class CacheSize:
     """A KV cache."""
 
     context_length: int
-    """Tokens that one sequence may have."""
+    """Tokens of one sequence."""
     cells: int
     """Tokens of all sequences together."""
 
 
-def fitting(header: Header, asked: Asked, free: int | None = None) -> Size:
-    """The longest context, at most the model's own, and the cells for it.
+def fit_cache(header: Header, asked: CacheOptions, free: int | None = None) -> CacheSize:
+    """Returns the longest context, at most the model's own, and the cells for it.
 
     When memory is short a pool shrinks first, down to one sequence of full length, and then the context;
-    without a pool the context of every sequence does. What was said stands. Raises LoadError.
+    without a pool every sequence's context shrinks. Configured values stay. Raises LoadError.
     """
     own = header.context_length or LONGEST_DEFAULT
     if own < SHORTEST_SERVED:
@@ -64,16 +65,16 @@ def fitting(header: Header, asked: Asked, free: int | None = None) -> Size:
     shares = 1 if asked.pool else asked.sequences
     """Sequences that must have cells for a whole context."""
     fits = asked.cells or _fitting_cells(header, asked.kv_type, free, own * asked.sequences)
-    length = asked.context_length or _length(header, asked, min(own, LONGEST_DEFAULT), fits // shares)
+    length = asked.context_length or _fit_length(header, asked, min(own, LONGEST_DEFAULT), fits // shares)
     if asked.cells is not None:
-        return Size(min(length, asked.cells // shares), asked.cells)
+        return CacheSize(min(length, asked.cells // shares), asked.cells)
     wanted = length * asked.sequences
-    return Size(length, max(length, min(wanted, fits)) if asked.pool else wanted)
+    return CacheSize(length, max(length, min(wanted, fits)) if asked.pool else wanted)
 
 
-def text_length(header: Header, asked: int | None, free: int | None = None) -> int:
-    """Tokens of one text of an embedding model: at most the model's own, and as many as fit the memory. What
-    was said stands. Raises LoadError."""
+def fit_text_length(header: Header, asked: int | None, free: int | None = None) -> int:
+    """Returns the tokens of one text of an embedding model: at most the model's own, and as many as fit the
+    memory. A configured value stays. Raises LoadError."""
     own = header.context_length
     if own < 1:
         raise LoadError(f"{header.path.name} does not say how long a text it reads")
@@ -91,9 +92,8 @@ def text_length(header: Header, asked: int | None, free: int | None = None) -> i
 
 
 def text_bytes_per_token(header: Header) -> int:
-    """Bytes that a token of the longest text takes while it is read. The library keeps a row as wide as the
-    vocabulary for each token of an encoder's text, though there is nothing in it; a decoder reads a long text
-    in parts, and caches it."""
+    """Returns the bytes that a token of the longest text takes. For an encoder the library keeps an empty row
+    as wide as the vocabulary for each token; a decoder reads a long text in parts, and caches it."""
     if header.metadata.get(f"{header.architecture}.attention.causal", True):
         return max(1, kv_bytes_per_cell(header, "f16"))
     _, vocabulary = header.shapes.get("token_embd.weight", (0, 0))
@@ -101,15 +101,16 @@ def text_bytes_per_token(header: Header) -> int:
 
 
 def _fitting_cells(header: Header, kv_type: str, free: int | None, most: int) -> int:
-    """Cells that fit beside the weights, in steps of SHORTEST_USEFUL where they are the limit."""
+    """Returns the cells that fit beside the weights, in steps of SHORTEST_USEFUL where memory is the
+    limit."""
     room = ((available_memory() if free is None else free) - header.size) * KV_SHARE
     per_cell = kv_bytes_per_cell(header, kv_type)
     fits = int(room // per_cell) if per_cell else most
     return max(0, most if fits >= most else fits // SHORTEST_USEFUL * SHORTEST_USEFUL)
 
 
-def _length(header: Header, asked: Asked, most: int, fits: int) -> int:
-    """The context of one sequence that may have so many cells."""
+def _fit_length(header: Header, asked: CacheOptions, most: int, fits: int) -> int:
+    """Returns the context of one sequence with so many cells."""
     if fits >= most or asked.cells is not None:
         return min(most, fits)
     if fits < SHORTEST_USEFUL:
@@ -124,7 +125,7 @@ def _length(header: Header, asked: Asked, most: int, fits: int) -> int:
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping, within the control group's limit."""
+    """Returns the bytes that are available without swapping, within the control group's limit."""
     free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
@@ -135,7 +136,7 @@ def available_memory() -> int:
 
 
 def _control_group_room() -> list[int]:
-    """What the control group (version 2) still grants; nothing where there is no limit."""
+    """Returns the memory that the control group (version 2) still allows; nothing without a limit."""
     try:
         with (
             open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit,

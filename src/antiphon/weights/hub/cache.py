@@ -1,12 +1,12 @@
-"""Where fetched model files lie on this machine. Talks to nobody; holds nothing in memory.
+"""The cache of fetched model files on this machine. It asks nobody, and keeps nothing in memory.
 
     OWNER/REPO/files/DIGEST/NAME.gguf            a file, under the checksum that the hub gives it
-    OWNER/REPO/files/DIGEST/NAME.gguf.partial    what has arrived of it
+    OWNER/REPO/files/DIGEST/NAME.gguf.partial    the part of it that has arrived
     OWNER/REPO/files/DIGEST/lock                 held by the process that fetches it
-    OWNER/REPO/refs/REVISION/FILE.gguf           one line: the commit and the checksum it stands for
+    OWNER/REPO/refs/REVISION/FILE.gguf           one line: the commit and the checksum it means
 
-Each file has its own reference, so that a repository that moves on takes nothing away from what was fetched
-before. There are no symbolic links in it, and one that somebody put there is refused, not followed.
+Each file has its own reference, so a new version in the repository takes no fetched file away. The cache has
+no symbolic links, and refuses one instead of following it.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote
 
 from antiphon.errors import ModelFetchError
-from antiphon.weights.reference import ENDING, Reference
+from antiphon.weights.hub.reference import ENDING, Reference
 
 VARIABLE = "ANTIPHON_HUB_CACHE"
 FILES, REFS, LOCK, PARTIAL = "files", "refs", "lock", ".partial"
@@ -33,9 +33,9 @@ RECORD = re.compile(rf"([0-9a-f]{{40}}) ({DIGEST.pattern})\n")
 
 
 def default_directory(environ: Mapping[str, str], home: Path, platform: str) -> Path:
-    """`models` in ANTIPHON_HOME, or in the platform's cache directory."""
-    if said := environ.get("ANTIPHON_HOME"):
-        return Path(said) / "models"
+    """Returns `models` in ANTIPHON_HOME, or in the platform's cache directory."""
+    if chosen := environ.get("ANTIPHON_HOME"):
+        return Path(chosen) / "models"
     caches = home / ("Library/Caches" if platform == "darwin" else ".cache")
     if platform != "darwin" and os.path.isabs(xdg := environ.get("XDG_CACHE_HOME", "")):
         caches = Path(xdg)
@@ -43,8 +43,8 @@ def default_directory(environ: Mapping[str, str], home: Path, platform: str) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """A file that is here whole."""
+class CachedFile:
+    """A complete file in the cache."""
 
     reference: Reference
     commit: str
@@ -56,7 +56,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that no reference names: a download that was cut, or a version that another has followed."""
+    """A file without a reference: a download that was cut, or an old version."""
 
     repository: str
     path: Path
@@ -67,50 +67,50 @@ class Leftover:
         return self.path.suffix == PARTIAL
 
 
-class Cache:
+class HubCache:
     """One directory of fetched files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def find(self, reference: Reference) -> Fetched | None:
-        """The file that the reference stood for when it was last fetched. Raises ModelFetchError where the
-        cache cannot be read."""
+    def find(self, reference: Reference) -> CachedFile | None:
+        """Returns the file that the reference meant when it was last fetched. Raises ModelFetchError where
+        the cache cannot be read."""
         with self._readable():
             record = self._record(reference)
             match = RECORD.fullmatch(record.read_text("ascii", "replace")) if record.is_file() else None
             path = self.place(reference, match[2]) if match else None
             if match is None or path is None or not path.is_file():
                 return None
-            return Fetched(reference, match[1], match[2], path, path.stat().st_size)
+            return CachedFile(reference, match[1], match[2], path, path.stat().st_size)
 
     def place(self, reference: Reference, digest: str) -> Path:
-        """Where the file of that checksum lies, or would."""
+        """Returns the path of the file with that checksum."""
         name = PurePosixPath(reference.file).name
         return self._path(*reference.repository.split("/"), FILES, digest, name)
 
     def partial(self, reference: Reference, digest: str) -> Path:
-        """Where the file lies until it is whole and checked."""
+        """Returns the path of the file until it is complete and checked."""
         place = self.place(reference, digest)
         return self._path(*place.parent.relative_to(self.root).parts, place.name + PARTIAL)
 
-    def keep(self, reference: Reference, commit: str, digest: str) -> Fetched:
-        """Makes the reference, and the commit itself, stand for the file, which is in its place."""
+    def keep(self, reference: Reference, commit: str, digest: str) -> CachedFile:
+        """Makes the reference and the commit name the file, which is in its place."""
         for revision in {reference.revision, commit}:
             record = self._record(Reference(reference.repository, reference.file, revision))
             record.parent.mkdir(parents=True, exist_ok=True)
             _write(record, f"{commit} {digest}\n")
         path = self.place(reference, digest)
-        return Fetched(reference, commit, digest, path, path.stat().st_size)
+        return CachedFile(reference, commit, digest, path, path.stat().st_size)
 
     def free(self) -> int:
-        """Bytes that can still be written."""
+        """Returns the bytes that can still be written."""
         place = next(place for place in (self.root, *self.root.parents) if place.exists())
         return shutil.disk_usage(place).free
 
     @contextmanager
     def lock(self, reference: Reference, digest: str) -> Iterator[None]:
-        """Makes the file's folder and holds it; whoever else wants it waits."""
+        """Makes the file's folder and locks it; other processes wait."""
         folder = self.place(reference, digest).parent
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -120,8 +120,9 @@ class Cache:
         finally:
             os.close(descriptor)
 
-    def entries(self) -> list[Fetched]:
-        """What is here whole, by reference. A commit shows only where no branch or tag stands for it too."""
+    def entries(self) -> list[CachedFile]:
+        """Lists complete files by reference. A commit is listed only where no branch or tag names the same
+        file."""
         found = [entry for reference in self._references() if (entry := self.find(reference))]
         named = {
             (entry.reference.repository, entry.reference.file, entry.commit)
@@ -136,7 +137,7 @@ class Cache:
         ]
 
     def leftovers(self) -> list[Leftover]:
-        """What takes room and has no reference."""
+        """Lists files that take room without a reference."""
         named = {entry.path for reference in self._references() if (entry := self.find(reference))}
         with self._readable():
             found = [
@@ -149,8 +150,8 @@ class Cache:
                 for path in found
             ]
 
-    def remove(self, entry: Fetched) -> None:
-        """Forgets the reference and its commit, and the file unless another reference stands for it."""
+    def remove(self, entry: CachedFile) -> None:
+        """Forgets the reference and its commit, and removes the file unless another reference names it."""
         for revision in (entry.reference.revision, entry.commit):
             record = self._record(Reference(entry.reference.repository, entry.reference.file, revision))
             record.unlink(missing_ok=True)
@@ -159,7 +160,7 @@ class Cache:
             self._drop(entry.path)
 
     def clear(self, repository: str) -> int:
-        """Removes what no reference of the repository names and nobody is fetching; returns the bytes."""
+        """Removes the repository's files without a reference that nobody is fetching; returns the bytes."""
         gone = [leftover for leftover in self.leftovers() if leftover.repository == repository]
         return sum(leftover.size for leftover in gone if self._drop_idle(leftover.path))
 
@@ -185,7 +186,7 @@ class Cache:
             ) from None
 
     def _path(self, *parts: str) -> Path:
-        """A place below the root. Raises ModelFetchError when a link would lead away from it."""
+        """Returns a path below the root. Raises ModelFetchError when a link would lead away from it."""
         path = self.root
         for part in parts:
             path /= part
@@ -203,7 +204,7 @@ class Cache:
             self._prune(path.parent)
 
     def _drop_idle(self, path: Path) -> bool:
-        """Removes it unless a process is fetching it."""
+        """Removes the file unless a process is fetching it."""
         descriptor = os.open(path.parent / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -215,14 +216,14 @@ class Cache:
         return True
 
     def _prune(self, folder: Path) -> None:
-        """Removes empty folders upwards, the root excepted."""
+        """Removes empty folders upwards, except the root."""
         while folder != self.root and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
             folder = folder.parent
 
 
 def _write(path: Path, text: str) -> None:
-    """Puts a small file in its place at once."""
+    """Writes a small file atomically."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(text)

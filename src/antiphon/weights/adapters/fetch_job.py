@@ -1,6 +1,5 @@
 """The sandbox's job that fetches an adapter from the hub: PEFT's two files, or one GGUF file, all of one
-commit. Imported by the helper only.
-"""
+commit. Only the helper imports it."""
 
 import json
 import os
@@ -8,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue, ModelFetchError, SettingsError
-from antiphon.weights.adapter_store import storage_error
-from antiphon.weights.allowed import PEFT_FILES
-from antiphon.weights.cache import Cache
-from antiphon.weights.hub import AWAY, DISK, Guest, Hub, Progress
-from antiphon.weights.reference import ENDING, PREFIX, Reference, parse
+from antiphon.weights.adapters.import_job import PEFT_FILES
+from antiphon.weights.adapters.registry import storage_error
+from antiphon.weights.hub.cache import HubCache
+from antiphon.weights.hub.download import AWAY, DISK, FetchProgress, Hub, HubCaller
+from antiphon.weights.hub.reference import ENDING, PREFIX, Reference, parse
 
 FIELDS = {"revision": "hf_revision", "token": "hf_token"}
-"""What callers call the parts of what they ask for; all else is `model_name`."""
+"""The callers' names of the parts of a deployment; every other part is `model_name`."""
 
 MOST_SHOWN = 8
 LARGEST_CONFIG = 1 << 20
@@ -23,7 +22,7 @@ LARGEST_CONFIG = 1 << 20
 
 
 UNREACHED = "the hub does not answer, fails, or was asked too often"
-"""What the log says, without the caller's repository."""
+"""The log's sentence, without the caller's repository."""
 
 
 def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
@@ -35,10 +34,10 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
         raise TypeError("the job needs a size and pauses")
     into = Path(str(payload["into"]))
     endpoint = None if payload["endpoint"] is None else str(payload["endpoint"])
-    guest = Guest(None if token is None else str(token), most)
-    hub = Hub(Cache(into / "fetched"), endpoint=endpoint, pauses=pauses, guest=guest)
+    caller = HubCaller(None if token is None else str(token), most)
+    hub = Hub(HubCache(into / "fetched"), endpoint=endpoint, pauses=pauses, caller=caller)
     try:
-        files = choose_files(repository, hub.names(repository, revision), str(payload["file"]))
+        files = choose_files(repository, hub.list_files(repository, revision), str(payload["file"]))
         return _pull_files(hub, [Reference(repository, file, revision) for file in files], into / "arrived")
     except ModelFetchError as refused:
         if refused.param == DISK:
@@ -52,7 +51,8 @@ def fetch_job(payload: Mapping[str, object]) -> dict[str, object]:
 
 
 def choose_files(repository: str, names: Sequence[str], file: str) -> tuple[str, ...]:
-    """The files of the adapter in a repository. Raises InvalidValue where there is none, or no one."""
+    """Returns the files of the adapter in a repository. Raises InvalidValue where there is none, or more than
+    one."""
     found = [name for name in names if name.lower().endswith(ENDING) and _is_file(repository, name)]
     shown = ", ".join(found[:MOST_SHOWN])
     if file:
@@ -88,7 +88,8 @@ def _is_file(repository: str, name: str) -> bool:
 
 
 def _pull_files(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, object]:
-    """Every file at the commit of the first, where the keeper looks for them."""
+    """Fetches every file at the commit of the first, to the directory where the registry's job looks for
+    them."""
     first = wanted[0]
     fetched = hub.pull(first, _ignore_progress)
     name = first.repository.partition("/")[2]
@@ -102,12 +103,12 @@ def _pull_files(hub: Hub, wanted: Sequence[Reference], into: Path) -> dict[str, 
     return {
         "path": name if is_peft else fetched.path.name,
         "commit": fetched.commit,
-        "base": _base(place / PEFT_FILES[0]) if is_peft else None,
+        "base": _read_base(place / PEFT_FILES[0]) if is_peft else None,
     }
 
 
-def _base(config: Path) -> str | None:
-    """What a configuration calls the model that it adapts; whether it is sound is for who converts it."""
+def _read_base(config: Path) -> str | None:
+    """Returns the configuration's name of the base model. The converter checks the rest."""
     if config.stat().st_size > LARGEST_CONFIG:
         return None
     try:
@@ -118,5 +119,5 @@ def _base(config: Path) -> str | None:
     return base if isinstance(base, str) else None
 
 
-def _ignore_progress(_: Progress) -> None:
-    """Nobody watches."""
+def _ignore_progress(_: FetchProgress) -> None:
+    """Shows no progress: nobody watches."""
