@@ -191,7 +191,7 @@ async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
     from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
     from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
-    from antiphon.store.rules import SqlRules
+    from antiphon.store.tenancy import SqlRules
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
     made = await managed.tenants.add_key(operator, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))

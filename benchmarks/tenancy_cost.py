@@ -54,7 +54,7 @@ from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
 from antiphon.settings import Settings
 from antiphon.settings_keys import KeysSettings
-from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlRules
 from antiphon.testing import Answer, ScriptedEngine
 from benchmarks.http_path import (
     CHUNKS,

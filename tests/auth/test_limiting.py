@@ -14,7 +14,7 @@ from antiphon.domain.tenancy import KeyKind
 from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
 from antiphon.limits.local import LocalLimiter
 from antiphon.store.database import Database
-from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlRules
 from antiphon.testing.clock import FakeClock
 from tests.auth.test_tenants import ADMIN, World
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFileError
-from antiphon.weights.adapters.import_job import BLOCK, PEFT_FILES, _copy, _enter_directory, copy_allowed
+from antiphon.weights.adapters.import_job import (
+    BLOCK,
+    PEFT_FILES,
+    _copy_checked,
+    _enter_directory,
+    copy_allowed,
+)
 
 
 def test_a_link_that_appears_after_a_path_was_resolved_is_not_followed(tmp_path: Path) -> None:
@@ -24,7 +30,7 @@ def test_a_link_that_appears_after_a_path_was_resolved_is_not_followed(tmp_path:
         _enter_directory(shelf, [], "a.gguf") as here,
         pytest.raises(ModelFileError, match="no regular file"),
     ):
-        _copy("a.gguf", here, ours / "a.gguf", 100, "a.gguf")
+        _copy_checked("a.gguf", here, ours / "a.gguf", 100, "a.gguf")
     assert list(ours.iterdir()) == []
 
 

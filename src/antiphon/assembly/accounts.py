@@ -27,7 +27,7 @@ async def keeping_account(
     settings: Settings, managed: Managed, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
     """Writes down and counts while the context lasts. Raises StartupError where the spool cannot be used."""
-    from antiphon.store.entries import SqlEntries
+    from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy
 
     spool = Spool(

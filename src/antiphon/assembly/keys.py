@@ -50,11 +50,10 @@ def managing(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> Managed:
     """Nothing is read yet: `tenants.load` does."""
-    from antiphon.store.feed import SqlFeed
-    from antiphon.store.records import SqlRecords
-    from antiphon.store.rules import SqlRules
-    from antiphon.store.tenancy import SqlTenancy
-    from antiphon.store.usage import SqlUsage
+    from antiphon.store.changes import SqlFeed
+    from antiphon.store.ledger import SqlUsage
+    from antiphon.store.request_log import SqlRecords
+    from antiphon.store.tenancy import SqlRules, SqlTenancy
 
     tenancy = SqlTenancy(database)
     pepper = given_pepper(settings.keys.pepper or "")

@@ -17,13 +17,13 @@ from antiphon.domain.limits import Limit, LimitStatus, Subject
 from antiphon.domain.tenancy import Key
 from antiphon.errors import PermissionDenied
 from antiphon.limits.base import Limiter
-from antiphon.store.base import Rules
+from antiphon.store.base import RuleStore
 
 
 class Limiting:
     """The limits of one server."""
 
-    def __init__(self, changes: Changes, rules: Rules, limiter: Limiter) -> None:
+    def __init__(self, changes: Changes, rules: RuleStore, limiter: Limiter) -> None:
         self._changes = changes
         self._rules = rules
         self._limiter = limiter

@@ -12,7 +12,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Measure
 from antiphon.domain.prices import Price, unpriced
 from antiphon.errors import InvalidValue
-from antiphon.store.base import Rules
+from antiphon.store.base import RuleStore
 
 SETTLED = 10
 """Seconds after which what a price held for is in the ledger."""
@@ -37,7 +37,7 @@ class WantedPrice:
 class Pricing:
     """The prices of one server, all in one currency. For the operator alone."""
 
-    def __init__(self, changes: Changes, rules: Rules) -> None:
+    def __init__(self, changes: Changes, rules: RuleStore) -> None:
         self._changes = changes
         self._rules = rules
 
@@ -132,7 +132,7 @@ class Pricing:
                     f"this server's prices are in {price.currency}",
                     "as long as nothing was priced, another can be taken when all of them have ended",
                 )
-        if (spent := self._rules.spent(currency)) is not None:
+        if (spent := self._rules.find_other_currency(currency)) is not None:
             raise _one_currency(f"this server has costs in {spent}", "it stays so")
         for price in others:
             if not price.never_held and now < (settled := (price.until or now) + SETTLED):

@@ -9,13 +9,13 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.recording import Record, Recording
 from antiphon.domain.tenancy import Project
 from antiphon.errors import NotFound, PermissionDenied
-from antiphon.store.base import Records, Tenancy
+from antiphon.store.base import RecordStore, TenancyStore
 
 
 class Recordings:
     """The kept requests of one server's projects."""
 
-    def __init__(self, changes: Changes, tenancy: Tenancy, records: Records) -> None:
+    def __init__(self, changes: Changes, tenancy: TenancyStore, records: RecordStore) -> None:
         self._changes = changes
         self._tenancy = tenancy
         self._records = records

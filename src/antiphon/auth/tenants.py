@@ -16,7 +16,7 @@ from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
 from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
 from antiphon.errors import InvalidValue
-from antiphon.store.base import KeptKey, Tenancy
+from antiphon.store.base import KeptKey, TenancyStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class MadeKey:
 class Tenants:
     """Projects, users, memberships and keys of one server."""
 
-    def __init__(self, changes: Changes, tenancy: Tenancy, pepper: Pepper) -> None:
+    def __init__(self, changes: Changes, tenancy: TenancyStore, pepper: Pepper) -> None:
         self._changes = changes
         self._tenancy = tenancy
         self._pepper = pepper

@@ -19,7 +19,7 @@ from antiphon.ledger.reading import SegmentReader
 from antiphon.ledger.records import encoded
 from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
 from antiphon.ledger.spool import AWAY, ready
-from antiphon.store.base import Entries
+from antiphon.store.base import EntryStore
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.places import frames
 
@@ -65,7 +65,7 @@ class DrainStanding:
 class Drain:
     """Reads a spool's files as they grow, and inserts what ended."""
 
-    def __init__(self, directory: Path, entries: Entries) -> None:
+    def __init__(self, directory: Path, entries: EntryStore) -> None:
         self._directory = directory
         self._entries = entries
         self._readers: dict[Path, SegmentReader] = {}

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from antiphon.domain.recording import Record, Recording
 from antiphon.errors import StoreUnavailable
-from antiphon.store.base import Directory, Records
+from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log
 from antiphon.telemetry.redaction import redacted_json
 
@@ -33,7 +33,7 @@ DAY_S = 86_400
 class StoreRecorder:
     """`ledger.base.Recorder` over the store, with a thread of its own."""
 
-    def __init__(self, store: Records, wall: Callable[[], float]) -> None:
+    def __init__(self, store: RecordStore, wall: Callable[[], float]) -> None:
         """`wall`: Unix seconds."""
         self._store = store
         self._wall = wall

@@ -11,7 +11,7 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
 from antiphon.limits.periods import period
 from antiphon.limits.windows import BUCKETS, WINDOW
-from antiphon.store.base import Entries
+from antiphon.store.base import EntryStore
 
 SECOND = 1_000
 """Milliseconds."""
@@ -61,7 +61,7 @@ class LedgerSeeds:
 
     def __init__(
         self,
-        entries: Entries,
+        entries: EntryStore,
         clock: Callable[[], float],
         drained: Callable[[], object] | None = None,
         families: Callable[[], Mapping[str, str]] = dict,
@@ -98,7 +98,7 @@ class LedgerSeeds:
         for limit in counting:
             queries.setdefault((limit.window, self._before(limit, now)), []).append(limit)
         for (window, before), concerned in queries.items():
-            rows = self._entries.used(*_reach(window, now), before)
+            rows = self._entries.sum_usage(*_reach(window, now), before)
             for id_, at, amount in _found(rows, concerned, families):
                 taken.setdefault(id_, []).append((at, amount))
         return taken

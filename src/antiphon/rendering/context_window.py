@@ -141,7 +141,7 @@ def _add_logprobs(
     if not widths:
         return fits
     sheet = PromptLogprobs(index, fits.tokens, facts.spelt.bytes, max(widths), output.prompt_logprobs)
-    return replace(fits, sheet=sheet)
+    return replace(fits, logprobs=sheet)
 
 
 async def _add_echo(

@@ -1,4 +1,4 @@
-"""Requests and answers that projects have kept, in a database."""
+"""Requests and answers that projects keep, in a database."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,19 +8,19 @@ from sqlalchemy.engine import Connection
 
 from antiphon.domain.recording import Record
 from antiphon.store import schema
-from antiphon.store.base import By
-from antiphon.store.changing import changing
+from antiphon.store.base import ChangeAuthor
+from antiphon.store.changes import change_directory
 from antiphon.store.database import Database
-from antiphon.store.entries import ABSENT
+from antiphon.store.ledger import ABSENT
 
 TABLE = schema.requests_logged
 ERASED = "erased "
-"""Before a project's id the name of the mark that tells until when its requests were erased, in Unix
-milliseconds. It outlives every process, so what waited in whichever comes too late."""
+"""The prefix of a mark's name, before the project's id. The mark tells until when its requests were erased,
+in Unix milliseconds. It outlives every process, so a record that waited in any of them comes too late."""
 
 
 class SqlRecords:
-    """`store.base.Records` over a database."""
+    """`store.base.RecordStore` over a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,9 +29,9 @@ class SqlRecords:
         if not records:
             return
         with self._database.writing() as connection:
-            erased = _erased(connection, {each.project for each in records})
+            erased = _read_erasures(connection, {each.project for each in records})
             rows = [
-                _row(each)
+                _build_row(each)
                 for each in sorted(records, key=lambda each: each.id)
                 if each.at > erased.get(each.project, -1)
             ]
@@ -58,20 +58,21 @@ class SqlRecords:
         with self._database.writing() as connection:
             return connection.execute(TABLE.delete().where(TABLE.c.expires <= now)).rowcount
 
-    def erase(self, project: str, until: int, by: By) -> tuple[int, int]:
-        with changing(self._database, by, "the requests cannot be removed") as change:
+    def erase(self, project: str, until: int, by: ChangeAuthor) -> tuple[int, int]:
+        with change_directory(self._database, by, "the requests cannot be removed") as change:
             there = sa.select(schema.projects.c.id).where(schema.projects.c.id == project)
             change.connection.execute(there.with_for_update())  # waits for those who add to it
             change.require(schema.projects, project, "project")
             gone = change.connection.execute(TABLE.delete().where(TABLE.c.project == project)).rowcount
-            before = _erased(change.connection, {project}).get(project, until)
-            _mark(change.connection, ERASED + project, str(max(until, before)))
+            before = _read_erasures(change.connection, {project}).get(project, until)
+            _set_mark(change.connection, ERASED + project, str(max(until, before)))
             change.note("project.erase_requests", project, {"removed": gone})
         return gone, change.revision
 
 
-def _erased(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
-    """By project until when its requests were erased; none is erased before the transaction ends."""
+def _read_erasures(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
+    """Returns until when each project's requests were erased, and blocks erasures until the transaction
+    ends."""
     names = sorted(projects)
     rows = sa.select(schema.projects.c.id).where(schema.projects.c.id.in_(names)).order_by("id")
     connection.execute(rows.with_for_update(read=True))  # SQLite has one writer anyway
@@ -80,13 +81,13 @@ def _erased(connection: Connection, projects: Iterable[str]) -> dict[str, int]:
     return {name.removeprefix(ERASED): int(value) for name, value in connection.execute(found)}
 
 
-def _mark(connection: Connection, name: str, value: str) -> None:
+def _set_mark(connection: Connection, name: str, value: str) -> None:
     marked = schema.marks.update().where(schema.marks.c.name == name).values(value=value)
     if not connection.execute(marked).rowcount:
         connection.execute(schema.marks.insert(), {"name": name, "value": value})
 
 
-def _row(record: Record) -> dict[str, object]:
+def _build_row(record: Record) -> dict[str, object]:
     return {
         "id": record.id,
         "project": record.project,
