@@ -286,7 +286,7 @@ def test_a_required_call_is_read_back_and_satisfies_its_schema(family, source, p
 
 def written(layout):
     """One call of `now`, in tokens."""
-    group = load(layout.constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
+    group = load(layout.build_constraint(Tools((NOW,), ToolChoice.REQUIRED, False), IDS).source)
     (call,) = group.calls
     marks = (*group.open, *call.begin, "{}", *call.end, *group.close)
     return [token for mark in marks for token in ([mark] if isinstance(mark, int) else [*str(mark).encode()])]

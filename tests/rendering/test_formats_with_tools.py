@@ -46,7 +46,7 @@ def of_schema(schema, **more):
 
 
 def grammar_of(layout, form, tools=TOOLS, prelude=""):
-    return checked(replace(layout.constraint(tools, IDS, form), prelude=prelude), VOCABULARY)
+    return checked(replace(layout.build_constraint(tools, IDS, form), prelude=prelude), VOCABULARY)
 
 
 def read(reader, parts):
@@ -60,7 +60,7 @@ def read(reader, parts):
             calls.append((each.name, ""))
         elif isinstance(each, CallArguments):
             calls[-1] = (calls[-1][0], calls[-1][1] + each.text)
-    return content, thought, calls, reader.whole
+    return content, thought, calls, reader.is_complete
 
 
 def is_person(text):
@@ -94,7 +94,7 @@ def test_what_is_said_is_calls_or_the_format_and_is_read_so(family):
 
 def said_in(layout, text):
     """A text in the model's last channel, in tokens."""
-    opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.frames else []
+    opening = [IDS["<|channel|>"], *b"final", IDS["<|message|>"]] if layout.channels else []
     return [*opening, *text.encode()]
 
 

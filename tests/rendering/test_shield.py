@@ -10,7 +10,7 @@ from antiphon.rendering.template.shield import Shield, TemplateTexts
 def told(shield, *texts, between=""):
     """Texts of a caller one after the other, as a template would write them; names in brackets."""
     cover = shield.cover(texts)
-    pieces = cover.pieces(between.join(map(cover.hide, texts)))
+    pieces = cover.split_pieces(between.join(map(cover.hide, texts)))
     return "".join(f"⟦{piece.text}⟧" if piece.control else piece.text for piece in pieces)
 
 

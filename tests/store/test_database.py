@@ -252,7 +252,7 @@ def test_a_file_that_was_removed_or_replaced_takes_nothing_until_it_is_back(tmp_
         path.rename(aside)
         if replaced:
             path.write_bytes(aside.read_bytes())
-        for connected in (database.reading, database.writing, database.alone):
+        for connected in (database.reading, database.writing, database.autocommit):
             with pytest.raises(StoreUnavailable, match="removed or replaced"), connected():
                 pass
         assert path.exists() == replaced

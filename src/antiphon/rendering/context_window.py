@@ -155,9 +155,7 @@ async def _add_echo(
         prompt = RawPrompt(tokens=fits.tokens)
     layout = await lay_out(prompt, fits.tokens, facts)
     logprobs = request.output.logprobs
-    return replace(
-        fits, recital=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0)
-    )
+    return replace(fits, echo=PromptEcho(layout, None if logprobs is None else fits.logprobs, logprobs or 0))
 
 
 def _last_message_text(prompt: Conversation) -> str:
