@@ -27,9 +27,9 @@ from typing import Any
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, LoadSpec, Steps, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.machine import best_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

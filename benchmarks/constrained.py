@@ -15,14 +15,15 @@ from pathlib import Path
 from statistics import mean, median, quantiles
 
 import antiphon
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.guide import Clock, Guide, Make, nothing
+from antiphon.constraints.mask_workers import Masks, tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import LoadSpec, Steps, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.guiding import Guiding
-from antiphon.engines.llama.masks import Clock, Guide, Make, Masks, nothing, tokens_of
+from antiphon.engines.llama.guided_decoding import Guiding
 
 FIELDS = (
     "identifier quantity unit_price category_code warehouse_row shelf_number priority weight_grams "

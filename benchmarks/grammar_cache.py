@@ -10,9 +10,9 @@ from collections.abc import Callable
 from random import Random
 from statistics import median
 
-from antiphon.constraints.compiled import Compiled
+from antiphon.constraints.constraint_sources import build_grammar
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.grammars import build_grammar
+from antiphon.constraints.mask_workers import Compiled
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 

@@ -35,14 +35,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app
 from antiphon.http.serve import serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
 

@@ -37,8 +37,9 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.limits.windows import BUCKET
-from tests.e2e.server import Server, serving, wait_for
-from tests.redis_server import running
+from tests.support.redis_server import running
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 MINUTE = 60.0
 PROMPT = "One, two, " * 12
@@ -262,7 +263,7 @@ class Limited:
             found[:] = self._entries(key)
             return len(found) >= wanted
 
-        wait_for(complete, 30, f"{wanted} rows")
+        wait_until(complete, 30, f"{wanted} rows")
         rows = [
             (_number(row["at_ms"]) / 1_000, _number(row["prompt_tokens"]) + _number(row["output_tokens"]), 1)
             for row in found

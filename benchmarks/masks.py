@@ -30,22 +30,22 @@ from statistics import mean, quantiles
 
 import numpy as np
 
-from antiphon.constraints.checking import any_allowed, checked
+from antiphon.constraints.checking_process import any_allowed, checked
 from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.mask_workers import tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.base import Vocabulary as Table
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.engines.llama.masks import tokens_of
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import AntiphonError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.everyday import EVERYDAY
+from tests.support.everyday_schemas import EVERYDAY
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 PATIENCE = 2.0

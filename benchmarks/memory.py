@@ -29,8 +29,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.e2e.furnished import furnished
-from tests.e2e.server import Server
 from tests.e2e.traffic import ANSWERED, Kind, Traffic, regex
+from tests.support.server import Server
 
 REQUESTS = 200_000
 MOST = 50.0
@@ -45,11 +45,11 @@ LINES = 500
 """Of the server's output that are kept here."""
 CONSTRAINED, FILLING = Kind(0, regex, ANSWERED), 6_000
 """What fills the memory of constraints that an engine's host has; it is bounded in bytes."""
-CHECKER = "antiphon.constraints.checking"
+CHECKER = "antiphon.constraints.checking_process"
 PARTS = {
     "antiphon.assembly": "HTTP process",
     "antiphon.engines.host": "engine host",
-    "antiphon.coordinator": "coordinator",
+    "antiphon.processes.coordinator": "coordinator",
 }
 
 

@@ -33,9 +33,9 @@ from antiphon.engines.base import (
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
 from antiphon.testing import ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
-from antiphon.testing.token_engine import CHATML
-from antiphon.testing.vocabulary import CONTROLS
+from antiphon.testing.rules import open_stream
+from antiphon.testing.scripted_token_engine import CHATML
+from antiphon.testing.toy_model import CONTROLS
 
 TOKENS = 1000
 WORD = " world"

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from antiphon.domain.sampling import Mirostat, Sampling
-from antiphon.engines.llama.sampling import Drawing, Sampler
+from antiphon.engines.sampling import Drawing, Sampler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.engines.llama.sampling import reference
+from tests.engines.sampling import reference
 
 CHAT: dict[str, Any] = {"temperature": 0.7, "top_p": 0.9, "top_k": 40}
 CASES: dict[str, tuple[dict[str, Any], int | None]] = {

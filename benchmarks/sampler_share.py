@@ -22,10 +22,10 @@ from statistics import median
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.computing import Logits
-from antiphon.engines.llama.libllama_context import NativeContext
-from antiphon.engines.llama.sampling.drawing import Drawing
-from antiphon.engines.llama.sampling.sampler import Drawn, Sampler
+from antiphon.engines.llama.batch import Logits
+from antiphon.engines.llama.libllama.context import NativeContext
+from antiphon.engines.sampling.sampler import Drawn, Sampler
+from antiphon.engines.sampling.sampling_state import Drawing
 from antiphon.errors import AntiphonError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -20,8 +20,9 @@ import httpx2
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.server import Server, serving, start, wait_for  # noqa: E402 - the path above is where it lies
 from tests.e2e.test_departures import LONG_PROMPT, posted  # noqa: E402
+from tests.support.server import Server, serving, start  # noqa: E402 - the path above is where it lies
+from tests.support.waiting import wait_until  # noqa: E402
 
 LONG = 120.0
 """Seconds after which a wait is a failure."""
@@ -39,7 +40,7 @@ def first_token(rounds: int) -> list[float]:
         began = time.perf_counter()
         server = start()
         try:
-            wait_for(lambda at=server: at.url, LONG, "it listens")
+            wait_until(lambda: server.url, LONG, "it listens")  # noqa: B023
             body = {"model": "cantor", "messages": [{"role": "user", "content": "Hello!"}], "stream": True}
             with httpx2.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=LONG) as got:
                 next(
@@ -59,21 +60,21 @@ def idle(server: Server) -> bool:
 def departure(server: Server, begun: Callable[[], bool], **fields: object) -> float:
     """Seconds from closing the connection to no sequence running, by the engine's counters."""
     with closing(posted(server, **fields)):
-        wait_for(begun, LONG, "it stands where it shall be left")
+        wait_until(begun, LONG, "it stands where it shall be left")
         left = time.perf_counter()
-    wait_for(lambda: idle(server), LONG, "free again")
+    wait_until(lambda: idle(server), LONG, "free again")
     return time.perf_counter() - left
 
 
 def queued_departure(server: Server) -> float:
     with closing(posted(server, stream=True)), closing(posted(server, stream=True)):
-        wait_for(lambda: server.load().running == 2, LONG, "both sequences are taken")
+        wait_until(lambda: server.load().running == 2, LONG, "both sequences are taken")
         with closing(posted(server)):
-            wait_for(lambda: server.load().queued == 1, LONG, "the third waits")
+            wait_until(lambda: server.load().queued == 1, LONG, "the third waits")
             left = time.perf_counter()
-        wait_for(lambda: server.load().queued == 0, LONG, "it left the queue")
+        wait_until(lambda: server.load().queued == 0, LONG, "it left the queue")
         taken = time.perf_counter() - left
-    wait_for(lambda: idle(server), LONG, "idle")
+    wait_until(lambda: idle(server), LONG, "idle")
     return taken
 
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.http_path import KEY, measure, request_bytes
 from benchmarks.tenancy_cost import Timed, ratios
-from tests.e2e.server import Server, serving
+from tests.support.server import Server, serving
 
 MODEL = "cantor"
 PLENTY = 10**15
@@ -123,7 +123,7 @@ def main(rounds: int, seconds: float, stores: list[str], workers: int) -> None:
         for store in stores:
             url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory())}/antiphon.db"
             if store == "postgresql":
-                from tests.postgresql import running as cluster
+                from tests.support.databases import running as cluster
 
                 url = stack.enter_context(cluster()).database()
             sides.append(stack.enter_context(running(store, url, workers)))

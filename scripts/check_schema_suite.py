@@ -19,9 +19,9 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.json_schema.normalize import normalize
+from antiphon.constraints.json_schema.lowering import normalize
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError, RequestError

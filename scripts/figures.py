@@ -1,7 +1,7 @@
-"""Sizes and names of the code, of this tree or of another checkout: `python scripts/figures.py [TREE] [--names]`.
+"""Sizes and names of the code, of this tree or another: `python scripts/figures.py [TREE] [--names]`.
 
-Code lines are lines without blank ones, comments and docstrings. `--names` also prints each participle and each class name
-that stands for several classes.
+Code lines are lines without blank ones, comments and docstrings. `--names` also prints each participle and
+each class name that several classes share.
 """
 
 import argparse
@@ -85,10 +85,9 @@ def main() -> None:
     print(f"functions           {len(functions):,}; lines: {spread(lengths)}")
     print(f"participles         {len(bare)} functions and modules")
     print(f"duplicate classes   {len(twice)} names for {sum(map(len, twice.values()))} classes")
-    print(
-        f"tests               {len(tests):,}; names over 60 characters: {sum(len(name) > 60 for name in tests)},"
-        f" longest {max(map(len, tests))}"
-    )
+    long = sum(len(name) > 60 for name in tests)
+    longest = max(map(len, tests))
+    print(f"tests               {len(tests):,}; names over 60 characters: {long}, longest {longest}")
     if asked.names:
         print(*bare, *(f"{name}: {', '.join(places)}" for name, places in sorted(twice.items())), sep="\n")
 

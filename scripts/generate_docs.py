@@ -17,12 +17,9 @@ from antiphon.dialects.common.field_table import Field, FieldSupport
 from antiphon.dialects.common.fields import FIELDS, TABLES
 from antiphon.dialects.common.needs import Need
 from antiphon.dialects.common.pages import PAGES, UNSAID, Page, Row
-from antiphon.error_reports import classes_by_code
-from antiphon.errors import AntiphonError, StartupError
-from antiphon.settings import SECTIONS, Settings, list_settings
-from antiphon.settings_aliases import AliasSettings
-from antiphon.settings_lora import AdapterSettings
-from antiphon.settings_model import ModelSettings
+from antiphon.errors import AntiphonError, StartupError, index_by_code
+from antiphon.settings.models import AdapterSettings, AliasSettings, ModelSettings
+from antiphon.settings.schema import SECTIONS, Settings, list_settings
 from antiphon.telemetry import engines
 from antiphon.telemetry import metrics as gateway
 
@@ -100,7 +97,7 @@ def errors() -> str:
     lines = ["# Errors", "", NOTE, "| status | code | meaning | try again |", "|---|---|---|---|"]
     found = [
         cls
-        for cls in classes_by_code().values()
+        for cls in index_by_code().values()
         if cls is not AntiphonError and not issubclass(cls, StartupError)
     ]
     for cls in sorted(found, key=lambda cls: (cls.status, cls.code)):

@@ -5,7 +5,8 @@ import signal
 import hypothesis
 import pytest
 
-from tests.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
+from tests.support.cpu_seconds import *  # noqa: F403
+from tests.support.no_skips import *  # noqa: F403 - hooks are found by their names; `__all__` lists them
 
 # Machines are shared and noisy: a slow example is no finding.
 hypothesis.settings.register_profile("antiphon", deadline=None, print_blob=True)

@@ -9,11 +9,11 @@ from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelNotFound, SettingsError
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_aliases import AliasSettings, require_aliases
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.models import AliasSettings, require_aliases
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import CHAT, HELLO, Served, serving_edge
+from tests.support.http_server import CHAT, HELLO, Served, serving_edge
 
 FIREWORKS = {"accounts/fireworks/models/*": "*"}
 
@@ -93,7 +93,7 @@ def test_an_alias_that_cannot_be_is_a_settings_error(rules, fixed, sentence):
 
 def test_what_may_be_loaded_later_may_have_an_alias_now():
     rules = [AliasSettings("a", "later"), AliasSettings("b/*", "*"), AliasSettings("c-*", "m")]
-    require_aliases(rules, ["m"], fixed=False)
+    require_aliases(rules, ["m"], is_fixed=False)
 
 
 def test_aliases_are_said_in_the_file_the_variable_or_by_flag(tmp_path, monkeypatch):

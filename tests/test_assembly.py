@@ -12,23 +12,22 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly.edge import edge_of
-from antiphon.assembly.models import adapters_over, models_over
+from antiphon.assembly.app_state import build_app_state
+from antiphon.assembly.models import build_adapters, build_models
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
 from antiphon.engines.host.control import HttpConfig, Status
 from antiphon.errors import UnsupportedParameter
-from antiphon.ipc.frames import from_line, to_line
 from antiphon.pipeline.adapters import AdapterRequest
-from antiphon.settings import EngineSettings, Settings, encode
-from antiphon.settings_lora import LoraSettings
-from antiphon.settings_model import ModelSettings
+from antiphon.processes.ipc.frames import from_line, to_line
+from antiphon.settings.models import LoraSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings, encode_settings
 from antiphon.testing import FakeClock, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from benchmarks.make_model import SIZES, write_model
-from tests.e2e.encoder import write_encoder
-from tests.http.lora import write_peft
+from tests.support.lora_server import write_peft
+from tests.support.model_files import write_encoder
 
 PATIENCE = 30.0
 """Seconds; what is waited for takes one or two."""
@@ -47,7 +46,7 @@ def started(runtime: Path, sockets: dict[str, str]) -> Iterator[int]:
         os.close(writing)
         assert process.stdin is not None
         config = HttpConfig(listener.fileno(), writing, str(runtime), sockets)
-        process.stdin.write(encode(Settings()) + b"\n" + to_line(config))
+        process.stdin.write(encode_settings(Settings()) + b"\n" + to_line(config))
         process.stdin.flush()
         late = threading.Timer(PATIENCE, process.kill)
         late.start()
@@ -82,7 +81,7 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
     host = Hosted()
     hosts: Any = {"m": host}
     engine = (
-        models_over(hosts, FakeClock(), Settings(engine=EngineSettings(prefix_sharing=sharing)))
+        build_models(hosts, FakeClock(), Settings(engine=EngineSettings(prefix_sharing=sharing)))
         .get("m")
         .engine
     )
@@ -102,7 +101,9 @@ async def test_an_embedding_model_is_no_home_of_adapters(tmp_path: Path) -> None
     )
     hosts: Any = {"m": Hosted(), "enc": Hosted()}
     clock = FakeClock()
-    adapters = adapters_over(hosts, edge_of(settings, models_over(hosts, clock, settings), clock), settings)
+    adapters = build_adapters(
+        hosts, build_app_state(settings, build_models(hosts, clock, settings), clock), settings
+    )
     write_peft(tmp_path / "pirate", base)
     await adapters.load(AdapterRequest("pirate", "pirate"))
     assert len(hosts["m"].adapters.paths) == 1

@@ -19,7 +19,7 @@ SUITE = """
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.delenv("ANTIPHON_TEST_REQUIRE", raising=False)
-    pytester.makeconftest("from tests.no_skips import *")
+    pytester.makeconftest("from tests.support.no_skips import *")
     pytester.makepyfile(
         test_some=SUITE, test_whole="import pytest; pytest.skip('no', allow_module_level=True)"
     )

@@ -30,7 +30,8 @@ import psutil
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.e2e.server import Server, serving, wait_for  # noqa: E402 - the path above is where it lies
+from tests.support.server import Server, serving  # noqa: E402 - the path above is where it lies
+from tests.support.waiting import wait_until  # noqa: E402
 
 MODEL = "bench"
 
@@ -185,4 +186,4 @@ def at_rest(side: Side) -> None:
     """Waits until nothing runs any more."""
     if side.antiphon is not None:
         load = side.antiphon.load
-        wait_for(lambda: load().running == load().queued == 0, LONG, f"{side.name} is at rest")
+        wait_until(lambda: load().running == load().queued == 0, LONG, f"{side.name} is at rest")

@@ -54,6 +54,7 @@ A dialect gives an error its wire shape; a process border carries it as `ErrorRe
 the other side.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -398,3 +399,35 @@ class AddressUnavailable(StartupError):
     """The address to listen on is taken or not of this machine."""
 
     code = "address_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """An error as plain values, for another process."""
+
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: float | None = None
+    cause: str | None = None
+
+    @staticmethod
+    def of(error: AntiphonError) -> "ErrorReport":
+        return ErrorReport(error.code, error.message, error.param, error.retry_after, error.cause)
+
+    def to_exception(self) -> AntiphonError:
+        """Builds the error of its own class; an unknown code becomes an InternalError."""
+        found = index_by_code().get(self.code, InternalError)
+        return found(self.message, param=self.param, retry_after=self.retry_after, cause=self.cause)
+
+
+def index_by_code() -> dict[str, type[AntiphonError]]:
+    """Every error class by its code."""
+    found: dict[str, type[AntiphonError]] = {}
+    pending: list[type[AntiphonError]] = [AntiphonError]
+    while pending:
+        cls = pending.pop()
+        found[cls.code] = cls
+        pending.extend(cls.__subclasses__())
+    found["internal_error"] = InternalError
+    return found

@@ -1,11 +1,9 @@
-"""msgspec's complaints about a value that does not fit, taken apart and put in words: where, and what would
-have been taken. Text only; what came and what to do is for those who say it.
-"""
+"""Parses msgspec's validation errors and words them for people: the path and the expected value."""
 
 import re
 from dataclasses import dataclass
 
-COMPLAINT = re.compile(r"^(?P<said>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+MESSAGE = re.compile(r"^(?P<text>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 EXPECTED = re.compile(
     r"^Expected `(?P<types>[^`]*)`(?P<bound> of length)?(?: (?P<sign>[<>]=?) (?P<limit>\S+))?"
 )
@@ -23,62 +21,62 @@ SIGNS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """One of them."""
+class ValidationProblem:
+    """One validation error."""
 
-    said: str
+    text: str
     path: str
     """From the top, as `server.port` or `models[0].name`; empty for the top itself."""
 
     @property
-    def missing(self) -> str:
-        """The path of the required field that is absent; empty when that is not the complaint."""
+    def missing_field(self) -> str:
+        """The path of the required field that is absent; empty for other errors."""
         return self._parse_name("Object missing required field")
 
     @property
-    def unknown(self) -> str:
-        """The path of the field that nobody knows; empty when that is not the complaint."""
+    def unknown_field(self) -> str:
+        """The path of the unknown field; empty for other errors."""
         return self._parse_name("Object contains unknown field")
 
     @property
-    def chooses(self) -> bool:
-        """Whether one of some words would have been taken."""
-        return self.said.startswith("Invalid enum value")
+    def is_choice(self) -> bool:
+        """Whether one word of a list is expected."""
+        return self.text.startswith("Invalid enum value")
 
     @property
-    def taken(self) -> str:
-        """What would have been taken: `a number of at most 2`."""
-        match = EXPECTED.match(self.said)
+    def expected(self) -> str:
+        """The expected value, as in `a number of at most 2`."""
+        match = EXPECTED.match(self.text)
         if match is None:
-            within = "out of range" in self.said
-            return "a number within its range" if within else "one of the values that are taken"
+            is_range = "out of range" in self.text
+            return "a number within its range" if is_range else "one of the values that are taken"
         words = [WORDS.get(name, name) for name in match["types"].split(" | ") if name != "null"]
-        taken = " or ".join(words)
+        expected = " or ".join(words)
         if match["sign"] is None:
-            return taken
+            return expected
         limit = match["limit"].removesuffix(".0")
         if match["bound"] is None:
-            return f"{taken} {SIGNS[match['sign']]} {limit}"
+            return f"{expected} {SIGNS[match['sign']]} {limit}"
         if match["sign"] == ">=" and limit == "1":
-            return f"{taken} that is not empty"
-        counted = "characters" if "str" in match["types"] else "items"
-        return f"{taken} {SIGNS[match['sign']]} {limit} {counted}"
+            return f"{expected} that is not empty"
+        unit = "characters" if "str" in match["types"] else "items"
+        return f"{expected} {SIGNS[match['sign']]} {limit} {unit}"
 
     def _parse_name(self, beginning: str) -> str:
-        if not self.said.startswith(beginning):
+        if not self.text.startswith(beginning):
             return ""
-        name = self.said.split("`")[1]
+        name = self.text.split("`")[1]
         return f"{self.path}.{name}" if self.path else name
 
 
-def read(text: str) -> Complaint:
-    """The complaint that the text of msgspec's error is."""
-    match = COMPLAINT.match(text)
-    return Complaint(match["said"], match["path"] or "") if match else Complaint(text, "")
+def parse_message(text: str) -> ValidationProblem:
+    """Parses the text of msgspec's error."""
+    match = MESSAGE.match(text)
+    return ValidationProblem(match["text"], match["path"] or "") if match else ValidationProblem(text, "")
 
 
-def came(value: object, path: str) -> object:
-    """What stands at the path of a value; None when nothing does."""
+def find_value(value: object, path: str) -> object:
+    """The value at a path inside `value`; None if there is none."""
     for name, index in STEP.findall(path):
         if isinstance(value, dict):
             value = value.get(name)

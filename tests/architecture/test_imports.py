@@ -10,34 +10,25 @@ from tests.architecture.source import Module, covers, expect_none, imports, modu
 LAYERS = {
     "antiphon": 0,
     "antiphon.errors": 0,
-    "antiphon.error_reports": 0,
+    "antiphon.task_group": 0,
     "antiphon.validation_messages": 0,
     "antiphon.domain": 1,
     "antiphon.settings": 1,
-    "antiphon.settings_aliases": 1,
-    "antiphon.settings_errors": 1,
-    "antiphon.settings_hub": 1,
-    "antiphon.settings_keys": 1,
-    "antiphon.settings_ledger": 1,
-    "antiphon.settings_limits": 1,
-    "antiphon.settings_lora": 1,
-    "antiphon.settings_meta": 1,
-    "antiphon.settings_model": 1,
-    "antiphon.settings_oidc": 1,
-    "antiphon.settings_said": 1,
-    "antiphon.settings_server": 1,
-    "antiphon.sandbox": 1,
+    "antiphon.processes.sandbox": 1,
     "antiphon.engines.base": 2,
     "antiphon.engines.registry": 2,
+    "antiphon.engines.defects": 2,
+    "antiphon.engines.sampling": 2,
     "antiphon.engines.profiles": 2,
     "antiphon.dialects.base": 2,
     "antiphon.retrieval.base": 2,
     "antiphon.store.base": 2,
     "antiphon.auth.base": 2,
+    "antiphon.auth.secrets": 2,
     "antiphon.limits.base": 2,
     "antiphon.ledger.base": 2,
     "antiphon.constraints": 2,
-    "antiphon.ipc": 2,
+    "antiphon.processes.ipc": 2,
     "antiphon.telemetry": 2,
     "antiphon.pipeline": 3,
     "antiphon.rendering": 3,
@@ -45,6 +36,7 @@ LAYERS = {
     "antiphon.retrieval": 3,
     "antiphon.store": 3,
     "antiphon.auth": 3,
+    "antiphon.services": 3,
     "antiphon.limits": 3,
     "antiphon.ledger": 3,
     "antiphon.weights": 3,
@@ -52,10 +44,8 @@ LAYERS = {
     "antiphon.http": 4,
     "antiphon.web": 4,
     "antiphon.dialects": 4,
-    "antiphon.coordinator": 5,
+    "antiphon.processes": 5,
     "antiphon.assembly": 5,
-    "antiphon.supervisor": 5,
-    "antiphon.workers": 5,
     "antiphon.cli": 6,
     "antiphon.__main__": 6,
 }
@@ -63,16 +53,10 @@ IMPLEMENTATIONS = 3
 
 # Who may import what: third-party packages, and the parts of the standard library that have one home.
 BORDERS = {
-    # The binding is a few files named for the library; what lies beside them gets numpy views and integers.
+    # The binding to llama.cpp is one folder; modules outside it get numpy views and integers.
     "ctypes": (
         "antiphon.engines.host.confine",  # prctl, which the standard library lacks
         "antiphon.engines.llama.libllama",
-        "antiphon.engines.llama.libllama_adapter",
-        "antiphon.engines.llama.libllama_context",
-        "antiphon.engines.llama.libllama_embedder",
-        "antiphon.engines.llama.libllama_find",
-        "antiphon.engines.llama.libllama_layouts",
-        "antiphon.engines.llama.libllama_model",
     ),
     "http.client": (
         "antiphon.engines.upstream",
@@ -103,42 +87,42 @@ BORDERS = {
     "sqlalchemy": ("antiphon.store",),
     "alembic": ("antiphon.store",),
     "httptools": ("antiphon.http",),
-    "jinja2": ("antiphon.rendering", "antiphon.sandbox", "antiphon.web"),
+    "jinja2": ("antiphon.rendering", "antiphon.processes.sandbox", "antiphon.web"),
     "msgspec": (
         "antiphon.settings",
-        "antiphon.settings_aliases",
-        "antiphon.settings_hub",
-        "antiphon.settings_keys",
-        "antiphon.settings_ledger",
-        "antiphon.settings_limits",
-        "antiphon.settings_lora",
-        "antiphon.settings_meta",
-        "antiphon.settings_model",
-        "antiphon.settings_oidc",
-        "antiphon.settings_server",
         "antiphon.domain.values",
         "antiphon.cli.client",
         "antiphon.constraints.checker",
-        "antiphon.constraints.checking",
-        "antiphon.constraints.groups",
+        "antiphon.constraints.checking_process",
+        "antiphon.constraints.grammar",
         "antiphon.rendering.template.request_template",
         "antiphon.dialects",
         "antiphon.http",
         "antiphon.engines.upstream",
-        "antiphon.ipc.frames",
-        "antiphon.coordinator.frames",
+        "antiphon.processes.ipc.frames",
+        "antiphon.processes.coordinator.frames",
         "antiphon.engines.host.frames",
         "antiphon.ledger.records",
     ),
-    "llguidance": ("antiphon.constraints", "antiphon.engines.llama.masks"),
+    "llguidance": ("antiphon.constraints",),
     "gguf": ("antiphon.weights.convert",),
-    "numpy": ("antiphon.engines", "antiphon.retrieval", "antiphon.weights.convert"),
+    "numpy": (
+        "antiphon.constraints.guide",
+        "antiphon.engines",
+        "antiphon.retrieval",
+        "antiphon.weights.convert",
+    ),
     "safetensors": ("antiphon.weights.convert",),
     "rich": ("antiphon.cli",),
     "starlette": ("antiphon.http", "antiphon.web", "antiphon.assembly"),
     "typer": ("antiphon.cli",),
     "uvicorn": ("antiphon.http", "antiphon.assembly"),
-    "uvloop": ("antiphon.http", "antiphon.engines.host", "antiphon.assembly", "antiphon.coordinator"),
+    "uvloop": (
+        "antiphon.http",
+        "antiphon.engines.host",
+        "antiphon.assembly",
+        "antiphon.processes.coordinator",
+    ),
     "xllamacpp": ("antiphon.engines.llama.libllama",),
 }
 SUPERVISED = frozenset({"msgspec"})  # settings are decoded with it; nothing else may reach the supervisor
@@ -243,7 +227,7 @@ def test_third_party_packages_stay_in_their_homes():
 
 
 def test_the_supervisor_reaches_no_framework():
-    assert reach("antiphon.supervisor", modules()) <= SUPERVISED
+    assert reach("antiphon.processes.supervisor", modules()) <= SUPERVISED
 
 
 def test_what_serves_reaches_no_hub():
@@ -252,9 +236,9 @@ def test_what_serves_reaches_no_hub():
     served = (
         "antiphon.assembly.__main__",
         "antiphon.engines.host.__main__",
-        "antiphon.coordinator.__main__",
-        "antiphon.supervisor",
-        "antiphon.sandbox",
+        "antiphon.processes.coordinator.__main__",
+        "antiphon.processes.supervisor",
+        "antiphon.processes.sandbox",
     )
     assert {"huggingface_hub", "httpx2"} & {
         name for start in served for name in reach(start, others)
@@ -299,8 +283,8 @@ def test_a_trespass_is_found():
 
 def test_a_framework_behind_a_helper_is_found():
     found = [
-        Module("antiphon.supervisor", "from antiphon.telemetry import logs"),
+        Module("antiphon.processes.supervisor", "from antiphon.telemetry import logs"),
         Module("antiphon.telemetry", ""),
         Module("antiphon.telemetry.logs", "def late():\n    import starlette"),
     ]
-    assert reach("antiphon.supervisor", found) == {"starlette"}
+    assert reach("antiphon.processes.supervisor", found) == {"starlette"}

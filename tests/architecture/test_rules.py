@@ -8,20 +8,22 @@ from tests.architecture.source import Function, Module, expect_none, modules
 # The borders where anything may arrive and must become one of our errors, a log line or a restart.
 BROAD_EXCEPT = {
     "antiphon.http.application": "the edge: whatever a handler raises becomes an error envelope",
+    "antiphon.constraints.guide": "the matcher is native code: its failure ends one sequence",
+    "antiphon.engines.defects": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.host": "the engine adapter: one request's failure must not end the others",
     "antiphon.engines.llama": "the engine adapter: one request's failure must not end the others",
+    "antiphon.engines.sampling.sampler": "the engine adapter: one row's failure must not end the others",
     "antiphon.engines.upstream": "the engine adapter: foreign errors are mapped by one table",
     "antiphon.ledger.drain": "the drain: its thread outlives whatever a spool or a database does to it",
-    "antiphon.supervisor": "it outlives everything it starts",
+    "antiphon.processes.supervisor": "it outlives everything it starts",
 }
 # JSON and TOML from outside have no type before they are decoded.
 WIRE = (
     "antiphon.settings",
-    "antiphon.settings_server",
     "antiphon.dialects",
     "antiphon.http",
     "antiphon.engines.upstream",
-    "antiphon.ipc.frames",
+    "antiphon.processes.ipc.frames",
     "antiphon.engines.host.frames",
     "antiphon.weights.convert",  # JSON and tensors that others wrote
 )
@@ -136,7 +138,7 @@ def test_swallowing_everything_is_found():
         assert _found("antiphon.pipeline.run", text) == [
             "catches everything: name the errors, or leave it to the border"
         ]
-        assert _found("antiphon.supervisor", text) == []
+        assert _found("antiphon.processes.supervisor", text) == []
         assert _found("antiphon.pipeline.run", text + "\n    raise") == []
     assert _found("antiphon.pipeline.run", "try:\n    a()\nexcept OSError:\n    b()") == []
 

@@ -1,6 +1,5 @@
 """Commands run as a user runs them, with no setting anywhere but what a test gives."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import bare_environment
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def bare_environment() -> dict[str, str]:
-    """This process's variables without those that are settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.support.model_files import CANTOR
+
 ROOT = Path(__file__).parents[2]
-CANTOR = ROOT / "src" / "antiphon" / "bundled" / "cantor.gguf"
 
 LIBRARY = "libllama.so"
 

@@ -7,10 +7,10 @@ import pytest
 from antiphon.cli.adapters import keep_adapters
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings
+from antiphon.settings.schema import Settings
 from benchmarks.make_model import SIZES, write_model
-from tests.e2e.encoder import write_encoder
-from tests.http.lora import write_peft
+from tests.support.lora_server import write_peft
+from tests.support.model_files import write_encoder
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.conftest import Run, bare_environment
-from tests.cli.pty_screen import CTRL_C, CTRL_D, UP, screen
+from tests.cli.conftest import Run
 from tests.cli.standin import ALIAS, ENCODER, MODELS, Standin, standin
+from tests.support.processes import bare_environment
+from tests.support.pty_screen import CTRL_C, CTRL_D, UP, screen
 
 
 @pytest.fixture(scope="module")

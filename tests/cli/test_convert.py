@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.weights.gguf import read_header
 from tests.cli.conftest import Run
-from tests.e2e.encoder import SAVED
+from tests.support.model_files import SAVED
 
 
 @pytest.fixture

@@ -26,14 +26,15 @@ from antiphon.cli.engine_checks import check_engine, read_probe
 from antiphon.cli.findings import REMEDIES, Finding, Standing, report_ok
 from antiphon.cli.probe import check_processor, check_threads, processor_features
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.engines.llama.libllama_find import discovered
-from antiphon.settings import EngineSettings, Settings, model
-from antiphon.settings_hub import HubSettings
-from antiphon.settings_model import ModelSettings
-from antiphon.settings_server import ServerSettings
+from antiphon.engines.llama.libllama.library import discovered
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import HubSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings
+from antiphon.settings.server import ServerSettings
 from benchmarks.make_adapter import write_adapter
 from tests.cli import setups
 from tests.cli.conftest import Run
+from tests.support.model_files import CANTOR
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 
@@ -73,7 +74,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 def models_checked(path: Path, **values: object) -> list[Finding]:
     """What is said of one model."""
-    one = model({"name": "a", "path": str(path), **values})
+    one = build_model({"name": "a", "path": str(path), **values})
     return check_models(Settings(models=(one,)))[1]
 
 
@@ -108,14 +109,14 @@ def test_people_read_the_same_and_the_status_says_that_something_is_broken(antip
 
 
 def test_adapters_are_tried_against_their_model_and_nothing_is_left(examined: Examine, tmp_path: Path):
-    write_adapter(tmp_path / "good.gguf", setups.CANTOR, rank=2)
+    write_adapter(tmp_path / "good.gguf", CANTOR, rank=2)
     said = f"good={tmp_path / 'good.gguf'}"
     before = sorted(tmp_path.rglob("*"))
     found = examined(env={"ANTIPHON_ADAPTERS": said, "ANTIPHON_LORA_DIRECTORIES": str(tmp_path)})
     assert "good, " in found["adapter"].said and "rank 2, for cantor" in found["adapter"].said
     assert found["adapters"].said == f"callers may load from {tmp_path}"
     assert sorted(tmp_path.rglob("*")) == before
-    broken = examined(env={"ANTIPHON_ADAPTERS": f"{said},bad={setups.CANTOR}"})["adapter-invalid"]
+    broken = examined(env={"ANTIPHON_ADAPTERS": f"{said},bad={CANTOR}"})["adapter-invalid"]
     assert "the adapter bad cannot be served" in broken.said and "--lora" in broken.remedy
 
 
@@ -211,7 +212,7 @@ def test_a_bad_settings_file(tmp_path: Path, text: str, said: str, remedy: str):
 
 
 def test_a_context_that_the_weights_were_not_made_for():
-    (broken,) = models_checked(setups.CANTOR, context_length=5000)
+    (broken,) = models_checked(CANTOR, context_length=5000)
     assert broken.id == "settings-invalid" and broken.remedy == "Leave it out or lower it"
 
 

@@ -13,10 +13,9 @@ import pytest
 from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.cli.findings import Finding, Standing
 from antiphon.cli.keyed_checks import check_keyed
-from antiphon.settings import Settings
-from antiphon.settings_keys import KeysSettings
-from antiphon.settings_ledger import LedgerSettings
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import KeysSettings, LedgerSettings
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 Usage = namedtuple("Usage", "total used free")
 FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"

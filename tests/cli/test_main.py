@@ -10,7 +10,15 @@ import typer
 from antiphon.cli.main import app
 from tests.cli.conftest import Run
 
-WORK = {"antiphon.supervisor", "antiphon.settings", "numpy", "rich", "starlette", "uvicorn", "http.client"}
+WORK = {
+    "antiphon.processes.supervisor",
+    "antiphon.settings.schema",
+    "numpy",
+    "rich",
+    "starlette",
+    "uvicorn",
+    "http.client",
+}
 """What a page of help must not pay for."""
 
 HELP_DEADLINE = 3.0

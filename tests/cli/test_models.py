@@ -18,10 +18,11 @@ from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub.download import FetchProgress, Stage
 from benchmarks.make_model import SIZES, write_model
-from tests.cli.conftest import Run, bare_environment
+from tests.cli.conftest import Run
 from tests.cli.test_chat import free_port
-from tests.e2e.server import serving
-from tests.weights.hub_server import TOKEN, HubServer, Repository, running
+from tests.support.hub_server import TOKEN, HubServer, Repository, running
+from tests.support.processes import bare_environment
+from tests.support.server import serving
 
 FILE = "tiny-q8_0.gguf"
 MODEL = f"hf:ada/tiny-GGUF:{FILE}"

@@ -12,13 +12,11 @@ import redis
 
 from antiphon.cli.findings import Finding, Standing
 from antiphon.cli.keyed_checks import REACHED_S, check_keyed
-from antiphon.settings import Settings
-from antiphon.settings_keys import KeysSettings
-from antiphon.settings_limits import LimitsSettings
-from antiphon.settings_oidc import OidcSettings
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
 from tests.cli.conftest import Run
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.redis_server import Server
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.redis_server import Server
 
 SECRET = "canary-hunter2"
 

@@ -10,12 +10,11 @@ import pytest
 from antiphon.cli.serve import panel, place_weights, prepare_settings, size_model
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings, change_model, model, with_models
-from antiphon.supervisor import Serving
+from antiphon.processes.supervisor import Serving
+from antiphon.settings.loading import build_model
+from antiphon.settings.schema import Settings, change_model, with_models
 from antiphon.testing import scripted_info
-from tests.e2e.encoder import write_encoder
-
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+from tests.support.model_files import CANTOR, write_encoder
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +79,7 @@ def test_a_context_beyond_the_weights_is_refused():
 
 
 def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
-    models = [size_model(model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
+    models = [size_model(build_model({"name": name, "path": str(CANTOR)})) for name in ("one", "two")]
     size = CANTOR.stat().st_size
     assert [one.weights for one in place_weights(models, 4 * size)] == ["memory", "memory"]
     assert [one.weights for one in place_weights(models, 4 * size - 2)] == ["file", "file"]
@@ -105,9 +104,9 @@ def test_weights_are_copied_into_memory_where_all_models_fit_in_half_of_it():
 )
 def test_what_is_about_generating_is_refused_for_an_embedding_model(bare: Path, name: str, value: object):
     path = str(write_encoder(bare / "encoder.gguf"))
-    assert size_model(model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
+    assert size_model(build_model({"name": "enc", "path": path, "weights": "file"})).weights == "file"
     with pytest.raises(SettingsError, match=f"enc is an embedding model, where {name} has nothing to act on"):
-        size_model(model({"name": "enc", "path": path, name: value}))
+        size_model(build_model({"name": "enc", "path": path, name: value}))
 
 
 def test_the_settings_file_is_found_here_and_in_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch):
@@ -133,7 +132,7 @@ def test_the_panel_asks_for_the_key_without_showing_it(monkeypatch: pytest.Monke
 
 def test_a_name_with_control_characters_commands_no_terminal_and_stays_that_name():
     name = "a'\x1b]0;b\x07\u202e\nc"
-    settings = with_models(Settings(), [model({"name": name, "path": "x"})])
+    settings = with_models(Settings(), [build_model({"name": name, "path": "x"})])
     text = panel(settings, Serving("http://127.0.0.1:1", {name: scripted_info()}))
     assert all(each.isprintable() for each in text.split("\n"))
     assert r"a'\x1b]0;b\x07\u202e\nc" in text

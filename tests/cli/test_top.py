@@ -17,8 +17,8 @@ from antiphon.telemetry.engines import series
 from antiphon.telemetry.exposition import Series, exposition
 from antiphon.telemetry.metrics import BUILD
 from tests.cli.conftest import Run
-from tests.cli.pty_screen import CTRL_C, screen
 from tests.cli.standin import Standin, standin
+from tests.support.pty_screen import CTRL_C, screen
 
 NASTY = 'a"b\\\n\x1b[2J'
 

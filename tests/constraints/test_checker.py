@@ -15,9 +15,9 @@ from antiphon.constraints.checker import Checker, CheckLimits
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineBusy, EngineUnavailable, InvalidValue
 from antiphon.telemetry.logs import FIELDS, LOGGER
-from tests.constraints import hostile
-from tests.constraints.hostile import HOSTILE
-from tests.constraints.support import TOKENS
+from tests.support import hostile_constraints as hostile
+from tests.support.constraint_texts import TOKENS
+from tests.support.hostile_constraints import HOSTILE
 
 KIND = ConstraintKind
 BOMB = Constraint(KIND.REGEX, hostile.BOMB, field="guided_regex")

@@ -7,7 +7,7 @@ from typing import Any
 from jsonschema_specifications import REGISTRY
 
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.everyday import EVERYDAY
+from tests.support.everyday_schemas import EVERYDAY
 
 VOCABULARIES = "core applicator unevaluated validation meta-data format-annotation content".split()
 

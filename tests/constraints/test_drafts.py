@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.json_schema.normalize import relax
+from antiphon.constraints.json_schema.lowering import relax
 from scripts.check_schema_suite import DRAFTS, check
-from tests.constraints.support import vocabulary
+from tests.support.constraint_texts import vocabulary
 
 OLD, NEW = ("draft3", "draft4", "draft6", "draft7"), ("draft2019-09", "draft2020-12")
 SINCE_4 = (*OLD[1:], *NEW)

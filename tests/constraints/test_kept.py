@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.grammars import MAX_CHOICES
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.constraint_sources import MAX_CHOICES
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 from tests.constraints.collected import TAKEN
-from tests.constraints.support import sampled, vocabulary
 from tests.constraints.validation import accepts
+from tests.support.constraint_texts import sampled, vocabulary
 
 KIND = ConstraintKind
 

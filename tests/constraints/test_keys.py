@@ -11,15 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec import convert, to_builtins
 
-from antiphon.constraints.calls import grammar_of_json
-from antiphon.constraints.checking import any_allowed, checked
-from antiphon.constraints.grammar import WHOLE_TEXT, Grammar
-from antiphon.constraints.grammars import COMPACT, STRICT
-from antiphon.constraints.groups import Around, Call, Frame, Group, Prelude
-from antiphon.constraints.json_finder import JsonFinder
-from antiphon.constraints.json_text import JsonText, Mode
+from antiphon.constraints.call_grammar import grammar_of_json
+from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.constraint_sources import COMPACT, STRICT
+from antiphon.constraints.grammar import WHOLE_TEXT, Around, Call, Frame, Grammar, Group, Prelude
+from antiphon.constraints.json_text import JsonFinder, JsonText, Mode
+from antiphon.constraints.key_guard import has_open_objects
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
-from antiphon.constraints.open_objects import has_open_objects
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.groups import Around, Call, Frame, Group, Prelude, load_prelude
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.grammar import Around, Call, Frame, Group, Prelude, load_prelude
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import EngineError, InvalidValue

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, RequestError, UnsupportedParameter
 from tests.constraints.collected import REFUSED
-from tests.constraints.support import vocabulary
+from tests.support.constraint_texts import vocabulary
 
 KIND = ConstraintKind
 

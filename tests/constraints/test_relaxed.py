@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.json_schema.normalize import compilable, relax
+from antiphon.constraints.json_schema.lowering import compilable, relax
 from antiphon.domain.constraint import ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.support import sampled, vocabulary
+from tests.support.constraint_texts import sampled, vocabulary
 
 
 def refused(schema):

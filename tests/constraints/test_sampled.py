@@ -5,25 +5,23 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import antiphon
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import InvalidValue, UnsupportedParameter
 from tests.constraints.collected import REFUSED, TAKEN
-from tests.constraints.everyday import EVERYDAY
 from tests.constraints.test_collected import used
 from tests.constraints.test_kept import CHOICES, REGEXES
 from tests.constraints.validation import accepts
 from tests.engines.llama.conftest import loaded
+from tests.support.everyday_schemas import EVERYDAY
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 SCHEMAS: list[Any] = [*EVERYDAY.values(), *TAKEN, *REFUSED.values()]
 SEQUENCES = 16
 LONGEST = 96

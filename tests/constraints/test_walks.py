@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.json_schema.normalize import relax
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.json_schema.lowering import relax
 from antiphon.constraints.matching import Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.errors import InvalidValue, UnsupportedParameter
-from tests.constraints.everyday import EVERYDAY
 from tests.constraints.generated import generate
-from tests.constraints.support import vocabulary, walked
 from tests.constraints.validation import accepts
 from tests.constraints.written import WRITTEN
+from tests.support.constraint_texts import vocabulary, walked
+from tests.support.everyday_schemas import EVERYDAY
 
 UNTAKEN = 0.1
 """Share of the schemas as people write them that may be refused."""

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI
@@ -29,10 +29,10 @@ from antiphon.http.serve import make_server
 from antiphon.http.state import AppState
 from antiphon.pipeline.reserve import Accounting
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 KEY = "canary-key-4f1d0c8e55"
 

@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 
 from tests.contract.clients import ROOT, SCENARIOS, run_scenarios
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 FOLDER = ROOT / "tests" / "fixtures" / "second_turns"
 COMMAND = ".venv/bin/python -m tests.contract.record_turns"

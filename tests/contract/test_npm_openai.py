@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from tests.contract.clients import NODE, Call, Client
 from tests.contract.conftest import Scripted, Target
 from tests.contract.test_openai_errors import ended, find_records, say
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 NPM = Client(NODE, "node/drive.mjs")
 RUN_TOOLS = Client(NODE, "node/run_tools.mjs")
@@ -133,7 +133,7 @@ def test_log_probabilities_come_in_both_shapes(cantor: Target) -> None:
 
 
 def test_vectors_come_packed_as_the_client_asks_and_as_numbers(tmp_path: Any) -> None:
-    from tests.e2e.encoder import FITTING, write_encoder  # numpy and gguf, for this test alone
+    from tests.support.model_files import FITTING, write_encoder  # numpy and gguf, for this test alone
 
     path = write_encoder(tmp_path / "encoder.gguf")
     texts = [row["text"] for row in FITTING]

@@ -1,16 +1,13 @@
 """Adapters through OpenAI's client: models like others, and vLLM's two endpoints as its users call them."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import openai
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import serving
-
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
-
+from tests.support.model_files import CANTOR
+from tests.support.server import serving
 
 pytestmark = pytest.mark.timeout(180)
 """The first of them starts a server too."""

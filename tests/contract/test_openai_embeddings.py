@@ -7,8 +7,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.e2e.encoder import FITTING, write_encoder
-from tests.e2e.server import serving
+from tests.support.model_files import FITTING, write_encoder
+from tests.support.server import serving
 
 MODELS = ("encoder", "cantor")
 

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from antiphon.testing.engine import Ending, Record
+from antiphon.testing.scripted_engine import Ending, Record
 from tests.contract.conftest import KEY, Scripted, Target
 
 HELLO: Any = [{"role": "user", "content": "Hello!"}]

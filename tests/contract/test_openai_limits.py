@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.domain.limits import Measure, Window
 from tests.contract.conftest import scripted_server
-from tests.pipeline.books import Books, limit
+from tests.support.accounting import Books, limit
 
 MODEL = "scripted"
 RETRIES = 2

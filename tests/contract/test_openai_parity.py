@@ -13,7 +13,7 @@ import pytest
 from antiphon import __version__
 from tests.contract.conftest import Target
 from tests.contract.test_openai_tools import ASKED, WEATHER
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WHO: Any = {"model": "cantor", "messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0}

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import serving
+from tests.support.model_files import BUNDLED
+from tests.support.server import serving
 
 COMMAND = Path(sys.executable).with_name("schemathesis")
 HOOKS = Path(__file__).with_name("openapi") / "hooks.py"
-BUNDLED = Path(__file__).parents[2] / "src" / "antiphon" / "bundled"
 
 EXCLUDED = "positive_data_acceptance"
 """What a schema cannot say of several fields together (echo beside max_tokens 0, one guided option at most)

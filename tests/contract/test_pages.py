@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from antiphon.dialects.common.pages import EMPOWER, FIREWORKS, UNSAID, Page, Row
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 STORY = "Once upon a time there was a"
 TURN = "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"

@@ -9,8 +9,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.contract.clients import ROOT, SCENARIOS, Run, print_javascript, run_scenarios
-from tests.e2e.encoder import write_encoder
-from tests.e2e.server import serving
+from tests.support.model_files import write_encoder
+from tests.support.server import serving
 
 PAGE = ROOT / "docs" / "clients.md"
 PERSON = {

@@ -14,14 +14,7 @@ from antiphon.dialects.fireworks.models import FireworksModels
 from antiphon.domain.adapter import Adapter
 from antiphon.domain.collect import Choice, Generation
 from antiphon.domain.embedding import EmbeddingFacts, Pooling
-from antiphon.domain.events import (
-    Finished,
-    FinishReason,
-    Started,
-    TextDelta,
-    ToolCallBegun,
-    ToolCallDelta,
-)
+from antiphon.domain.events import Finished, FinishReason, Started, TextDelta, ToolCallBegun, ToolCallDelta
 from antiphon.domain.profile import Profile
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.domain.scores import TokenScore

@@ -12,7 +12,7 @@ from antiphon.dialects.openai.tokens import VLLMTokens
 from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation, RawPrompt
 from antiphon.errors import AntiphonError, InvalidValue
-from antiphon.testing.engine import SCRIPTED_PROFILE
+from antiphon.testing.scripted_engine import SCRIPTED_PROFILE
 
 TOKENS = VLLMTokens()
 MESSAGES = [{"role": "user", "content": "hi"}]

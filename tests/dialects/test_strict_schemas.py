@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
 from antiphon.dialects.empower import dialect as empower
 from antiphon.dialects.fireworks import dialect as fireworks
 from antiphon.dialects.openai import dialect as openai
 from antiphon.errors import UnsupportedParameter
-from tests.constraints.support import vocabulary
+from tests.support.constraint_texts import vocabulary
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "x"}]}

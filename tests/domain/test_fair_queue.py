@@ -9,6 +9,7 @@ import pytest
 from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.errors import EngineBusy, Overloaded
 from antiphon.testing.clock import FakeClock
+from tests.support.waiting import settle
 
 MANY = 1_000
 
@@ -46,11 +47,6 @@ class Crowd:
     async def end(self, actor: str) -> None:
         self.places.release(actor, self.clock)
         await settle()
-
-
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 @asynccontextmanager

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, serving
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.server import Server, serving
 
 MAKE_MODEL = Path(__file__).parents[2] / "benchmarks" / "make_model.py"
 

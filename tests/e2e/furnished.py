@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import antiphon
-from tests.e2e.encoder import write_encoder
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.wire import Wire
+from tests.support.model_files import CANTOR, write_encoder
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
-CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 TEMPLATES = {"ANTIPHON_REQUEST_TEMPLATES": "true"}
 PLENTY = 10**14
 """What no load uses up."""
@@ -94,7 +93,7 @@ class Place:
             def idle() -> bool:
                 return _idle(wire.ask("GET", "/metrics", None, bearer(key)).body.decode())
 
-            wait_for(idle, within, "nothing runs")
+            wait_until(idle, within, "nothing runs")
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx2
 import sqlalchemy as sa
 
-from tests.e2e.server import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 CLIENTS = 4
 PAUSE_S = 0.05
@@ -162,7 +163,9 @@ class Asked:
 
     def wait_for_rows(self, within: float = 20) -> float:
         """Seconds until every request with a whole answer is in the ledger."""
-        return wait_for(lambda: self.whole <= {row[0] for row in self.rows()}, within, "rows of all answers")
+        return wait_until(
+            lambda: self.whole <= {row[0] for row in self.rows()}, within, "rows of all answers"
+        )
 
     def check(self) -> None:
         """Every whole answer has exactly one row, which says so; no request has two; no row is of nobody."""

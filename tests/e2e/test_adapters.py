@@ -1,7 +1,6 @@
 """Adapters of the real server, with cantor: of the settings, over HTTP, by `antiphon lora`, after deaths."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -13,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.model_files import CANTOR
+from tests.support.processes import bare_environment
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 BACK = 20.0
 """Seconds in which what died is back; it takes about two."""
 
@@ -51,7 +52,7 @@ class Lender:
             text=True,
             check=False,
             timeout=50,
-            env={name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")},
+            env=bare_environment(),
         )
 
     def names(self) -> list[str]:
@@ -184,7 +185,7 @@ def test_an_adapter_whose_file_was_gone_for_a_while_is_back_by_itself(lender: Le
         host.kill()
         host.wait(BACK)
         asked = {"model": "second", "prompt": "a", "max_tokens": 2}
-        wait_for(lambda: lender.server.records("adapter_lost"), BACK, "it is missed")
+        wait_until(lambda: lender.server.records("adapter_lost"), BACK, "it is missed")
         refused = client.post("/v1/completions", json=asked)
         assert refused.status_code == 503 and refused.headers["retry-after"], refused.text
         assert "second" in refused.json()["error"]["message"]
@@ -200,5 +201,5 @@ def test_an_adapter_whose_file_was_gone_for_a_while_is_back_by_itself(lender: Le
         with lender.server.client() as client:
             return client.post("/v1/completions", json=asked).status_code == 200
 
-    wait_for(is_back, 2 * BACK, "it is back")
+    wait_until(is_back, 2 * BACK, "it is back")
     assert lender.say("second") == said["second"]

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.server import Server
+from tests.support.server import Server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 FIREWORKS, FIREWORKS_CHAT = "/fireworks/inference/v1/completions", "/fireworks/inference/v1/chat/completions"

@@ -8,7 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 TEXT: dict[str, Any] = {"model": "cantor", "prompt": "Once upon a time", "ignore_eos": True}
 CHAT: dict[str, Any] = {
@@ -50,7 +51,7 @@ class Place:
             found[:] = self.operator.get("/admin/v1/usage/entries", params=asked).json()["data"]
             return bool(found)
 
-        wait_for(there, 10, "the row")
+        wait_until(there, 10, "the row")
         assert len(found) == 1
         return found[0]
 
@@ -82,7 +83,7 @@ def test_a_stream_that_runs_away_is_stopped_in_flight_with_its_engine(place: Pla
     assert reply.status_code == 200 and last["error"]["code"] == "insufficient_quota"
     assert f"{ROOM} output tokens per day" in last["error"]["message"]
     assert chunks and not any(chunk["choices"][0]["finish_reason"] for chunk in chunks)
-    wait_for(lambda: place.server.load().running == 0, 20, "the engine's sequence ends")
+    wait_until(lambda: place.server.load().running == 0, 20, "the engine's sequence ends")
     entry = place.entry(reply.headers["x-request-id"])
     assert entry["status"] == "insufficient_quota" and ROOM <= entry["output_tokens"] <= ROOM + 1
     again = place.client.post("/v1/chat/completions", json=CHAT)

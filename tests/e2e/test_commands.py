@@ -7,11 +7,12 @@ from pathlib import Path
 
 from antiphon.cli.checks import check_port
 from antiphon.cli.findings import Standing
-from antiphon.settings_server import ServerSettings
-from tests.cli.conftest import bare_environment
-from tests.cli.pty_screen import CTRL_C, screen
-from tests.e2e.encoder import write_encoder
-from tests.e2e.server import Server, serving, wait_for
+from antiphon.settings.server import ServerSettings
+from tests.support.model_files import write_encoder
+from tests.support.processes import bare_environment
+from tests.support.pty_screen import CTRL_C, screen
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 
 def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> None:
@@ -19,10 +20,10 @@ def test_ctrl_c_in_a_chat_frees_the_sequence(busy: Server, tmp_path: Path) -> No
     with screen("chat", "--url", busy.url, cwd=tmp_path) as shown:
         shown.expect_prompt()
         shown.type("Go on!\r")
-        wait_for(lambda: busy.load().decoded_tokens > before + 3, 10, "tokens are made")
+        wait_until(lambda: busy.load().decoded_tokens > before + 3, 10, "tokens are made")
         shown.type(CTRL_C)
         shown.expect("Ctrl-C again or Ctrl-D leaves")
-        wait_for(lambda: busy.load().running == 0, 10, "the sequence is free again")
+        wait_until(lambda: busy.load().running == 0, 10, "the sequence is free again")
         assert busy.load().decoded_tokens - before < 2000, "the generation was cut short"
 
 

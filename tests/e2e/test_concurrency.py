@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import httpx2
 import openai
 
-from tests.e2e.server import Server, serving, share_of
+from tests.support.server import Server, serving, share_of
 
 STREAMS = 64
 SEQUENCES = 16

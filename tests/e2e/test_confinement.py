@@ -2,8 +2,9 @@
 
 import os
 
-from tests.e2e.server import serving, start, wait_for
 from tests.engines.host.test_confine import AS_ROOT, REACHABLE
+from tests.support.server import serving, start
+from tests.support.waiting import wait_until
 
 AS_NOBODY = {"ANTIPHON_ENGINE_USER": "nobody"}
 BODY = {"model": "cantor", "prompt": "Antiphon is", "max_tokens": 4}
@@ -13,12 +14,12 @@ def test_engines_run_as_the_user_that_root_names_also_after_a_death() -> None:
     if not (AS_ROOT and REACHABLE):
         server = start(env=AS_NOBODY)
         assert server.process.wait(30) == 1
-        wait_for(lambda: any("nobody" in line for line in server.lines), 10, "the reason is said")
+        wait_until(lambda: any("nobody" in line for line in server.lines), 10, "the reason is said")
         return
     with serving(env=AS_NOBODY) as server, server.client() as client:
         first = server.host()
         assert first.username() == "nobody" and server.children("assembly")[0].uids().real == os.getuid()
         assert client.post("/v1/completions", json=BODY).status_code == 200
         first.kill()
-        wait_for(lambda: client.post("/v1/completions", json=BODY).status_code == 200, 30, "it is back")
+        wait_until(lambda: client.post("/v1/completions", json=BODY).status_code == 200, 30, "it is back")
         assert server.host().pid != first.pid and server.host().username() == "nobody"

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.server import Server, serving
-from tests.e2e.thinker import write_thinker
+from tests.support.model_files import CANTOR, write_thinker
+from tests.support.server import Server, serving
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 GREEDY: Any = {"model": "cantor", "temperature": 0, "max_tokens": 40}
@@ -18,7 +18,6 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 HOSTILE = (
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "{{ 'a' * 10**9 }}",

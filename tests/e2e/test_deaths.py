@@ -12,7 +12,8 @@ import openai
 import psutil
 import pytest
 
-from tests.e2e.server import Server, serving, start, wait_for
+from tests.support.server import Server, serving, start
+from tests.support.waiting import wait_until
 
 BACK = 50.0
 """Seconds; service is back within five."""
@@ -46,7 +47,7 @@ async def under_load(server: Server, strike: Callable[[], None]) -> Counter[str]
         async with asyncio.TaskGroup() as group:
             asking = [group.create_task(asked(client, stream=index % 2 == 0)) for index in range(6)]
             await asyncio.to_thread(
-                wait_for,
+                wait_until,
                 lambda: server.load().decoded_tokens > 4 and server.load().queued == 4,
                 BACK,
                 "two run and four wait",
@@ -65,7 +66,7 @@ def test_a_killed_engine_host_costs_its_batch_an_error_and_the_queue_only_time(v
 
     def strike() -> None:
         victim.host().kill()
-        wait_for(lambda: not ready(victim), BACK, "readiness says so")
+        wait_until(lambda: not ready(victim), BACK, "readiness says so")
         seen.append(httpx2.get(f"{victim.url}/health/ready"))
         assert httpx2.get(f"{victim.url}/health").status_code == 200
 
@@ -77,17 +78,17 @@ def test_a_killed_engine_host_costs_its_batch_an_error_and_the_queue_only_time(v
     ), ends
     assert not any("no retry-after" in end for end in lost)
     assert seen[0].status_code == 503 and "noise" in seen[0].text and int(seen[0].headers["retry-after"]) >= 1
-    wait_for(lambda: ready(victim), BACK, "service is back")
+    wait_until(lambda: ready(victim), BACK, "service is back")
     assert [child.pid for child in victim.children("assembly")] == [gateway], "the gateway was never down"
 
 
 def test_three_deaths_in_a_minute_are_the_last(victim: Server) -> None:
     for _ in range(3):
-        wait_for(lambda: victim.children("engines.host") and ready(victim), BACK, "the host is up")
+        wait_until(lambda: victim.children("engines.host") and ready(victim), BACK, "the host is up")
         host = victim.host()
         host.kill()
         psutil.wait_procs([host], timeout=BACK)
-    wait_for(
+    wait_until(
         lambda: "failed" in httpx2.get(f"{victim.url}/health/ready").text,
         BACK,
         "readiness says it was given up",
@@ -105,20 +106,20 @@ def test_a_killed_http_process_comes_back(victim: Server) -> None:
         except httpx2.TransportError:
             return False
 
-    wait_for(answers, BACK, "it answers again")
+    wait_until(answers, BACK, "it answers again")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_nothing_stays_behind(noise: Path, number: signal.Signals, tmp_path: Path) -> None:
     server = start("--model", str(noise), env={"XDG_RUNTIME_DIR": str(tmp_path)})
-    wait_for(lambda: server.url, BACK, "the server listens")
+    wait_until(lambda: server.url, BACK, "the server listens")
     tree = server.supervisor.children(recursive=True)
     assert len(tree) >= 2 and list(tmp_path.iterdir())
     status = server.stop(number)
     assert status == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     gone, alive = psutil.wait_procs(tree, timeout=BACK)
     assert not alive and len(gone) == len(tree)
-    wait_for(lambda: not list(tmp_path.iterdir()), BACK, "the runtime directory is removed")
+    wait_until(lambda: not list(tmp_path.iterdir()), BACK, "the runtime directory is removed")
     host, port = server.url.removeprefix("http://").split(":")
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"http://{host}:{port}/health")

@@ -6,7 +6,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 DEADLINE = 10.0
 LONG_PROMPT = [100] * 3500
@@ -37,8 +38,8 @@ def idle(server: Server) -> bool:
 def test_in_prefill(busy: Server) -> None:
     before = busy.load().prefill_tokens
     with closing(posted(busy, prompt=LONG_PROMPTS, max_tokens=8)):
-        wait_for(lambda: busy.load().running > 0, DEADLINE, "a prompt is admitted")
-    wait_for(lambda: idle(busy), DEADLINE, "the sequence is free again")
+        wait_until(lambda: busy.load().running > 0, DEADLINE, "a prompt is admitted")
+    wait_until(lambda: idle(busy), DEADLINE, "the sequence is free again")
     assert busy.load().prefill_tokens - before < sum(map(len, LONG_PROMPTS)), "the prefill was cut short"
 
 
@@ -46,8 +47,8 @@ def test_in_prefill(busy: Server) -> None:
 def test_while_tokens_are_made(busy: Server, stream: bool) -> None:
     before = busy.load().decoded_tokens
     with closing(posted(busy, stream=stream)):
-        wait_for(lambda: busy.load().decoded_tokens > before + 3, DEADLINE, "tokens are made")
-    wait_for(lambda: idle(busy), DEADLINE, "the sequence is free again")
+        wait_until(lambda: busy.load().decoded_tokens > before + 3, DEADLINE, "tokens are made")
+    wait_until(lambda: idle(busy), DEADLINE, "the sequence is free again")
     assert busy.load().decoded_tokens - before < 2000, "the generation was cut short"
 
 
@@ -55,18 +56,18 @@ def test_while_queued(busy: Server) -> None:
     with ExitStack() as running:
         for _ in range(2):
             running.enter_context(closing(posted(busy, stream=True)))
-        wait_for(lambda: busy.load().running == 2, DEADLINE, "both sequences are taken")
+        wait_until(lambda: busy.load().running == 2, DEADLINE, "both sequences are taken")
         with closing(posted(busy)):
-            wait_for(lambda: busy.load().queued == 1, DEADLINE, "the third request waits")
-        wait_for(lambda: busy.load().queued == 0, DEADLINE, "it left the queue")
+            wait_until(lambda: busy.load().queued == 1, DEADLINE, "the third request waits")
+        wait_until(lambda: busy.load().queued == 0, DEADLINE, "it left the queue")
         assert busy.load().running == 2, "the others go on"
-    wait_for(lambda: idle(busy), DEADLINE, "all sequences are free again")
+    wait_until(lambda: idle(busy), DEADLINE, "all sequences are free again")
 
 
 def test_with_several_choices(busy: Server) -> None:
     with closing(posted(busy, n=2)):
-        wait_for(lambda: busy.load().running == 2, DEADLINE, "both choices run")
-    wait_for(lambda: idle(busy), DEADLINE, "both sequences are free again")
+        wait_until(lambda: busy.load().running == 2, DEADLINE, "both choices run")
+    wait_until(lambda: idle(busy), DEADLINE, "both sequences are free again")
 
 
 def test_each_is_logged_as_cancelled_with_the_tokens_that_were_made(busy: Server) -> None:
@@ -74,6 +75,6 @@ def test_each_is_logged_as_cancelled_with_the_tokens_that_were_made(busy: Server
     with closing(posted(busy, stream=True)) as connection:
         while b"data:" not in connection.recv(65536):
             pass
-    wait_for(lambda: len(busy.records("generation")) > before, DEADLINE, "the generation is logged")
+    wait_until(lambda: len(busy.records("generation")) > before, DEADLINE, "the generation is logged")
     line = busy.records("generation")[-1]
     assert line["status"] == "cancelled" and line["completion_tokens"], line

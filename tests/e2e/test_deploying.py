@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.e2e.server import Server, serving
-from tests.http.lora import write_peft
-from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.lora_server import write_peft
+from tests.support.model_files import BUNDLED
+from tests.support.server import Server, serving
 
-BUNDLED = Path(__file__).parents[2] / "src" / "antiphon" / "bundled"
 API = "/empower/api/v1"
 SOON = 30.0
 """Seconds in which a small adapter answers, on a machine that is busy with others; alone it takes two."""

@@ -14,11 +14,12 @@ import typer
 from typer._click.exceptions import MissingParameter, NoArgsIsHelpError
 
 from antiphon.cli.main import app
-from antiphon.settings import SECTIONS, Settings, list_settings, load
-from antiphon.settings_model import ModelSettings
-from tests.cli.conftest import bare_environment
-from tests.e2e.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
-from tests.e2e.server import Server
+from antiphon.settings.loading import load_settings
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import SECTIONS, Settings, list_settings
+from tests.support.docs import OUTSIDE, PAGES, ROOT, Command, blocks, commands, spoken
+from tests.support.processes import bare_environment
+from tests.support.server import Server
 
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 COMMANDS = list(dict.fromkeys(commands()))
@@ -134,7 +135,7 @@ def test_the_settings_files_of_the_pages_are_taken(tmp_path: Path) -> None:
         for number, block in enumerate(blocks(page, "toml")):
             file = tmp_path / f"{page.stem}-{number}.toml"
             file.write_text(block)
-            load({}, {}, file, [])
+            load_settings({}, {}, file, [])
 
 
 def test_every_block_names_its_language() -> None:

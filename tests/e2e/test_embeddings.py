@@ -11,9 +11,10 @@ import httpx2
 import numpy as np
 import pytest
 
-from tests.e2e.encoder import FITTING, write_encoder
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.test_refused_starts import refused
+from tests.support.model_files import FITTING, write_encoder
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 BACK = 50.0
 
@@ -72,10 +73,10 @@ def test_a_caller_that_leaves_frees_the_engine(running: Server) -> None:
         async with httpx2.AsyncClient(base_url=running.url) as client, asyncio.TaskGroup() as group:
             task = group.create_task(client.post("/v1/embeddings", json=asked))
             began = lambda: task.done() or running.load().queued == 1  # noqa: E731
-            await asyncio.to_thread(wait_for, began, BACK, "it is being computed")
+            await asyncio.to_thread(wait_until, began, BACK, "it is being computed")
             assert not task.done(), "it left before it was answered"
             task.cancel()
-        await asyncio.to_thread(wait_for, lambda: running.load().queued == 0, 5.0, "nothing is left of it")
+        await asyncio.to_thread(wait_until, lambda: running.load().queued == 0, 5.0, "nothing is left of it")
 
     asyncio.run(leave())
 

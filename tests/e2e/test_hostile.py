@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.constraints.hostile import GRAMMARS, REGEXES, SCHEMAS
-from tests.e2e.server import Server, serving
+from tests.support.hostile_constraints import GRAMMARS, REGEXES, SCHEMAS
+from tests.support.server import Server, serving
 
 MOST = 1.0
 """Seconds between two events of the stream: ten times what is wanted."""

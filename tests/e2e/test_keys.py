@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from tests.e2e.server import serving
 from tests.e2e.test_refused_starts import refused
+from tests.support.server import serving
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 

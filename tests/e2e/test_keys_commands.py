@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import bare_environment
-from tests.e2e.server import Server, serving
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.processes import bare_environment
+from tests.support.server import Server, serving
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.ledgered import Asked, kill_gateway
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def home(tmp_path: Path) -> Asked:
 
 def kill_coordinator(server: Server) -> None:
     """The process that drains what several write; it is started again."""
-    (killed,) = server.children("antiphon.coordinator")
+    (killed,) = server.children("antiphon.processes.coordinator")
     killed.kill()
     killed.wait(10)
 
@@ -50,13 +51,13 @@ def kill_under_load(asked: Asked, victims: tuple[Callable[[Server], None], ...],
                 asked.make_key(server)
             before = len(asked.whole)
             with asked.load(server):
-                wait_for(lambda: len(asked.whole) >= before + 8, 30, "answers")  # noqa: B023
+                wait_until(lambda: len(asked.whole) >= before + 8, 30, "answers")  # noqa: B023
                 time.sleep(random.random())
                 with asked.stream_held(server):
                     victim(server)
                 if server.process.poll() is None:
                     again = len(asked.whole)
-                    wait_for(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")  # noqa: B023
+                    wait_until(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")  # noqa: B023
             if server.process.poll() is None:
                 asked.check()
     with serving(*arguments, env=asked.env):
@@ -95,7 +96,7 @@ def test_rows_are_there_within_a_second_and_the_spool_is_empty_after_an_orderly_
     with serving(env=home.env) as server:
         home.make_key(server)
         with home.load(server):
-            wait_for(lambda: len(home.whole) >= 20, 30, "answers")
+            wait_until(lambda: len(home.whole) >= 20, 30, "answers")
         assert home.wait_for_rows() < 10, "stated: one second"
         assert server.stop() == 0
     home.check()

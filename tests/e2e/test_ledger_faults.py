@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from tests.e2e.ledgered import Asked, kill_gateway, mount_tmpfs
-from tests.e2e.server import Server, serving, wait_for
-from tests.postgresql import Cluster, running
+from tests.support.databases import Cluster, running
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 LARGE = {f"{number:02}": "\U0001f0cf" * 512 for number in range(16)}
 """Metadata of OpenAI's largest size: a few requests with it fill a file of the spool."""
@@ -85,19 +86,21 @@ def test_a_full_disk_refuses_requests_loses_no_row_and_is_recovered_from(tmp_pat
     with serving(env=asked.env) as server:
         asked.make_key(server)
         with asked.load(server):
-            wait_for(lambda: len(asked.whole) >= 8, 30, "answers")
+            wait_until(lambda: len(asked.whole) >= 8, 30, "answers")
             disk.fill(server)
-            wait_for(lambda: asked.refused["ledger_full"] >= 8, 60, f"refusals on a full disk ({disk.kind})")
+            wait_until(
+                lambda: asked.refused["ledger_full"] >= 8, 60, f"refusals on a full disk ({disk.kind})"
+            )
             assert disk.kind != "tmpfs" or ledger_of(server) == (503, "full")
             disk.free(server)
             again = len(asked.whole)
-            wait_for(lambda: len(asked.whole) >= again + 50, 60, "answers on a disk with room")
+            wait_until(lambda: len(asked.whole) >= again + 50, 60, "answers on a disk with room")
             disk.fill(server)
-            wait_for(lambda: server.records("spool_full")[1:], 60, "a spool that is full again")
+            wait_until(lambda: server.records("spool_full")[1:], 60, "a spool that is full again")
             kill_gateway(server)
             again = len(asked.whole)
             disk.free_for_successor()
-            wait_for(lambda: len(asked.whole) >= again + 8, 60, "answers of its successor")
+            wait_until(lambda: len(asked.whole) >= again + 8, 60, "answers of its successor")
         assert set(asked.refused) <= {"ledger_full"}
         assert server.process.poll() is None
         asked.check()
@@ -125,20 +128,20 @@ def test_postgresql_may_be_stopped_and_started_under_load_and_processes_killed(
         server = stack.enter_context(serving(env=asked.env))
         asked.make_key(server)
         with asked.load(server):
-            wait_for(lambda: len(asked.whole) >= 8, 30, "answers")
+            wait_until(lambda: len(asked.whole) >= 8, 30, "answers")
             own_cluster.stop()
             during = len(asked.whole)
-            wait_for(lambda: len(asked.whole) >= during + 20, 30, "answers without a database")
-            wait_for(lambda: server.records("ledger_store_away"), 30, "a line about the database")
+            wait_until(lambda: len(asked.whole) >= during + 20, 30, "answers without a database")
+            wait_until(lambda: server.records("ledger_store_away"), 30, "a line about the database")
             assert ledger_of(server) == (200, "waiting")
             own_cluster.start()
             asked.wait_for_rows()
-            wait_for(lambda: ledger_of(server) == (200, None), 10, "a ledger that is well")
+            wait_until(lambda: ledger_of(server) == (200, None), 10, "a ledger that is well")
             kill_gateway(server)
             again = len(asked.whole)
-            wait_for(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")
+            wait_until(lambda: len(asked.whole) >= again + 8, 30, "answers of its successor")
             own_cluster.stop()
-            wait_for(lambda: len(asked.whole) >= again + 20, 30, "answers without a database")
+            wait_until(lambda: len(asked.whole) >= again + 20, 30, "answers without a database")
         assert asked.refused == {}
         assert server.stop(signal.SIGTERM) == 0  # what is not in the database stays in the spool
         assert list((asked.home / "spool").glob("*.seg")) != []

@@ -6,9 +6,10 @@ import time
 import pytest
 
 from benchmarks.limits import Limited, body, kept, limited, overspent
-from tests.e2e.server import Server, serving, wait_for
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.redis_server import Server as Redis
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.redis_server import Server as Redis
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 AFTER = 20
 """Answers after which nobody says anything else any more."""
@@ -109,7 +110,7 @@ def test_a_server_waits_for_its_redis_and_says_so(own_redis: Redis, tmp_path) ->
         for away in (True, False, True):
             if not away:
                 own_redis.start()
-            wait_for(lambda away=away: ready(server)[1] == ("unavailable" if away else None), 20, "health")
+            wait_until(lambda: ready(server)[1] == ("unavailable" if away else None), 20, "health")  # noqa: B023
             assert ready(server)[0] == (503 if away else 200)
             assert (asked(server, secret), asked(server, free)) == (503 if away else 200, 200)
             own_redis.stop()

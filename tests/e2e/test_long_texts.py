@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from tests.e2e.server import Server, serving, share_of
+from tests.support.server import Server, serving, share_of
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WIDE = {"type": "object", "properties": {"a": {"enum": list(range(100_000))}}}

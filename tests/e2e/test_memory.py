@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks.memory import CALLERS, MOST, REQUESTS, growth_of, measured, processes
 from tests.e2e.furnished import Place, furnished
-from tests.e2e.server import wait_for
 from tests.e2e.traffic import KINDS, Kind, Traffic, kind_of
+from tests.support.waiting import wait_until
 
 COUNTING = str(Path(__file__).parent / "counting")
 EACH = 6
@@ -125,7 +125,7 @@ def holdings(place: Place) -> dict[str, Holding]:
         process = each.process
         server.lines.clear()  # thousands of records would be read again and again
         process.send_signal(signal.SIGUSR1)
-        wait_for(lambda: server.records("held"), 60, f"{each.name} counts")
+        wait_until(lambda: server.records("held"), 60, f"{each.name} counts")
         (said,) = server.records("held")
         assert said["pid"] == process.pid
         objects = said["objects"]

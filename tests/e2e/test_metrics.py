@@ -7,7 +7,7 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.server import Server, serving
+from tests.support.server import Server, serving
 
 BODY = {"model": "cantor", "prompt": "Antiphon is", "max_tokens": 8}
 

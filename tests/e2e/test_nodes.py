@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 import httpx2
 import pytest
 
-from tests.e2e.server import serving, wait_for
 from tests.e2e.test_keys import CHAT, bearer
 from tests.e2e.test_refused_starts import refused
-from tests.postgresql import PASSWORD, running
+from tests.support.databases import PASSWORD, running
+from tests.support.server import serving
+from tests.support.waiting import wait_until
 
 PEPPER = "5e" * 32
 LATEST_S = 10.0
@@ -39,11 +40,6 @@ def nodes(tmp_path, store):
         yield here, there, bearer((tmp_path / "one" / "admin.key").read_text()), server, two
 
 
-def heard(what, true):
-    took = wait_for(true, LATEST_S, what)
-    sys.stdout.write(f"known on the other server after {1000 * took:.0f} ms: {what}\n")
-
-
 def status(client, key):
     return client.get("/v1/models", headers=bearer(key)).status_code
 
@@ -59,18 +55,18 @@ def store(request, tmp_path):
 def test_what_one_server_changes_holds_on_the_other(store, tmp_path):
     with nodes(tmp_path, store) as (here, there, admin, _, env):
         made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
-        heard("made", lambda: status(there, made["secret"]) == 200)
+        wait_until(lambda: status(there, made["secret"]) == 200, LATEST_S, "made")
         path = f"{KEYS}/{made['id']}"
         assert here.patch(path, json={"models": ["none"]}, headers=admin).status_code == 200
-        heard("changed", lambda: there.get(path, headers=admin).json()["models"] == ["none"])
+        wait_until(lambda: there.get(path, headers=admin).json()["models"] == ["none"], LATEST_S, "changed")
         assert there.post(f"{path}/revoke", json={}, headers=admin).status_code == 200
-        heard("revoked", lambda: status(here, made["secret"]) == 401)
+        wait_until(lambda: status(here, made["secret"]) == 401, LATEST_S, "revoked")
         assert status(there, made["secret"]) == 401
 
         out = tmp_path / "another.key"
         command = [sys.executable, "-m", "antiphon", "store", "admin-key", "--out", str(out)]
         subprocess.run(command, env={"PATH": "/usr/bin:/bin", **env}, check=True, capture_output=True)
-        heard("made on the machine itself", lambda: status(here, out.read_text()) == 200)
+        wait_until(lambda: status(here, out.read_text()) == 200, LATEST_S, "made on the machine itself")
 
 
 def test_a_second_server_of_one_home_holds_requests_to_their_limits_too(tmp_path):
@@ -104,14 +100,14 @@ def test_a_process_that_dies_while_the_database_is_away_waits_for_it(tmp_path):
             assert client.get(KEYS, headers=admin).status_code == 200
             cluster.stop()
             server.children("antiphon.assembly")[0].kill()
-            wait_for(lambda: server.records("store_away"), 30, "another process asks for the database")
+            wait_until(lambda: server.records("store_away"), 30, "another process asks for the database")
             cluster.start()
 
             def answers():
                 with suppress(httpx2.TransportError):
                     return client.get(KEYS, headers=admin).status_code == 200
 
-            wait_for(answers, 30, "the server answers again")
+            wait_until(answers, 30, "the server answers again")
             assert len(server.records("store_away")) == 1
 
 
@@ -119,7 +115,7 @@ def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):
     with running() as cluster, nodes(tmp_path, cluster.database()) as (here, there, admin, first, _):
         made = here.post(KEYS, json={"kind": "service", "project": "default"}, headers=admin).json()
         key = made["secret"]
-        heard("made", lambda: status(there, key) == 200)
+        wait_until(lambda: status(there, key) == 200, LATEST_S, "made")
         cluster.stop()
         for client in (here, there):
             said = client.post("/v1/chat/completions", json=CHAT, headers=bearer(key))
@@ -131,13 +127,13 @@ def test_a_database_that_stops_and_comes_back_takes_nothing_along(tmp_path):
                 for secret in (PASSWORD, str(cluster.folder), "psycopg", "SELECT", key):
                     assert secret not in failed.text
         assert status(here, key) == status(there, key) == 200
-        wait_for(lambda: first.records("feed_lost"), LATEST_S, "the log says it")
+        wait_until(lambda: first.records("feed_lost"), LATEST_S, "the log says it")
         cluster.start()
         began = time.monotonic()
         assert here.post(f"{KEYS}/{made['id']}/revoke", json={}, headers=admin).status_code == 200
-        heard("revoked", lambda: status(there, key) == 401)
+        wait_until(lambda: status(there, key) == 401, LATEST_S, "revoked")
         assert status(here, key) == 401
-        wait_for(lambda: first.records("feed_resumed"), LATEST_S, "the log says it")
+        wait_until(lambda: first.records("feed_resumed"), LATEST_S, "the log says it")
         sys.stdout.write(f"all works again after {time.monotonic() - began:.2f} s\n")
         assert PASSWORD not in "\n".join(first.lines)
 
@@ -160,13 +156,13 @@ def test_a_file_that_is_removed_or_replaced_while_it_serves_loses_nothing(tmp_pa
         def ledger(state):
             return lambda: client.get("/health/ready").json().get("ledger") == state
 
-        wait_for(ledger("waiting"), LATEST_S, "the ledger waits")
-        wait_for(lambda: server.records("feed_lost"), LATEST_S, "the feed is lost")
+        wait_until(ledger("waiting"), LATEST_S, "the ledger waits")
+        wait_until(lambda: server.records("feed_lost"), LATEST_S, "the feed is lost")
         assert path.exists() == replaced
         assert not path.exists() or path.stat().st_size == 0
         aside.rename(path)
-        wait_for(lambda: server.records("store_back"), LATEST_S, "the file is back")
-        wait_for(lambda: not ledger("waiting")(), LATEST_S, "the ledger takes rows")
+        wait_until(lambda: server.records("store_back"), LATEST_S, "the file is back")
+        wait_until(lambda: not ledger("waiting")(), LATEST_S, "the ledger takes rows")
         assert client.post(KEYS, json=new, headers=admin).status_code == 201
         assert client.get("/admin/v1/usage", headers=admin).json()["total"]["requests"] == 1
         assert len(server.records("store_moved")) == 1

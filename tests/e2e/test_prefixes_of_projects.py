@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from tests.e2e.server import Server, serving
+from tests.support.server import Server, serving
 
 PROMPT = "The hen and the fox went to the river, and the river was wide. " * 6
 ASK: dict[str, Any] = {"model": "cantor", "prompt": PROMPT, "max_tokens": 1, "temperature": 0}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 
-from tests.e2e.server import Server
+from tests.support.server import Server
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.e2e.server import serving
-from tests.e2e.thinker import write_thinker
+from tests.support.model_files import write_thinker
+from tests.support.server import serving
 
 WEATHER: dict[str, Any] = {
     "type": "function",

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.e2e.server import serving
+from tests.support.server import serving
 
 CANARY = "canary-5f3c"
 PATIENCE = 20

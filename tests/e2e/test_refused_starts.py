@@ -1,6 +1,5 @@
 """What cannot be served is refused at start: one line with the reason, a non-zero status."""
 
-import os
 import socket
 import struct
 import subprocess
@@ -9,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
+from tests.support.model_files import CANTOR
+from tests.support.processes import bare_environment
 
 
 def refused(*arguments: str, env: dict[str, str] | None = None, python: tuple[str, ...] = ()) -> str:
     """The one line that `antiphon serve` ends with, under a Python with these flags."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
+    kept = bare_environment()
     ended = subprocess.run(
         [
             sys.executable,

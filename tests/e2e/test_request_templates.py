@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 
 from antiphon.rendering.template.request_template import HELPER_BOUNDS
-from tests.e2e.server import Server, serving, wait_for
-from tests.engines.host.processes import descendants
+from tests.support.processes import descendants
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 ASK: Any = [{"role": "user", "content": "Who are you?"}]
 SHORT = "{{ messages[0].content }}"
@@ -43,7 +44,7 @@ def test_a_template_is_refused_by_name_wherever_it_is_sent_unless_the_operator_t
                 assert error["param"] == "chat_template_kwargs.chat_template"
         foreign = careful.post("/empower/api/v1/chat/completions", json=asked | {"model": "cantor"})
         assert foreign.status_code == 400 and "chat_template" in foreign.text
-    assert not descendants(server.process.pid, "antiphon.sandbox")
+    assert not descendants(server.process.pid, "antiphon.processes.sandbox")
 
 
 def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> None:
@@ -54,13 +55,13 @@ def test_one_callers_templates_keep_nobody_else_from_theirs(tmp_path: Path) -> N
         admin = (home / "admin.key").read_text().strip()
         mallory, ada = (key_of(server, admin) for _ in range(2))
         with flooding(server, mallory) as answers, client_of(server, ada) as client:
-            wait_for(lambda: answers, 60, "the caller has as many there as it may")
+            wait_until(lambda: answers, 60, "the caller has as many there as it may")
             before = len(answers)
             answer = client.post("/v1/apply-template", json={"messages": ASK, "chat_template": SHORT})
             assert answer.json() == {"prompt": "Who are you?"}
             through = answers[before:].count((400, None))
             assert through <= HELPER_BOUNDS.at_once + 1, "one turn of each place, and one that ends beside"
-            assert descendants(server.process.pid, "antiphon.sandbox"), "the others go on"
+            assert descendants(server.process.pid, "antiphon.processes.sandbox"), "the others go on"
             refused = [float(wait or 0) for status, wait in answers[:before] if status == 429]
             assert (
                 refused

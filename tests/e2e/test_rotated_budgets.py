@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.limits import Limited
-from tests.e2e.server import Server, serving
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.redis_server import Server as Redis
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.redis_server import Server as Redis
+from tests.support.server import Server, serving
 
 ROOM = 5
 """Requests of a day."""

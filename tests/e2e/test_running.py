@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from benchmarks.limits import Limited
-from tests.e2e.server import Server, serving, wait_for
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
-from tests.redis_server import Server as Redis
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.redis_server import Server as Redis
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 CHAT = {
     "model": "cantor",
@@ -116,5 +117,5 @@ def test_a_key_that_is_ended_ends_what_runs_with_it_and_counts_what_was_made(pla
         made = sum(row["output_tokens"] for row in rows())
         return made >= BEGUN - 2 and bool(shown["remaining"] == 10_000 - made)
 
-    wait_for(counted, 20, "what was made is counted")
+    wait_until(counted, 20, "what was made is counted")
     assert {row["status"] for row in rows()} == {"cancelled"}

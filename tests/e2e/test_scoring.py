@@ -13,8 +13,8 @@ from antiphon.domain.values import changed
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.rendering.renderer import Renderer
-from antiphon.testing.streaming import open_stream
-from tests.engines.llama.test_engine import CANTOR
+from antiphon.testing.rules import open_stream
+from tests.support.model_files import CANTOR
 
 PROMPT = RawPrompt("Once upon a time there was a fox who")
 HOT = AskedSampling(temperature=1.0, seed=4, ignore_eos=True)

@@ -10,7 +10,7 @@ import httpx2
 import openai
 import pytest
 
-from tests.e2e.server import Server, serving
+from tests.support.server import Server, serving
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import httpx2
 
-from tests.e2e.server import serving, wait_for
+from tests.support.server import serving
+from tests.support.waiting import wait_until
 
 LONGEST = {"model": "noise", "prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "n": 6, "stream": True}
 """Takes half a minute, where a caller gives a place up after a second."""
@@ -42,7 +43,7 @@ def test_another_caller_waits_for_no_answer_to_end(noise: Path, tmp_path: Path) 
 
         with ThreadPoolExecutor() as threads, server.client(headers=other) as client:
             flooding = threads.submit(flood)
-            wait_for(lambda: server.load().running == 4, 10, "every place is taken")
+            wait_until(lambda: server.load().running == 4, 10, "every place is taken")
             for _ in range(3):
                 answer = client.post("/v1/completions", json=SHORT)
                 assert answer.status_code == 200, answer.text

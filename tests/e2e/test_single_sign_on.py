@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.auth.issuer import Issuer
-from tests.e2e.server import serving
 from tests.e2e.test_refused_starts import refused
+from tests.support.oidc_issuer import Issuer
+from tests.support.server import serving
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 

@@ -7,7 +7,8 @@ import httpx2
 import psutil
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from tests.support.server import Server
+from tests.support.waiting import wait_until
 
 REQUESTS = 2000
 AT_ONCE = 24
@@ -61,7 +62,7 @@ async def test_thousands_of_mixed_requests_leave_no_sequence_no_cell_no_descript
     await many(300)  # what is made once is made by now
     before = [held(process) for process in processes]
     await many(REQUESTS)
-    await asyncio.to_thread(wait_for, lambda: idle(server), 30, "every sequence is free")
+    await asyncio.to_thread(wait_until, lambda: idle(server), 30, "every sequence is free")
     for process, (descriptors, memory) in zip(processes, before, strict=True):
         assert process.num_fds() <= descriptors + 2
         assert held(process)[1] < memory * 1.2 + 8_000_000

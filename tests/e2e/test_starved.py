@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.e2e.server import Server, serving, wait_for
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 STANDIN = """
 import sys
@@ -53,7 +54,7 @@ def test_who_comes_while_the_package_is_replaced_waits_and_is_answered(replaced:
     flag.touch()
 
     def finish() -> None:
-        wait_for(lambda: replaced.records("checker_not_started"), 60, "a start fails")
+        wait_until(lambda: replaced.records("checker_not_started"), 60, "a start fails")
         flag.unlink()
 
     with ThreadPoolExecutor(1) as beside:

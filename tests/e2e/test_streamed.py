@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from antiphon.dialects.common.field_table import FieldSupport
-from tests.e2e.server import Server
 from tests.parameters.registry import Answer, Asker
 from tests.parameters.spots import books
+from tests.support.server import Server
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "additionalProperties": False}
 NAMED = {"type": "json_schema", "json_schema": {"name": "age", "schema": AGE}}

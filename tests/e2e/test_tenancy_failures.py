@@ -8,10 +8,11 @@ import time
 import psycopg
 import pytest
 
-from tests.auth.issuer import Issuer
-from tests.e2e.server import serving, wait_for
-from tests.postgresql import PASSWORD, running
-from tests.redis_server import running as redis_running
+from tests.support.databases import PASSWORD, running
+from tests.support.oidc_issuer import Issuer
+from tests.support.redis_server import running as redis_running
+from tests.support.server import serving
+from tests.support.waiting import wait_until
 
 ROOT = "/admin/v1"
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -78,7 +79,7 @@ class Failures:
 
     def until(self, code, *asked):
         """Asks until it fails so."""
-        wait_for(lambda: self.ask(*asked) == code, PATIENCE, code)
+        wait_until(lambda: self.ask(*asked) == code, PATIENCE, code)
 
     def statements(self):
         """Nothing that is asked for makes a statement of its own, or fails."""
@@ -125,14 +126,18 @@ def test_no_failure_tells_anything_of_the_machine(tmp_path, redis):
         with serving("--workers", "2", env=env) as server, server.client() as client:
             failures = Failures(client, (home / "admin.key").read_text().strip())
             assert failures.ask("POST", f"{ROOT}/limits", LIMIT) == ""
-            wait_for(lambda: failures.ask("POST", "/v1/chat/completions", CHAT) == "", PATIENCE, "an answer")
+            wait_until(
+                lambda: failures.ask("POST", "/v1/chat/completions", CHAT) == "", PATIENCE, "an answer"
+            )
             failures.statements()
             token = Issuer(address="http://127.0.0.1:9").token(time.time())
             failures.until("issuer_unavailable", "GET", "/v1/models", None, {"x-api-key": token})
             redis.stop()
             failures.until("limits_unavailable", "POST", "/v1/chat/completions", CHAT)
             redis.start()
-            wait_for(lambda: failures.ask("POST", "/v1/chat/completions", CHAT) == "", PATIENCE, "an answer")
+            wait_until(
+                lambda: failures.ask("POST", "/v1/chat/completions", CHAT) == "", PATIENCE, "an answer"
+            )
             with psycopg.connect(store, autocommit=True) as connection:
                 connection.execute("ALTER TABLE audit RENAME TO elsewhere")
             assert failures.ask("GET", f"{ROOT}/audit") == "store_unavailable"

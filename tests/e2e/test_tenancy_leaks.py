@@ -14,11 +14,12 @@ import psutil
 import psycopg
 import pytest
 
-from tests.auth.issuer import Issuer
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.test_single_sign_on import listening
-from tests.postgresql import PASSWORD, Cluster
-from tests.redis_server import running as redis_running
+from tests.support.databases import PASSWORD, Cluster
+from tests.support.oidc_issuer import Issuer
+from tests.support.redis_server import running as redis_running
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 ROOT = "/admin/v1"
 CHAT = "/v1/chat/completions"
@@ -45,7 +46,7 @@ KNOWN = {("the address", "the database"), ("the address", "lists")}
 PRESENT = {
     "the metrics": "antiphon_http_requests_total",
     "errors": "invalid_api_key",
-    "commands": "antiphon.coordinator",
+    "commands": "antiphon.processes.coordinator",
     "environments": "XDG_RUNTIME_DIR",
     "lists": "key_",
     "the database": KEPT,
@@ -218,7 +219,7 @@ def keep_one(world: World, keys: dict[str, str]) -> None:
         assert world.ask(CHAT, body, headers={"x-project-id": kept}).status_code == 200
         return bool(world.ask(listed).json()["data"])
 
-    wait_for(is_kept, SOON, "the kept request")
+    wait_until(is_kept, SOON, "the kept request")
 
 
 @pytest.fixture
@@ -237,7 +238,7 @@ def test_no_secret_no_prompt_and_no_address_is_found_anywhere(tmp_path, cluster,
             made.made("/limits", limit | {"amount": 100_000})
         use(made, keys)
         keep_one(made, keys)
-        wait_for(lambda: made.ask(f"{ROOT}/usage/entries").json()["data"], SOON, "the ledger's rows")
+        wait_until(lambda: made.ask(f"{ROOT}/usage/entries").json()["data"], SOON, "the ledger's rows")
         children = processes_of(made)
         lists = ("/keys", "/audit?limit=1000", "/usage/entries?limit=1000", "/limits")
         places = {

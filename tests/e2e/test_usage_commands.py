@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.conftest import bare_environment
-from tests.e2e.server import Server, serving, wait_for
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.processes import bare_environment
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
 CHAT = {"model": "cantor", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 SOON = 20.0
@@ -78,7 +79,7 @@ def test_from_a_price_to_a_bill(server: Server, env: dict[str, str], tmp_path) -
         assert isinstance(found, dict)
         return found
 
-    wait_for(lambda: total()["requests"] == 3, SOON, "every generation is in the ledger")
+    wait_until(lambda: total()["requests"] == 3, SOON, "every generation is in the ledger")
     whole = total()
     nano = sum(
         (2 * (each["prompt_tokens"] * 300_000_000 + each["completion_tokens"] * 1_000_000_001) + 10**6)

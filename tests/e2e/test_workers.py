@@ -18,10 +18,11 @@ import psutil
 import pytest
 
 from benchmarks.make_adapter import write_adapter
-from tests.e2e.server import Server, serving, wait_for
 from tests.e2e.workers import PATIENCE, Line, line_to, lines, workers
+from tests.support.model_files import CANTOR
+from tests.support.server import Server, serving
+from tests.support.waiting import wait_until
 
-CANTOR = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 KEYS, LIMITS = "/admin/v1/keys", "/admin/v1/limits"
 TIMES = 20
 LONG = {"model": "cantor", "prompt": "Once upon a time", "max_tokens": 1800, "stream": True}
@@ -51,7 +52,7 @@ class Operator:
     def knows(self, made: list[Line], secret: str) -> None:
         """Waits until every process knows a key."""
         for line in made:
-            wait_for(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 200, PATIENCE, "the key")  # noqa: B023
+            wait_until(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 200, PATIENCE, "the key")  # noqa: B023
 
     def wait_for_limits(self, made: list[Line]) -> None:
         """Waits until every process knows the limits that were set so far, of which it takes nothing: changes
@@ -60,7 +61,7 @@ class Operator:
         self.limit(id_, "requests", 1)
         self.knows(made, secret)
         for line in made:
-            wait_for(lambda: line.say(key=secret, max_tokens=1)[0] == 429, PATIENCE, "the limit")  # noqa: B023
+            wait_until(lambda: line.say(key=secret, max_tokens=1)[0] == 429, PATIENCE, "the limit")  # noqa: B023
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_four_processes_share_a_limit_exactly_and_a_revocation_holds_in_all_at_o
         revoked = time.monotonic()
         assert four.client.delete(f"{KEYS}/{id_}").status_code in (200, 204)
         waited = [
-            wait_for(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 401, 10, "the revocation")  # noqa: B023
+            wait_until(lambda: line.ask("GET", "/v1/models", key=secret)[0] == 401, 10, "the revocation")  # noqa: B023
             for line in made
         ]
         total = time.monotonic() - revoked
@@ -136,7 +137,7 @@ def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator)
     with lines(four.server) as made:
         four.knows(made, secret)
         first, second = made[:2]
-        wait_for(lambda: four.client.get(LIMITS).json()["data"], PATIENCE, "the limit")
+        wait_until(lambda: four.client.get(LIMITS).json()["data"], PATIENCE, "the limit")
         four.wait_for_limits(made)
         headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
         first.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
@@ -144,9 +145,9 @@ def test_a_killed_process_ends_its_claims_while_the_others_serve(four: Operator)
         assert stream.status == 200 and stream.read(1)
         assert second.say(key=secret)[0] == 429, "one at once, whichever process it runs in"
         first.process.kill()
-        took = wait_for(lambda: second.say(key=secret)[0] == 200, 10, "its place is free")
+        took = wait_until(lambda: second.say(key=secret)[0] == 200, 10, "its place is free")
         assert {line.say(key=four.admin)[0] for line in made[1:]} == {200}
-        wait_for(lambda: len(workers(four.server)) == 4, PATIENCE, "it is started again")
+        wait_until(lambda: len(workers(four.server)) == 4, PATIENCE, "it is started again")
     sys.stdout.write(f"the claim of a killed process was ended after {1000 * took:.0f} ms\n")
 
 
@@ -163,7 +164,7 @@ def test_a_killed_coordinator_comes_back_and_knows_what_was_used_and_what_runs(f
         running.connection.request("POST", "/v1/completions", json.dumps(LONG), headers)
         stream = running.connection.getresponse()
         assert stream.read(1)
-        (coordinator,) = four.server.children("antiphon.coordinator")
+        (coordinator,) = four.server.children("antiphon.processes.coordinator")
         coordinator.kill()
         begun = time.monotonic()
         seen = Counter[int]()
@@ -182,7 +183,7 @@ def test_a_killed_coordinator_comes_back_and_knows_what_was_used_and_what_runs(f
 
 
 def test_a_coordinator_that_stands_still_is_told_by_readiness(four: Operator) -> None:
-    (coordinator,) = four.server.children("antiphon.coordinator")
+    (coordinator,) = four.server.children("antiphon.processes.coordinator")
     assert four.client.get("/health/ready").status_code == 200
     coordinator.suspend()
     try:
@@ -192,7 +193,7 @@ def test_a_coordinator_that_stands_still_is_told_by_readiness(four: Operator) ->
         assert reply.headers["retry-after"]
     finally:
         coordinator.resume()
-    wait_for(lambda: four.client.get("/health/ready").status_code == 200, PATIENCE, "it is ready again")
+    wait_until(lambda: four.client.get("/health/ready").status_code == 200, PATIENCE, "it is ready again")
 
 
 def test_limits_go_on_counting_over_a_stop_and_a_start(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_an_adapter_that_one_process_loads_is_in_all_at_once_and_in_those_that_s
         own = second.say("cantor")[1]["choices"][0]["text"]
         assert said["choices"][0]["text"] != own
         first.process.kill()
-        wait_for(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
+        wait_until(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
         later = line_to(two, workers(two)[-1])
         again = later.say("second")[1]["choices"][0]["text"]
         assert again == said["choices"][0]["text"]
@@ -260,10 +261,10 @@ def test_a_scrape_of_any_process_counts_for_all_of_them_and_never_falls(two: Ser
     with lines(two) as (first, second):
         for line in (first, first, second):
             assert line.say()[0] == 200
-        wait_for(lambda: generations(first) == generations(second) == 3, 5, "all are counted in both")
+        wait_until(lambda: generations(first) == generations(second) == 3, 5, "all are counted in both")
         assert number(first, "antiphon_http_processes") == 2
         second.process.kill()
-        wait_for(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
+        wait_until(lambda: len(ready_workers(two)) == 2, PATIENCE, "another process")
         assert generations(first) == 3, "those of the dead count on"
         later = line_to(two, workers(two)[-1])
         assert generations(later) == 3
@@ -313,17 +314,19 @@ def test_while_all_processes_are_replaced_no_connection_is_refused_and_no_reques
                 parts = stream.iter_lines()
                 next(parts)
                 hammering = [pool.submit(hammer, is_kept) for is_kept in (False, False, False, True)]
-                wait_for(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
+                wait_until(lambda: sum(outcomes.values()) >= 10, PATIENCE, "requests")
                 told = subprocess.run(restart, env=env, capture_output=True, text=True, check=False)
                 assert (told.returncode, told.stdout) == (0, ""), told.stderr
                 assert server.records("workers_replaced"), "it waits until all are replaced"
                 so_far = sum(outcomes.values())
-                wait_for(lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones")
+                wait_until(
+                    lambda: sum(outcomes.values()) >= so_far + 10, PATIENCE, "requests to the new ones"
+                )
                 rest = list(parts)
             over.set()
             for each in hammering:
                 each.result()
-        wait_for(lambda: len(workers(server)) == count, PATIENCE, "the old ones are gone")
+        wait_until(lambda: len(workers(server)) == count, PATIENCE, "the old ones are gone")
         assert problems == []
         assert set(outcomes) == {200}
         assert "data: [DONE]" in rest, "a stream that ran was not cut"
@@ -342,7 +345,7 @@ def test_limits_go_on_counting_in_the_process_that_replaces_the_only_one(tmp_pat
         with operator.client.stream("POST", "/v1/completions", json=LONG, headers=key) as stream:
             next(stream.iter_lines())
             server.process.send_signal(signal.SIGUSR2)
-            wait_for(lambda: server.records("workers_replaced"), 60, "it is replaced")
+            wait_until(lambda: server.records("workers_replaced"), 60, "it is replaced")
             statuses = Counter(ask(server, secret) for _ in range(8))
         operator.client.close()
     assert statuses == {200: 5, 429: 3}, "what still runs in the old one counts"
@@ -361,14 +364,14 @@ def test_a_rolling_restart_of_the_only_process_leaves_nothing_out_of_a_budget(tm
             parts = stream.iter_lines()
             next(parts)
             server.process.send_signal(signal.SIGUSR2)
-            wait_for(lambda: server.records("workers_replaced"), 60, "it is replaced")
+            wait_until(lambda: server.records("workers_replaced"), 60, "it is replaced")
             assert {ask(server, secret) for _ in range(3)} == {200}
             (new,) = [each for each in workers(server) if each.pid != old.pid]
             with operator.client.stream("POST", "/v1/completions", json=LONG, headers=key) as other:
                 more = other.iter_lines()
                 next(more)
                 assert "data: [DONE]" in list(parts)
-                wait_for(lambda: not old.is_running(), PATIENCE, "the old one has ended")
+                wait_until(lambda: not old.is_running(), PATIENCE, "the old one has ended")
                 assert ask(server, secret) == 200
                 assert "data: [DONE]" in list(more)
         assert {ask(server, secret) for _ in range(2)} == {200}
@@ -382,7 +385,7 @@ def test_a_rolling_restart_of_the_only_process_leaves_nothing_out_of_a_budget(tm
                 int(report["prompt_tokens"]) + int(report["output_tokens"]) if report["requests"] == 8 else 0
             )
 
-        wait_for(used, PATIENCE, "the rows")
+        wait_until(used, PATIENCE, "the rows")
         (budget, *_) = operator.client.get(LIMITS, params={"target": id_}).json()["data"]
         standing = operator.client.get(f"{LIMITS}/{budget['id']}").json()
         assert 10**6 - standing["remaining"] == used() > 8
@@ -404,7 +407,7 @@ def test_at_the_end_what_does_not_finish_gets_an_error_event_from_every_process(
 
         with lines(server) as made, ThreadPoolExecutor(2) as pool:
             streams = [pool.submit(stream, line) for line in made]
-            wait_for(lambda: len(started) == 2, PATIENCE, "both stream")
+            wait_until(lambda: len(started) == 2, PATIENCE, "both stream")
             begun = time.monotonic()
             assert server.stop() == 0
             took = time.monotonic() - begun
@@ -419,7 +422,7 @@ def test_a_second_signal_ends_all_of_them_at_once() -> None:
         with server.client() as client, client.stream("POST", "/v1/completions", json=LONG) as stream:
             next(stream.iter_lines())
             server.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: server.records("asked_to_stop"), PATIENCE, "it heard")
+            wait_until(lambda: server.records("asked_to_stop"), PATIENCE, "it heard")
             begun = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             server.process.wait(20)
@@ -438,4 +441,4 @@ def test_whatever_kills_the_supervisor_ends_them_all_and_leaves_no_file(tmp_path
         assert len(family) >= 4
         server.supervisor.kill()
         assert psutil.wait_procs(family, timeout=20)[1] == []
-        wait_for(lambda: not list(runtime.iterdir()), 10, "the runtime directory is gone")
+        wait_until(lambda: not list(runtime.iterdir()), 10, "the runtime directory is gone")

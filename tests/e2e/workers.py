@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.server import Server
+from tests.support.server import Server
 
 PATIENCE = 30.0
 CHAT = "/v1/chat/completions"

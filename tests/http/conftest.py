@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.http.harness import Served, serving
+from tests.support.http_server import Served, serving
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from antiphon.domain.limits import Limit, LimitStatus, Measure, Window
 from antiphon.errors import BudgetExceeded
 from antiphon.http.rate_limit_headers import NAMES, duration, limit_headers
 from antiphon.testing import Answer
-from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
-from tests.pipeline.books import PRICE, Books, limit
+from tests.support.accounting import PRICE, Books, limit
+from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, Reply, Served, gone, request_bytes, serving
 
 FIREWORKS = "/fireworks/inference/v1/completions"
 FIREWORKS_CHAT = "/fireworks/inference/v1/chat/completions"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from antiphon.sandbox import Limits
+from antiphon.processes.sandbox import Limits
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
 from antiphon.weights.adapters.registry import AdapterStore
 from benchmarks.make_model import SIZES, write_model
-from tests.http.harness import CHAT, KEY, TEXT, gone, request_bytes, serving
-from tests.http.lora import LOAD, MOST, UNLOAD, Lora, lending, write_peft
+from tests.support.http_server import CHAT, KEY, TEXT, gone, request_bytes, serving
+from tests.support.lora_server import LOAD, MOST, UNLOAD, Lora, lending, write_peft
 
 ASKED = {"prompt": "hi", "temperature": 0, "max_tokens": 12}
 

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.auth.base import REFUSAL
 from antiphon.http.app import all_endpoints
-from tests.http.harness import CHAT, HELLO, KEY, PUBLIC, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, request_bytes, serving
 
 
 def bearer(key=KEY):

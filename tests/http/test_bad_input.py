@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, TOO_LATE, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, TOO_LATE, request_bytes, serving
 
 MIB = 1 << 20
 JSON = {"content-type": "application/json"}

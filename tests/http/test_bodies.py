@@ -9,8 +9,8 @@ from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import Overloaded, ServerBusy
 from antiphon.http.body_budget import BodyAccount, BodyBudget
 from antiphon.testing import Answer
-from tests.http.harness import CHAT, HELLO
 from tests.http.test_admin import keyed
+from tests.support.http_server import CHAT, HELLO
 
 LONG = "wait"
 """A request whose answer takes long."""

@@ -7,7 +7,7 @@ import pytest
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import EngineBusy, EngineDied, EngineError, InternalError
 from antiphon.telemetry.logs import FIELDS
-from tests.http.harness import CHAT, HELLO, KEY, LooseEngine, serving
+from tests.support.http_server import CHAT, HELLO, KEY, LooseEngine, serving
 
 
 @pytest.mark.parametrize("name", ["trace-7", "a", "A.b_c:d-9", "x" * 128])

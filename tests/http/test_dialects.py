@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.base import Description, Endpoint, Request, RequestBody, Response, Services
 from antiphon.dialects.common.endpoints import generation
 from antiphon.dialects.openai.dialect import ChatCompletions, OpenAI
@@ -16,10 +16,10 @@ from antiphon.http.openapi import document
 from antiphon.http.routing import Routes
 from antiphon.http.state import AppState, lies_under
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import HELLO, KEY, Served, request_bytes, serving_edge
+from tests.support.http_server import HELLO, KEY, Served, request_bytes, serving_edge
 
 PREFIX = "/flat"
 FLAT_CHAT = f"{PREFIX}/chat"

@@ -16,11 +16,11 @@ from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, ScriptedEngine
-from antiphon.testing.embedding_engine import vector_of
-from tests.http.harness import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
+from antiphon.testing.scripted_embedding_engine import vector_of
+from tests.support.http_server import CHAT, HELLO, PATIENCE, Reply, Served, serving_edge
 
 EMBEDDINGS = "/v1/embeddings"
 PLAIN = EmbeddingScript()

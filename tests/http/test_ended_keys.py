@@ -7,9 +7,9 @@ import pytest
 
 from antiphon.domain.tenancy import Role
 from antiphon.testing import Answer
-from tests.http.harness import CHAT, HELLO, request_bytes
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_kept import earlier, require_freed  # noqa: F401 - a fixture is found by its name
+from tests.support.http_server import CHAT, HELLO, request_bytes
 
 LONG = HELLO | {"max_tokens": 100_000}
 STREAM = LONG | {"stream": True}

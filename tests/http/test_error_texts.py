@@ -8,9 +8,9 @@ import pytest
 
 from antiphon.domain.limits import Measure, Window
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
-from tests.http.harness import CHAT, HELLO, KEY, PROMPT, TEXT, serving, serving_tokens
 from tests.http.test_accounting import limited
-from tests.pipeline.books import limit
+from tests.support.accounting import limit
+from tests.support.http_server import CHAT, HELLO, KEY, PROMPT, TEXT, serving, serving_tokens
 
 FIREWORKS = "/fireworks/inference/v1"
 EMPOWER = "/empower/api/v1/chat/completions"

@@ -9,7 +9,7 @@ from antiphon.engines.registry import Model, ModelRoute
 from antiphon.errors import EngineDied, EngineUnavailable, Overloaded
 from antiphon.http.services import load_entry
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import HELLO, KEY, PROMPT, request_bytes, serving
+from tests.support.http_server import HELLO, KEY, PROMPT, request_bytes, serving
 
 BASE = "/fireworks/inference/v1"
 TEXT = f"{BASE}/completions"

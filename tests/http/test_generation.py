@@ -6,8 +6,8 @@ from antiphon.domain.events import Event
 from antiphon.domain.identity import LOCAL_ANONYMOUS
 from antiphon.errors import ContextLengthExceeded, EngineBusy, EngineDied, EngineUnavailable, Overloaded
 from antiphon.testing import Answer
-from antiphon.testing.engine import Ending
-from tests.http.harness import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
+from antiphon.testing.scripted_engine import Ending
+from tests.support.http_server import CHAT, HELLO, PROMPT, TEXT, LooseEngine, serving
 
 REQUESTS = {
     "chat": (CHAT, HELLO),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.http.harness import CHAT, HELLO, KEY, serving
+from tests.support.http_server import CHAT, HELLO, KEY, serving
 
 BEARER = {"authorization": f"Bearer {KEY}"}
 

@@ -12,7 +12,9 @@ from antiphon.dialects.base import Request
 from antiphon.domain.events import Started, TextDelta
 from antiphon.errors import EngineBusy, EngineError, EngineLost
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import (
+from tests.http.test_accounting import limited
+from tests.support.accounting import limit
+from tests.support.http_server import (
     CHAT,
     HELLO,
     KEY,
@@ -24,8 +26,6 @@ from tests.http.harness import (
     request_bytes,
     serving,
 )
-from tests.http.test_accounting import limited
-from tests.pipeline.books import limit
 
 Asked = Callable[[Served], Awaitable[object]]
 SOON = 3.0

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from antiphon.testing import Answer
-from tests.http.harness import CHAT, HELLO, TEXT, gone, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, TEXT, gone, request_bytes, serving
 
 MIB = 1 << 20
 SOON: Any = {"receive_timeout": 0.2}

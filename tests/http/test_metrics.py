@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.load import Histogram, Load
 from antiphon.engines.base import EngineState
@@ -16,11 +16,11 @@ from antiphon.errors import EngineUnavailable
 from antiphon.http.metrics import observed
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.totals import Totals
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import CHAT, HELLO, KEY, Served, serving, serving_edge
+from tests.support.http_server import CHAT, HELLO, KEY, Served, serving, serving_edge
 
 CANARY = "canary-prompt-7d1c"
 LOAD = Load(queued=2, running=3, cells=100, first_token_seconds=Histogram((1,) + (0,) * 16, 0.0005))

@@ -4,9 +4,9 @@ of other sites get of them."""
 import pytest
 
 from antiphon.domain.tenancy import Grant, KeyKind, Role
-from tests.http.harness import CHAT, HELLO, KEY, PUBLIC, targets_of
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.http.test_spellings import statuses
+from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, targets_of
 
 MARK = "bravo"
 CROSS = (

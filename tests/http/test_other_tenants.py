@@ -8,8 +8,8 @@ import pytest
 from antiphon.domain.ledger import Entry
 from antiphon.domain.recording import Record
 from antiphon.domain.tenancy import KeyKind, Role
-from tests.http.harness import CHAT, HELLO
 from tests.http.test_admin import ROOT, Keyed, keyed
+from tests.support.http_server import CHAT, HELLO
 
 MARK = "bravo"
 """Stands in every text of the other project."""

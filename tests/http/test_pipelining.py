@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from antiphon.http.protocol import MAX_PIPELINED
 from antiphon.testing import Answer
-from tests.http.harness import CHAT, HELLO, TEXT, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, TEXT, request_bytes, serving
 
 CHUNKED: Any = {"content-length": None, "transfer-encoding": "chunked"}
 WISH = {"connection": "Upgrade", "upgrade": "websocket"}

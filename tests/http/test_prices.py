@@ -8,9 +8,9 @@ from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.pipeline.rules import Rules
 from antiphon.store.base import ChangeAuthor
-from tests.http.harness import KEY
 from tests.http.test_admin import ROOT, keyed
 from tests.http.test_usage import PLAIN
+from tests.support.http_server import KEY
 
 PRICES = f"{ROOT}/prices"
 PRICE = {"models": "m*", "currency": "USD", "input": "0.15", "output": "0.6"}

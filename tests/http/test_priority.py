@@ -9,11 +9,11 @@ from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Hold, Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
-from tests.http.harness import PATIENCE, PROMPT, TEXT, Served, serving_edge
-from tests.http.lora import unproved
+from tests.support.http_server import PATIENCE, PROMPT, TEXT, Served, serving_edge
+from tests.support.lora_server import unproved
 
 
 async def until(engine, queued):

@@ -11,10 +11,10 @@ from antiphon.domain.limits import Measure, Window
 from antiphon.errors import EngineBusy, EngineDied, EngineUnavailable
 from antiphon.telemetry.logs import FIELDS, JsonFormatter, TextFormatter
 from antiphon.testing import Answer, Script, ScriptedEmbeddingEngine, ScriptedTokenEngine, scripted_info
-from tests.http.harness import CHAT, HELLO, KEY, PROMPT, TEXT, request_bytes, serving, serving_tokens
 from tests.http.test_accounting import limited
 from tests.http.test_admin import ROOT, keyed
-from tests.pipeline.books import limit
+from tests.support.accounting import limit
+from tests.support.http_server import CHAT, HELLO, KEY, PROMPT, TEXT, request_bytes, serving, serving_tokens
 
 FIREWORKS = "/fireworks/inference/v1"
 EMPOWER = "/empower/api/v1"

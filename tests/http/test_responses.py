@@ -8,10 +8,10 @@ from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Models
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import Served, gone, request_bytes, serving_edge
+from tests.support.http_server import Served, gone, request_bytes, serving_edge
 
 PARTS = 10_000
 

@@ -16,10 +16,10 @@ from antiphon.errors import EngineUnavailable
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.http.harness import (
+from tests.support.http_server import (
     CHAT,
     HELLO,
     PROMPT,

@@ -11,10 +11,10 @@ from antiphon.http.app import create_app
 from antiphon.http.serve import make_server, serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import CHAT, HELLO, Line, request_bytes
+from tests.support.http_server import CHAT, HELLO, Line, request_bytes
 
 
 def edge_over(answer, drain):

@@ -3,8 +3,8 @@ without a key, whether the document lists it or not."""
 
 import pytest
 
-from tests.http.harness import PUBLIC, targets_of
 from tests.http.test_admin import keyed
+from tests.support.http_server import PUBLIC, targets_of
 
 HOST = "host: localhost"
 OVERRIDES = "x-http-method-override: GET\r\nx-method-override: GET\r\nx-http-method: GET"

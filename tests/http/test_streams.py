@@ -11,8 +11,8 @@ from antiphon.errors import EngineDied
 from antiphon.http.connection import Connection
 from antiphon.http.sse import HIGH_WATER, EventWriter, Pace
 from antiphon.testing import Answer, ScriptedEngine
-from antiphon.testing.engine import Ending
-from tests.http.harness import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
+from antiphon.testing.scripted_engine import Ending
+from tests.support.http_server import CHAT, HELLO, TEXT, LooseEngine, gone, request_bytes, serving
 
 STREAM = HELLO | {"stream": True}
 ENDLESS = Answer(endless=True, pace=0.005)

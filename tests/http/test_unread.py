@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import CHAT, HELLO, gone, request_bytes, serving
+from tests.support.http_server import CHAT, HELLO, gone, request_bytes, serving
 
 LARGE = 12_000_000
 """Bytes of an answer: more than the kernel holds for a client."""

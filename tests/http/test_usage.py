@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from antiphon.auth.base import Chosen
+from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import StoreUnavailable
 from antiphon.http.admin.exports import cell
-from tests.http.harness import KEY, request_bytes
 from tests.http.test_admin import OPERATOR, ROOT, keyed
+from tests.support.http_server import KEY, request_bytes
 
 USAGE, ENTRIES = f"{ROOT}/usage", f"{ROOT}/usage/entries"
 HOUR = 3600
@@ -43,7 +43,7 @@ def keep(server, *entries):
 
 async def actor(server, key, **chosen):
     for verifier in server.edge.verifiers:
-        if (found := await verifier.verify(key, Chosen(**chosen))) is not None:
+        if (found := await verifier.verify(key, RequestedScope(**chosen))) is not None:
             return found
     raise AssertionError("nobody knows the key")
 

@@ -11,13 +11,13 @@ import pytest
 
 from antiphon.ledger.drain import Drain
 from antiphon.ledger.segments import segments_of
-from tests.ledger.doubles import Kept
+from tests.support.ledger_doubles import Kept
 
 WRITER = """
 import os, sys
 from pathlib import Path
 from antiphon.ledger.spool import Spool
-from tests.ledger.doubles import completion, intent
+from tests.support.ledger_doubles import completion, intent
 spool = Spool(Path(sys.argv[1]), 64 * 1024 * 1024, 0.02)
 spool.start()
 first = int(sys.argv[2])

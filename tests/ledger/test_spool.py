@@ -25,7 +25,8 @@ from antiphon.ledger.records import HEADER, MARK, MOST, Kind, encoded, framed
 from antiphon.ledger.segments import SIZE, segments_of
 from antiphon.ledger.spool import AWAY, GROWTH, SPARES, Spool
 from antiphon.telemetry.logs import FIELDS
-from tests.ledger.doubles import Kept, completion, intent
+from tests.support.ledger_doubles import Kept, completion, intent
+from tests.support.waiting import wait_until
 
 PLENTY = 64 * SIZE
 AHEAD = 5000
@@ -81,13 +82,6 @@ def opened():
         yield stack
 
 
-def wait_for(true):
-    began = time.monotonic()
-    while not true():
-        assert time.monotonic() - began < SOON
-        time.sleep(0.005)
-
-
 def events(caplog):
     return [each.getMessage() for each in caplog.records if hasattr(each, FIELDS)]
 
@@ -119,7 +113,7 @@ def test_an_entry_is_in_the_database_within_a_second_of_its_end(spools, drains):
     spool.begin(intent())
     began = time.monotonic()
     spool.complete(completion(intent()))
-    wait_for(lambda: kept.rows)
+    wait_until(lambda: kept.rows)
     assert time.monotonic() - began < 10, "stated: one second"
 
 
@@ -166,7 +160,7 @@ def test_everything_is_read_again_after_a_restart_and_nothing_doubles(spools, dr
 def test_two_drains_take_turns(spools, drains):
     spool, kept, other = spools(), Kept(), Kept()
     first = drains(kept)
-    wait_for(lambda: first.standing.drains)
+    wait_until(lambda: first.standing.drains)
     second = drains(other)
     spool.begin(intent())
     spool.complete(completion(intent()))
@@ -181,7 +175,7 @@ def test_two_drains_take_turns(spools, drains):
 def test_a_drain_beside_another_says_so_once_and_waits_for_it_no_longer_than_a_moment(spools, drains, caplog):
     spools()
     first = drains(Kept())
-    wait_for(lambda: first.standing.drains)
+    wait_until(lambda: first.standing.drains)
     with caplog.at_level(logging.INFO, "antiphon"):
         second = drains(Kept())
         began = time.monotonic()
@@ -204,7 +198,7 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
         spool.begin(intent(number))
         spool.complete(completion(intent(number)))
     with caplog.at_level(logging.WARNING, "antiphon"):
-        wait_for(lambda: drain.standing.away)
+        wait_until(lambda: drain.standing.away)
         kept.asked.clear()
         assert kept.asked.wait(SOON)
         assert drain.standing.away == "the database is away"
@@ -212,8 +206,8 @@ def test_a_database_that_is_away_is_said_once_and_waited_for(spools, drains, cap
         assert spool.state == LedgerState.WAITING
         assert events(caplog) == ["ledger_store_away"]
         kept.away = False
-        wait_for(lambda: len(kept.rows) == 3)
-        wait_for(lambda: not drain.standing.away)
+        wait_until(lambda: len(kept.rows) == 3)
+        wait_until(lambda: not drain.standing.away)
         assert events(caplog) == ["ledger_store_away", "ledger_store_back"]
     assert drain.standing.waiting == 0
     assert spool.state == LedgerState.WELL
@@ -225,11 +219,11 @@ def test_a_defect_of_the_database_loses_nothing(spools, drains, caplog):
     drain = drains(kept)
     spool.begin(intent())
     spool.complete(completion(intent()))
-    wait_for(lambda: drain.standing.away)
+    wait_until(lambda: drain.standing.away)
     assert "ZeroDivisionError at" in drain.standing.away
     assert "prompt text" not in drain.standing.away
     kept.fails = None
-    wait_for(lambda: kept.rows)
+    wait_until(lambda: kept.rows)
 
 
 def test_a_drain_catches_up_and_stops_while_others_go_on_writing(spools, drains):
@@ -247,7 +241,7 @@ def test_a_drain_catches_up_and_stops_while_others_go_on_writing(spools, drains)
     writing = threading.Thread(target=write)
     writing.start()
     try:
-        wait_for(lambda: len(kept.rows) > 5)
+        wait_until(lambda: len(kept.rows) > 5)
         before = len(kept.rows)
         assert drain.drain_now(SOON / 4)
         assert len(kept.rows) > before
@@ -281,7 +275,7 @@ def test_a_drain_that_stops_while_the_database_is_away_leaves_the_spool_as_it_is
     spool.begin(intent())
     spool.complete(completion(intent()))
     spool.close()
-    wait_for(lambda: drain.standing.away)
+    wait_until(lambda: drain.standing.away)
     assert drain.stop(SOON)
     assert not emptied(spools.directory)
     kept.away = False
@@ -298,7 +292,7 @@ def test_a_file_stays_until_the_database_has_all_of_it(spools, drains):
     spool.close()
     files = segments_of(spools.directory)
     drain = drains(kept)
-    wait_for(lambda: drain.standing.away)
+    wait_until(lambda: drain.standing.away)
     assert segments_of(spools.directory) == files
     kept.away = False
     assert drain.drain_now(SOON)
@@ -325,7 +319,7 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
     spool, kept = spools(3 * SIZE), Kept()
     kept.away = True
     drains(kept)
-    wait_for(lambda: len(segments_of(spools.directory)) == 2)
+    wait_until(lambda: len(segments_of(spools.directory)) == 2)
     begun: list[int] = []
 
     def fill() -> None:
@@ -333,7 +327,7 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
             spool.begin(intent(number))
             begun.append(number)
             if number == 0:
-                wait_for(lambda: len(segments_of(spools.directory)) == 3)
+                wait_until(lambda: len(segments_of(spools.directory)) == 3)
 
     def fills() -> bool:
         """Begins until there is no room; whether it is for good, and not for a file that is being made."""
@@ -342,20 +336,20 @@ def test_a_full_spool_refuses_what_begins_and_takes_every_end_and_recovers_by_it
         assert (full.value.status, full.value.retryable) == (503, True)
         return bool(spool.state == LedgerState.FULL)
 
-    wait_for(fills)
+    wait_until(fills)
     with pytest.raises(LedgerFull, match="as large as it may be"):
         spool.begin(intent(999_998))
     assert "spool_full" in events(caplog)
     assert spool.state == LedgerState.FULL
     for number in begun:
         spool.complete(completion(intent(number)))  # room for each was set aside
-    wait_for(lambda: spool.problem)
+    wait_until(lambda: spool.problem)
     kept.away = False
-    wait_for(lambda: len(kept.rows) == len(begun))
-    wait_for(lambda: not spool.problem)
+    wait_until(lambda: len(kept.rows) == len(begun))
+    wait_until(lambda: not spool.problem)
     spool.begin(intent(999_999))
     spool.complete(completion(intent(999_999)))
-    wait_for(lambda: len(kept.rows) == len(begun) + 1)
+    wait_until(lambda: len(kept.rows) == len(begun) + 1)
     assert all(row.status == "ok" for row in kept.rows.values())
 
 
@@ -434,14 +428,14 @@ def test_a_file_is_given_up_when_its_last_generation_ended(spools, drains):
     number = 0
     while spool._current.path == first:
         number += 1
-        wait_for(lambda: len(spool._spares) == SPARES)
+        wait_until(lambda: len(spool._spares) == SPARES)
         spool.begin(intent(number))
         spool.complete(completion(intent(number)))
     assert drain.drain_now(SOON)
     assert len(kept.rows) == number
     assert first.exists()
     spool.complete(completion(intent(0)))
-    wait_for(lambda: not first.exists())
+    wait_until(lambda: not first.exists())
     assert kept.rows[intent(0).id].status == "ok"
 
 
@@ -468,9 +462,9 @@ def test_a_disk_without_room_refuses_what_begins_until_it_has_some(spools, drain
         spool = spools()
         with pytest.raises(LedgerFull, match="No space left on device"):
             spool.begin(intent())
-        wait_for(lambda: not list(spools.directory.iterdir()))  # the spool's thread tries again and again
-        wait_for(lambda: "spool_full" in events(caplog))
-    wait_for(lambda: not spool.problem)
+        wait_until(lambda: not list(spools.directory.iterdir()))  # the spool's thread tries again and again
+        wait_until(lambda: "spool_full" in events(caplog))
+    wait_until(lambda: not spool.problem)
     spool.begin(intent())
     assert events(caplog) == ["spool_full", "spool_has_room"]
 
@@ -494,7 +488,7 @@ def test_a_write_that_fails_refuses_what_begins_and_says_that_an_end_is_not_writ
             spool.begin(intent(3))
     spool.complete(completion(intent(2)))
     assert drains(kept).drain_now(SOON)
-    wait_for(lambda: len(kept.rows) == 2)
+    wait_until(lambda: len(kept.rows) == 2)
     assert [kept.rows[intent(number).id].status for number in (1, 2)] == ["aborted", "ok"]
 
 
@@ -516,7 +510,7 @@ def test_what_was_written_is_synced_soon_and_not_by_the_writer(spools, monkeypat
     spool = spools()
     for number in range(100):
         spool.begin(intent(number))
-    wait_for(lambda: synced)
+    wait_until(lambda: synced)
     assert set(synced) == {"antiphon-spool"}
     assert len(synced) < 100
 

@@ -7,8 +7,8 @@ import pytest
 from antiphon.limits.local import LocalLimiter
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import KINDS, Kind, TimedRedis
-from tests.limits.limits import NOON
-from tests.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.limits import NOON
+from tests.support.redis_server import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 
 @pytest.fixture

@@ -4,15 +4,9 @@ import pytest
 
 from antiphon.domain.limits import MOST_UNITS, Amounts, LimitStatus, Measure, Window
 from antiphon.domain.money import NANO
-from antiphon.errors import (
-    BudgetExceeded,
-    LargerThanLimit,
-    LimitsUnavailable,
-    RateLimited,
-    StoreUnavailable,
-)
+from antiphon.errors import BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited, StoreUnavailable
 from tests.limits.kinds import ended
-from tests.limits.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, tokens
 
 OUTPUT = Measure.OUTPUT_TOKENS
 

@@ -5,7 +5,7 @@ import pytest
 from antiphon.domain.limits import Measure
 from antiphon.errors import RateLimited
 from antiphon.limits.local import LocalLimiter
-from tests.limits.limits import ONE, limit, tokens
+from tests.support.limits import ONE, limit, tokens
 
 OUTPUT = Measure.OUTPUT_TOKENS
 

@@ -13,7 +13,8 @@ from antiphon.limits.periods import period
 from antiphon.limits.redis import LEASE_S, RedisLimiter
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import TimedRedis, ended
-from tests.limits.limits import NOON, ONE, limit, tokens
+from tests.support.limits import NOON, ONE, limit, tokens
+from tests.support.waiting import await_until
 
 OUTPUT = Measure.OUTPUT_TOKENS
 
@@ -41,12 +42,6 @@ async def connected(limiter: RedisLimiter):
         yield limiter
         keeping.cancel()
     await limiter.aclose()
-
-
-async def until(holds) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_nodes_share_every_limit(node, other):
@@ -179,7 +174,7 @@ async def test_while_redis_is_away_nothing_passes_and_afterwards_all_is_settled(
             await limiter.extend("a", [three], ONE)
         limiter.settle("a", ONE)
         own_redis.start()  # empty: what was counted is gone
-        await until(lambda: limiter.available and not limiter._ended)
+        await await_until(lambda: limiter.available and not limiter._ended)
         limiter._clock.advance(1)
         assert (await limiter.reserve("c", [three], ONE))[0].remaining == 2
 
@@ -198,7 +193,7 @@ async def test_while_redis_is_away_each_process_counts_alone_where_the_operator_
         assert (await limiter.extend("a", [two], ONE))[0].remaining == 0
         assert await limiter.extend("before", [two], ONE) == ()
         own_redis.start()
-        await until(lambda: limiter.available)
+        await await_until(lambda: limiter.available)
         limiter._clock.advance(1)
         assert (await limiter.reserve("d", [two], ONE))[0].remaining == 1
 
@@ -207,9 +202,9 @@ async def test_it_is_known_to_be_away_without_being_asked(own_redis):
     async with connected(RedisLimiter(own_redis.url, FakeClock())) as limiter:
         assert limiter.available
         own_redis.stop()
-        await until(lambda: not limiter.available)
+        await await_until(lambda: not limiter.available)
         own_redis.start()
-        await until(lambda: limiter.available)
+        await await_until(lambda: limiter.available)
 
 
 async def test_a_lost_redis_learns_budgets_again_from_the_ledger(own_redis, clock):

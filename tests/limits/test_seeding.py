@@ -9,7 +9,7 @@ from antiphon.limits.seeding import LedgerSeeds
 from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
-from tests.limits.limits import NOON, limit
+from tests.support.limits import NOON, limit
 
 
 @pytest.fixture

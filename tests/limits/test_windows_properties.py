@@ -12,8 +12,8 @@ from antiphon.limits.local import LocalLimiter
 from antiphon.limits.windows import BUCKET, SECOND
 from antiphon.testing.clock import FakeClock
 from tests.limits.kinds import TimedRedis, ended
-from tests.limits.limits import NOON, limit
 from tests.limits.reference import Reference
+from tests.support.limits import NOON, limit
 
 LIMITS = [
     limit(7, Measure.REQUESTS, Window.MINUTE, "requests"),

@@ -5,7 +5,7 @@ from typing import Any
 from tests.parameters.cases_conversation import HELLO, TWO
 from tests.parameters.registry import OUT, Answer, Asker, case
 from tests.parameters.spots import DEPLOY, EMPOWER
-from tests.weights.hub_server import COMMIT, TOKEN
+from tests.support.hub_server import COMMIT, TOKEN
 
 HUB = {"model_name": "ada/mood", "model_source": "HF_HUB"}
 GATED = {"model_name": "ada/gated", "model_source": "HF_HUB"}

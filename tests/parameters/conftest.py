@@ -18,13 +18,12 @@ from antiphon.domain.request import GenerationRequest
 from antiphon.engines.base import PreparedRequest, TokenEvent, TokenRequest
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEngine, ScriptedTokenEngine, scripted_info
-from tests.e2e.encoder import write_encoder
-from tests.e2e.server import serving
-from tests.e2e.thinker import write_thinker
-from tests.http.harness import serving as serving_scripted
 from tests.parameters.registry import Asker
-from tests.rendering.support import prove_here
-from tests.weights.hub_server import HubServer, Repository, running
+from tests.support.chat_templates import prove_here
+from tests.support.http_server import serving as serving_scripted
+from tests.support.hub_server import HubServer, Repository, running
+from tests.support.model_files import write_encoder, write_thinker
+from tests.support.server import serving
 
 ADAPTERS = Path(__file__).parents[2] / "src" / "antiphon" / "bundled" / "adapters"
 

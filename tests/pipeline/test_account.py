@@ -36,8 +36,8 @@ from antiphon.errors import (
 from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine
-from tests.http.harness import LooseEngine
-from tests.pipeline.books import PRICE, Books, ScriptedEmbedding, limit
+from tests.support.accounting import PRICE, Books, ScriptedEmbedding, limit
+from tests.support.http_server import LooseEngine
 
 PROMPT = RawPrompt("hello")
 """Five tokens."""

@@ -22,7 +22,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import ScriptedEngine
-from tests.pipeline.books import ScriptedEmbedding
+from tests.support.accounting import ScriptedEmbedding
 
 REQUEST = EmbeddingRequest("m", (RawPrompt("SECRETTEXT"), RawPrompt("b")))
 MADE = Embeddings(bytes(16), 2, 7)

@@ -2,7 +2,7 @@
 
 from antiphon.domain.identity import Actor, ActorKind
 from antiphon.pipeline.rules import MOST_KEPT, Rules
-from tests.pipeline.books import PRICE, limit
+from tests.support.accounting import PRICE, limit
 
 MORE = 2 * MOST_KEPT + 7
 

@@ -17,7 +17,7 @@ from antiphon.pipeline.run import Pipeline
 from antiphon.telemetry.logs import FIELDS
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing.clock import FakeClock
-from antiphon.testing.engine import Answer, Ending, ScriptedEngine
+from antiphon.testing.scripted_engine import Answer, Ending, ScriptedEngine
 
 REQUEST = GenerationRequest("m", (RawPrompt(text="hello"),))
 

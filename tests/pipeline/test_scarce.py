@@ -2,7 +2,7 @@
 
 from antiphon.domain.limits import Limit
 from antiphon.pipeline.reserve import LATELY, ExhaustedLimits
-from tests.pipeline.books import limit
+from tests.support.accounting import limit
 
 
 def named(number: int) -> Limit:

@@ -7,8 +7,8 @@ from antiphon.domain.sampling import AskedSampling
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.testing import Script, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
-from tests.rendering.support import prove_here
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import prove_here
 
 GREEDY = AskedSampling(temperature=0.0)
 

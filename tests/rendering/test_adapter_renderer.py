@@ -13,8 +13,8 @@ from antiphon.errors import EngineUnavailable, ModelNotFound
 from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine, check_engine, scripted_info
-from antiphon.testing.streaming import open_stream
-from tests.rendering.support import prove_here
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import prove_here
 
 DIGEST = "a" * 64
 

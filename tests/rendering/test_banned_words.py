@@ -8,8 +8,8 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.errors import InvalidValue
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary
-from antiphon.testing.streaming import open_stream
-from tests.rendering.support import prove_here
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import prove_here
 
 
 async def asked(*words, space_prefix=False, **request):

@@ -12,9 +12,9 @@ from antiphon.domain.sampling import AskedSampling
 from antiphon.domain.values import changed
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import open_stream
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
 
 HOT = AskedSampling(temperature=1.5, seed=11)
 ENDLESS = changed(HOT, ignore_eos=True)

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking import any_allowed, checked
-from antiphon.constraints.groups import load
+from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.grammar import load
 from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES, detect_calls
 from antiphon.rendering.tools.call_readers import TextPart
 from antiphon.rendering.tools.json_call import CallArguments, CallName
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import ModelSettings
 
 ARGUMENTS = '{"city": "Bern", "days": [1, {"a": "}\\"{"}]}'
 

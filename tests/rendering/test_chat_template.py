@@ -12,9 +12,19 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.errors import InvalidValue, TemplateRefused
 from antiphon.testing import FakeClock, ScriptedTokenEngine
-from antiphon.testing.token_engine import CHATML
-from antiphon.testing.vocabulary import CONTROLS
-from tests.rendering.support import FAMILIES, FRAMING, GEMMA, LLAMA, MISTRAL, SPECIAL, talk, template, written
+from antiphon.testing.scripted_token_engine import CHATML
+from antiphon.testing.toy_model import CONTROLS
+from tests.support.chat_templates import (
+    FAMILIES,
+    FRAMING,
+    GEMMA,
+    LLAMA,
+    MISTRAL,
+    SPECIAL,
+    talk,
+    template,
+    written,
+)
 
 CLOCK = FakeClock()
 

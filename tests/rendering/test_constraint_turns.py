@@ -11,7 +11,8 @@ from antiphon.errors import InvalidValue, Overloaded
 from antiphon.rendering.renderer import CHECKS, Renderer
 from antiphon.testing import ScriptedTokenEngine
 from tests.rendering.scripted_renderer import answer, asking
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
+from tests.support.waiting import settle
 
 
 class Slow(ScriptedTokenEngine):
@@ -28,11 +29,6 @@ class Slow(ScriptedTokenEngine):
         raise InvalidValue("too complex", param=constraint.field)
 
 
-async def settled():
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def refused(renderer, name, number=0):
     constraint = Constraint(ConstraintKind.REGEX, f"{name}{number}")
     actor = Actor(ActorKind.SERVICE_KEY, name)
@@ -47,13 +43,13 @@ async def test_one_callers_constraints_keep_nobody_elses_waiting():
     async with asyncio.TaskGroup() as group:
         for number in range(6):
             group.create_task(refused(renderer, "ada", number))
-        await settled()
+        await settle()
         group.create_task(refused(renderer, "bob"))
-        await settled()
+        await settle()
         assert engine.begun == ["ada"] * CHECKS.at_once_per_actor + ["bob"]
         for _ in range(7):
             engine.let.release()
-            await settled()
+            await settle()
     assert engine.begun.count("ada") == 6
 
 
@@ -64,7 +60,7 @@ async def test_so_many_of_one_caller_may_wait():
     most = CHECKS.at_once_per_actor + CHECKS.queue_per_actor
     async with asyncio.TaskGroup() as group:
         jobs = [group.create_task(refused(renderer, "ada", number)) for number in range(most)]
-        await settled()
+        await settle()
         with pytest.raises(Overloaded, match="64 constraints of yours may wait") as told:
             await refused(renderer, "ada", "one more")
         assert told.value.retry_after

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from antiphon.engines.base import TokenKind, Vocabulary
 from antiphon.rendering.decode.detokenizer import Detokenizer, Pieces
 from antiphon.testing import build_vocabulary
-from antiphon.testing.vocabulary import Tokenizer
+from antiphon.testing.toy_model import Tokenizer
 
 
 def vocabulary_of(pieces):

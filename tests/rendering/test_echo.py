@@ -13,10 +13,10 @@ from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, build_vocabulary, scripted_info
-from antiphon.testing.streaming import open_stream
-from antiphon.testing.toy import ToyModel
+from antiphon.testing.rules import open_stream
+from antiphon.testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.rendering.support import prove_here, talk
+from tests.support.chat_templates import prove_here, talk
 
 LONG = " the cat sat" * 700
 """2,100 tokens: several parts."""

@@ -22,7 +22,7 @@ from antiphon.errors import (
 )
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import EmbeddingScript, FakeClock, ScriptedEmbeddingEngine, ScriptedTokenEngine
-from antiphon.testing.embedding_engine import DIMENSIONS, vector_of
+from antiphon.testing.scripted_embedding_engine import DIMENSIONS, vector_of
 
 WHO = Actor(ActorKind.ANONYMOUS, "somebody")
 

@@ -6,12 +6,12 @@ import time
 import pytest
 
 from antiphon.errors import TemplateRefused
+from antiphon.processes.sandbox import JobStopped, run_job
 from antiphon.rendering.model_info import PROOF, prove_in_sandbox
 from antiphon.rendering.template.chat_template import build_proof, prove
-from antiphon.sandbox import JobStopped, run_job
 from antiphon.testing import FakeClock
-from antiphon.testing.token_engine import CHATML
-from tests.rendering.support import FAMILIES, SPECIAL, talk, template, written
+from antiphon.testing.scripted_token_engine import CHATML
+from tests.support.chat_templates import FAMILIES, SPECIAL, talk, template, written
 
 
 def again(body: str) -> str:

@@ -11,10 +11,10 @@ from antiphon.domain.tools import ToolCall
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
 from antiphon.rendering.template.field_usage import watch_fields
 from antiphon.testing import FakeClock, scripted_info
-from antiphon.testing.streaming import open_stream
-from antiphon.testing.token_engine import CHATML
+from antiphon.testing.rules import open_stream
+from antiphon.testing.scripted_token_engine import CHATML
 from tests.rendering.scripted_renderer import asking, renderer
-from tests.rendering.support import SPECIAL, template
+from tests.support.chat_templates import SPECIAL, template
 
 NAMED = Message(Role.USER, "Hello", "Ada")
 THOUGHT = Message(Role.ASSISTANT, "Hi", reasoning="hm", reasoning_field="reasoning")

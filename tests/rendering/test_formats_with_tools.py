@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from jsonschema import Draft202012Validator
 
-from antiphon.constraints.checking import checked
-from antiphon.constraints.groups import Frame, Prelude, load
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.grammar import Frame, Prelude, load
 from antiphon.constraints.matching import Matcher
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import ToolChoice, Tools
@@ -18,16 +18,8 @@ from antiphon.rendering.reasoning.reader import ReasoningReader
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES
 from antiphon.rendering.tools.call_readers import ReasoningPart, TextPart
 from antiphon.rendering.tools.json_call import CallArguments, CallName
-from tests.constraints.everyday import EVERYDAY, PEOPLE
-from tests.rendering.test_call_readers import (
-    IDS,
-    NOW,
-    SCHEMAS,
-    VOCABULARY,
-    WEATHER,
-    takes,
-    walk,
-)
+from tests.rendering.test_call_readers import IDS, NOW, SCHEMAS, VOCABULARY, WEATHER, takes, walk
+from tests.support.everyday_schemas import EVERYDAY, PEOPLE
 
 PERSON = {
     "type": "object",

@@ -15,9 +15,9 @@ from antiphon.domain.values import changed
 from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy import ToyModel
+from antiphon.testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.rendering.support import prove_here, talk
+from tests.support.chat_templates import prove_here, talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "\n\n", "END", "a", "  ")
 

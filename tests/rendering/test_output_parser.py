@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.groups import Around, load
+from antiphon.constraints.grammar import Around, load
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.events import Finished, FinishReason, TextDelta, ToolCallBegun, ToolCallDelta
 from antiphon.domain.messages import Message, Role
@@ -16,7 +16,7 @@ from antiphon.errors import ContextLengthExceeded, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of, renderer
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
 
 WEATHER = Tool("weather", "Tells.", {"type": "object", "properties": {"city": {"type": "string"}}})
 SAID = 'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>'

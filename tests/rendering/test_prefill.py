@@ -12,7 +12,7 @@ from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, Tools
 from antiphon.errors import InvalidValue, TemplateRefused, UnsupportedParameter
 from antiphon.testing import FakeClock
-from tests.rendering.support import FAMILIES, GEMMA, LLAMA, MISTRAL, talk, template, written
+from tests.support.chat_templates import FAMILIES, GEMMA, LLAMA, MISTRAL, talk, template, written
 
 QWEN3 = (
     "{%- for m in messages %}{%- if m.role == 'assistant' %}{%- set c = m.content %}{%- set r = '' %}"

@@ -10,9 +10,9 @@ from antiphon.engines.base import LoadSpec, PromptScores
 from antiphon.errors import EngineError, InvalidValue
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedTokenEngine, scripted_info
-from antiphon.testing.toy import ToyModel
+from antiphon.testing.toy_model import ToyModel
 from tests.rendering.scripted_renderer import answer, asking, events_of, renderer
-from tests.rendering.support import prove_here, talk
+from tests.support.chat_templates import prove_here, talk
 
 
 def require_true(scores, prompt, table, width):

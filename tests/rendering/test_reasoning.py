@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.constraints.groups import load_prelude
+from antiphon.constraints.grammar import load_prelude
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.events import Finished, FinishReason, ReasoningDelta, TextDelta
 from antiphon.domain.messages import Message, Role
@@ -24,10 +24,10 @@ from antiphon.errors import InvalidValue, UnsupportedParameter
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import NotationFamilies
 from antiphon.testing import Script, scripted_info
-from antiphon.testing.vocabulary import WORDS, Tokenizer, build_vocabulary
+from antiphon.testing.toy_model import WORDS, Tokenizer, build_vocabulary
 from tests.rendering.scripted_renderer import GREEDY, answer, events_of
-from tests.rendering.support import prove_here, written
 from tests.rendering.test_output_parser import Constrained
+from tests.support.chat_templates import prove_here, written
 
 # Templates in the manner of families, written for these tests.
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

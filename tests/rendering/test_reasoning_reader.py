@@ -14,7 +14,7 @@ from antiphon.rendering.reasoning.reader import ReasoningCounter, ReasoningReade
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES as CALLS
 from antiphon.rendering.tools.call_readers import PlainReader, ReasoningPart, Span, TextPart
 from antiphon.rendering.tools.json_call import CallName
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import ModelSettings
 
 FREE, INSIDE, AFTER = Begin.FREE, Begin.INSIDE, Begin.AFTER
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'

@@ -34,8 +34,8 @@ from antiphon.testing import (
     check_engine,
     scripted_info,
 )
-from antiphon.testing.streaming import open_stream
-from tests.rendering.support import FAMILIES, LLAMA, prove_here, talk
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import FAMILIES, LLAMA, prove_here, talk
 
 
 def renderer(script=None, **changes):

@@ -14,8 +14,8 @@ from antiphon.engines.base import RequestSize
 from antiphon.errors import EngineUnavailable, RequestError
 from antiphon.rendering.renderer import Renderer
 from antiphon.testing import Script, ScriptedEmbeddingEngine, ScriptedTokenEngine
-from antiphon.testing.streaming import open_stream
-from tests.rendering.support import prove_here
+from antiphon.testing.rules import open_stream
+from tests.support.chat_templates import prove_here
 
 TEN = RawPrompt(tokens=(7,) * 10)
 FIVE = RawPrompt(tokens=(8,) * 5)

@@ -24,6 +24,7 @@ from antiphon.errors import (
     TemplateRefused,
     UnsupportedParameter,
 )
+from antiphon.processes.sandbox import JobStopped, Stop
 from antiphon.rendering.model_info import load_info, with_template
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies
@@ -37,12 +38,12 @@ from antiphon.rendering.template.request_template import (
 )
 from antiphon.rendering.tools.call_notation import CALL_FAMILIES as NOTATIONS
 from antiphon.rendering.tools.call_notation import detect_calls
-from antiphon.sandbox import JobStopped, Stop
 from antiphon.testing import FakeClock, Script, ScriptedTokenEngine
-from antiphon.testing.token_engine import scripted_info
-from tests.engines.host.processes import descendants
+from antiphon.testing.scripted_token_engine import scripted_info
 from tests.rendering.scripted_renderer import answer, asking, renderer
-from tests.rendering.support import FAMILIES, SPECIAL, prove_here, talk
+from tests.support.chat_templates import FAMILIES, SPECIAL, prove_here, talk
+from tests.support.processes import descendants
+from tests.support.waiting import settle
 
 HOSTILE = (
     "{{ ''.__class__.__mro__ }}",
@@ -130,7 +131,7 @@ async def test_a_hostile_template_is_refused_within_seconds_while_others_go_on(s
     assert refused.message.startswith("the request's chat template ")
     assert "0x" not in refused.message and os.sep + "usr" not in refused.message
     assert time.monotonic() - begun < 40
-    assert descendants(os.getpid(), "antiphon.sandbox") == []
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
 
 
 async def refusal(engine, conversation):
@@ -216,7 +217,7 @@ class Slow:
     async def end(self, name):
         """Ends the first that runs of that name, and lets the next begin."""
         next(end for running, end in self.running if running == name).set()
-        await settled()
+        await settle()
 
     async def end_all(self):
         while self.running:
@@ -225,12 +226,6 @@ class Slow:
     @property
     def names(self):
         return [name for name, _ in self.running]
-
-
-async def settled():
-    """Lets everything go on that can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager
@@ -244,7 +239,7 @@ async def crowd(**bounds):
         async def ask(actor, clock=None):
             work = whose(actor, helper, actor).render(talk("Q"), clock or FakeClock())
             task = group.create_task(work)
-            await settled()
+            await settle()
             return task
 
         yield slow, ask, helper
@@ -260,7 +255,7 @@ async def test_so_many_of_one_caller_run_and_wait_and_the_next_is_told_to_come_a
         jobs[-1].cancel()
         jobs[0].cancel()
         await asyncio.wait([jobs[0], jobs[-1]])
-        await settled()
+        await settle()
         assert len(slow.running) == HELPER_BOUNDS.at_once, (
             "the place of one that was cancelled is the next one's"
         )
@@ -301,7 +296,7 @@ async def test_a_caller_that_leaves_as_its_turn_comes_gives_it_to_the_next():
             await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.wait([leaving])
-        await settled()
+        await settle()
         assert slow.names == ["ada", "eve"]
         await slow.end_all()
     assert leaving.cancelled() and "eve" in slow.ended
@@ -319,14 +314,14 @@ async def test_a_hostile_caller_keeps_its_template_from_none_of_the_others():
     async with asyncio.TaskGroup() as group:
         flood = [group.create_task(flooding(ask("mallory", hostile))) for _ in range(18)]
         await asyncio.sleep(0)
-        while len(descendants(os.getpid(), "antiphon.sandbox")) < HELPER_BOUNDS.at_once:
+        while len(descendants(os.getpid(), "antiphon.processes.sandbox")) < HELPER_BOUNDS.at_once:
             await asyncio.sleep(0.01)
         assert (await ask("ada", honest)).choices[0].text == "ok"
         assert sum(job.done() for job in flood) <= HELPER_BOUNDS.at_once + 1
         assert await engine.apply(honest, Actor(ActorKind.USER, "bob")) == "Hello"
         for job in flood:
             job.cancel()
-    assert descendants(os.getpid(), "antiphon.sandbox") == []
+    assert descendants(os.getpid(), "antiphon.processes.sandbox") == []
 
 
 async def flooding(work):

@@ -11,7 +11,7 @@ from antiphon.errors import ContextLengthExceeded, InvalidValue
 from antiphon.rendering.prompt import MOST_CUT
 from antiphon.testing import Script, scripted_info
 from tests.rendering.scripted_renderer import GREEDY, answer, asking, events_of, renderer
-from tests.rendering.support import talk
+from tests.support.chat_templates import talk
 
 PIECES = ("Hello", " world", " the", "é", "😀", "日本語", "END", "st", "op", "a")
 GOES_ON = AskedSampling(temperature=0.0, ignore_eos=True)

@@ -10,7 +10,7 @@ from antiphon.errors import DeadlineExceeded, EngineDied
 from antiphon.rendering.streams import WAITING, enforce_deadline, merge
 from antiphon.testing import FakeClock
 from antiphon.testing.rules import beside, interrupt
-from tests.freed import Held, freed
+from tests.support.references import Held, is_freed
 
 
 class Source:
@@ -170,5 +170,5 @@ async def test_nothing_stays_of_streams_that_failed(streams, apart):
     async def read():
         await collected(merge([failing(2 + apart * number) for number in range(streams)]), [])
 
-    assert await freed(read, EngineDied)
+    assert await is_freed(read, EngineDied)
     assert [its() for its in held] == [None] * streams

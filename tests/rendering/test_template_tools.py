@@ -9,8 +9,8 @@ from antiphon.domain.messages import Message, Role
 from antiphon.domain.request import Conversation
 from antiphon.domain.tools import Tool, ToolCall, Tools
 from antiphon.testing import FakeClock
-from antiphon.testing.token_engine import CHATML
-from tests.rendering.support import GEMMA, template, written
+from antiphon.testing.scripted_token_engine import CHATML
+from tests.support.chat_templates import GEMMA, template, written
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = Tool("weather", "Tells the weather.", SCHEMA)

@@ -13,9 +13,10 @@ from antiphon.errors import Overloaded
 from antiphon.rendering.renderer import Renderer
 from antiphon.rendering.tokenizer import BOUNDS, LONG_TEXT, FairTokenizer
 from antiphon.testing import FakeClock, ScriptedTokenEngine, scripted_info
-from tests.freed import freed
 from tests.rendering.scripted_renderer import answer, asking
-from tests.rendering.support import prove_here
+from tests.support.chat_templates import prove_here
+from tests.support.references import is_freed
+from tests.support.waiting import settle
 
 CONTEXT = 8 * LONG_TEXT
 
@@ -41,11 +42,6 @@ def actor(name):
     return Actor(ActorKind.SERVICE_KEY, name)
 
 
-async def settled():
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("generates", [True, False])
 async def test_who_sends_many_long_texts_keeps_nobody_else_waiting(generates):
     engine = Slow()
@@ -62,13 +58,13 @@ async def test_who_sends_many_long_texts_keeps_nobody_else_waiting(generates):
     async with asyncio.TaskGroup() as group:
         for name in ("ada", "ada", "ada", "ada", "bob", "eve"):
             group.create_task(ask(name))
-        await settled()
+        await settle()
         assert engine.begun == ["ada"]
         await ask("bob", 100)
         assert engine.begun == ["ada", "bob"], "a short one waits for nobody"
         for _ in range(6):
             engine.let.release()
-            await settled()
+            await settle()
     assert engine.begun[2:] == ["ada", "bob", "eve", "ada", "ada"]
 
 
@@ -81,11 +77,11 @@ async def test_more_long_texts_of_one_caller_than_may_wait_are_refused():
 
     async with asyncio.TaskGroup() as group:
         jobs = [group.create_task(ask()) for _ in range(1 + BOUNDS.queue_per_actor)]
-        await settled()
+        await settle()
         with pytest.raises(Overloaded, match="long texts of yours may wait") as refused:
             await ask()
         assert refused.value.retry_after == BOUNDS.queue_per_actor * BOUNDS.usual
-        assert await freed(ask, Overloaded)
+        assert await is_freed(ask, Overloaded)
         for job in jobs:
             job.cancel()
     assert len(engine.begun) == 1
@@ -100,7 +96,7 @@ async def test_a_request_of_many_long_texts_waits_as_one():
             text = [TextPiece(f"{name} " * LONG_TEXT)]
             for _ in range(BOUNDS.queue_per_actor):
                 group.create_task(tokens.tokenize(text, False))
-        await settled()
+        await settle()
         for _ in range(2 * BOUNDS.queue_per_actor):
             engine.let.release()
     assert len(engine.begun) == 2 * BOUNDS.queue_per_actor

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
-from tests.postgresql import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from antiphon.errors import DeadlineExceeded, InvalidValue, StoreRefused, StoreUnavailable
 from antiphon.store.database import Database
 from antiphon.store.schema import metadata
-from tests.postgresql import PASSWORD, running
+from tests.support.databases import PASSWORD, running
 
 
 def test_an_empty_database_is_made_with_the_project_that_is_always_there(database):

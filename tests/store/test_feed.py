@@ -14,9 +14,9 @@ from antiphon.store.changes import LOOK_S, READ_S, SqlFeed
 from antiphon.store.database import Database
 from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
-from tests.e2e.server import wait_for
-from tests.postgresql import running
 from tests.store.test_entries import ENTRY
+from tests.support.databases import running
+from tests.support.waiting import wait_until
 
 BY = ChangeAuthor("somebody", 1)
 LATEST_S = 10.0
@@ -124,7 +124,7 @@ def test_a_file_that_is_removed_is_noticed_and_put_back_is_heard_of_again(tmp_pa
         with told(f"sqlite:///{path}") as revisions:
             first = revisions.get(timeout=LATEST_S)
             path.rename(aside)
-            wait_for(lambda: "feed_lost" in caplog.messages, LATEST_S, "the feed's loss")
+            wait_until(lambda: "feed_lost" in caplog.messages, LATEST_S, "the feed's loss")
             aside.rename(path)
             assert revisions.get(timeout=LATEST_S) == first
             assert tenancy.add_project(project("One"), BY) == revisions.get(timeout=LATEST_S)

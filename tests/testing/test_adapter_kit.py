@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.engines.base import TokenEvent, TokenRequest
 from antiphon.testing import ScriptedTokenEngine, check_adapters, scripted_info
-from tests.engines.host.linked import linked
+from tests.support.host_link import linked
 
 
 @pytest.fixture

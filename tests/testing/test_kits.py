@@ -21,7 +21,7 @@ from antiphon.testing import (
     check_token_engine,
     scripted_info,
 )
-from antiphon.testing.engine import ScriptedRequest
+from antiphon.testing.scripted_engine import ScriptedRequest
 
 PATIENCE = 0.5
 

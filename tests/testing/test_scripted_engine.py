@@ -11,9 +11,8 @@ from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import Engine, EngineState
 from antiphon.errors import EngineDied, EngineUnavailable
 from antiphon.testing import Answer, ScriptedEngine, check_engine
-from antiphon.testing.engine import Ending
-from antiphon.testing.rules import interrupt
-from antiphon.testing.streaming import open_stream
+from antiphon.testing.rules import interrupt, open_stream
+from antiphon.testing.scripted_engine import Ending
 
 REQUEST = GenerationRequest("m", (RawPrompt("abc"),))
 

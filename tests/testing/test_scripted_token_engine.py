@@ -29,7 +29,7 @@ from antiphon.testing import (
     scripted_info,
 )
 from antiphon.testing.rules import beside
-from antiphon.testing.token_kit_adapters import check_adapters
+from antiphon.testing.token_kit.check import check_adapters
 
 PROMPT = (TokenSegment((1, 20, 30)),)
 

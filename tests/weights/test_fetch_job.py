@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import EngineError, HubUnavailable, InvalidValue
 from antiphon.weights.adapters.fetch_job import choose_files, fetch_job
-from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 
 PIRATE = "ada/pirate-lora"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

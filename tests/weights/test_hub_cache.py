@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ModelFetchError
-from antiphon.weights.hub.cache import HubCache, CachedFile, default_directory
+from antiphon.weights.hub.cache import CachedFile, HubCache, default_directory
 from antiphon.weights.hub.reference import Reference
 
 MODEL = Reference("ada/tiny", "Q4/tiny.gguf")

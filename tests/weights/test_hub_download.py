@@ -17,7 +17,7 @@ from antiphon.weights.hub.cache import HubCache
 from antiphon.weights.hub.download import FetchProgress, Hub, Stage
 from antiphon.weights.hub.reference import Reference, parse
 from benchmarks.make_model import SIZES, write_model
-from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository, running
+from tests.support.hub_server import COMMIT, TOKEN, HubServer, Repository, running
 
 FILE = "tiny-q8_0.gguf"
 MODEL = Reference("ada/tiny-GGUF", FILE)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from antiphon.coordinator.client import CoordinatorClient
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.domain.aliases import Aliases
 from antiphon.domain.context import Clock
@@ -16,12 +15,13 @@ from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import Adapters, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
+from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
 from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
 from antiphon.rendering.template.request_template import TemplateHelper
-from antiphon.settings import Settings
-from antiphon.settings_lora import LoraSettings
+from antiphon.settings.models import LoraSettings
+from antiphon.settings.schema import Settings
 from antiphon.weights.adapters.hub_adapters import HubAdapters
 from antiphon.weights.adapters.import_job import read_kept
 from antiphon.weights.adapters.registry import AdapterStore
@@ -29,7 +29,7 @@ from antiphon.weights.gguf import read_header
 
 
 @asynccontextmanager
-async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
+async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
     """A connection to each engine host, kept while the context lasts."""
     async with AsyncExitStack() as stack:
         yield {
@@ -37,7 +37,7 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
         }
 
 
-def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
+def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
     rules = RendererOptions(
@@ -76,7 +76,7 @@ def _resolve_family(family: str) -> str | None:
     return None if family == "auto" else family
 
 
-def adapters_over(
+def build_adapters(
     hosts: Mapping[str, HostTokenEngine],
     edge: AppState,
     settings: Settings,
@@ -88,7 +88,7 @@ def adapters_over(
     places = [Path(place) for place in lora.directories]
     keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     homes = {}
-    for model in settings.models if lends(lora) or settings.adapters else ():
+    for model in settings.models if allows_loading(lora) or settings.adapters else ():
         base = edge.models.get(model.name).engine
         if isinstance(base, Renderer) and _takes_adapters(model.path):
             homes[model.name] = AdapterTarget(
@@ -106,12 +106,12 @@ def adapters_over(
     return adapters
 
 
-def lends(lora: LoraSettings) -> bool:
+def allows_loading(lora: LoraSettings) -> bool:
     """Whether callers may change which adapters there are."""
     return bool(lora.directories or lora.repositories)
 
 
-def deployments_over(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
+def build_deployments(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
     """What deploys adapters from the hub and from the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from antiphon.errors import ModelFileError, SettingsError
-from antiphon.settings import Settings, with_homes, with_lora
-from antiphon.settings_lora import AdapterSettings
+from antiphon.settings.models import AdapterSettings
+from antiphon.settings.schema import Settings, with_assigned_models, with_lora
 from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
 from antiphon.weights.adapters.registry import default_registry, share
 from antiphon.weights.gguf import read_header
@@ -42,7 +42,7 @@ def assign_adapters(settings: Settings) -> Settings:
     if not settings.adapters:
         return settings
     embedding = [model.name for model in settings.models if read_header(Path(model.path)).embeds]
-    return with_homes(settings, embedding)
+    return with_assigned_models(settings, embedding)
 
 
 def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:

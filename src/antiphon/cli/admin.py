@@ -173,10 +173,10 @@ def operator_key() -> str | None:
 
 def is_operator_key(card: Card) -> bool:
     """Whether a key that the server shows is the operator's of this machine."""
-    from antiphon.auth.secrets import KEY, prefix_of
+    from antiphon.auth.secrets import KEY, extract_prefix
 
     kept = operator_key()
-    return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == prefix_of(kept)
+    return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == extract_prefix(kept)
 
 
 def keep_operator_key(secret: str) -> str:

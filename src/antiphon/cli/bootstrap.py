@@ -10,17 +10,17 @@ from pathlib import Path
 from antiphon.auth.secrets import (
     PEPPER_FILE,
     Pepper,
-    given_pepper,
-    kept_pepper,
+    extract_prefix,
+    load_pepper,
     new_key,
-    prefix_of,
+    parse_pepper,
     write_secret,
 )
 from antiphon.cli.admin import ADMIN_FILE
 from antiphon.cli.serve_options import home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
-from antiphon.settings import Settings, with_keys
+from antiphon.settings.schema import Settings, with_keys
 from antiphon.store.base import ChangeAuthor, KeptKey, TenancyStore
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
@@ -88,7 +88,7 @@ def is_valid(key: Key, now: float) -> bool:
 def pepper_of(settings: Settings, home: Path, tenancy: TenancyStore) -> Pepper:
     """The one of the settings, or that lies in the home; it has to be the database's."""
     mark, said = tenancy.mark(MARK), settings.keys.pepper
-    pepper = given_pepper(said) if said else kept_pepper(home, make=mark is None)
+    pepper = parse_pepper(said) if said else load_pepper(home, make=mark is None)
     _require_mark(tenancy, pepper, mark)
     return pepper
 
@@ -116,7 +116,7 @@ def make_admin(tenancy: TenancyStore, pepper: Pepper, path: Path, by: str = BOOT
     begun = path.with_name(f"{path.name}.new")
     begun.unlink(missing_ok=True)
     write_secret(begun, secret)
-    key = Key(f"key_{prefix_of(secret)[3:]}", KeyKind.ADMIN, prefix_of(secret), now, by)
+    key = Key(f"key_{extract_prefix(secret)[3:]}", KeyKind.ADMIN, extract_prefix(secret), now, by)
     tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor(by, now))
     _finish(path, tenancy, pepper)
     print(f"antiphon: the operator's key was made; it is in {path}", file=sys.stderr)

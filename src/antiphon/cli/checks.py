@@ -20,11 +20,11 @@ from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
 from antiphon.engines.host.confine import other_user
 from antiphon.engines.host.runtime import runtime_directory
 from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
-from antiphon.settings import Settings, change_model, model, with_models
-from antiphon.settings_lora import AdapterSettings
-from antiphon.settings_model import ModelSettings
-from antiphon.settings_server import ServerSettings
-from antiphon.supervisor import bind
+from antiphon.processes.supervisor import bind
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import AdapterSettings, ModelSettings
+from antiphon.settings.schema import Settings, change_model, with_models
+from antiphon.settings.server import ServerSettings
 from antiphon.weights.gguf import read_header
 from antiphon.weights.hub.reference import is_reference, parse
 from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
@@ -48,7 +48,7 @@ def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
     try:
         settings = asked.settings()
     except SettingsError as error:
-        return with_models(Settings(), [model(DEMO_MODEL)]), to_finding("settings-invalid", error)
+        return with_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
     file = asked.file()
     return settings, report_ok(
         "settings", f"{file} and the environment" if file else "the environment; no file"

@@ -13,9 +13,9 @@ from antiphon.cli.serve_options import (
     SETTINGS_FILE,
     ServeOptions,
 )
-from antiphon.settings import SECTIONS, Settings, layers, list_settings
-from antiphon.settings_model import ModelSettings
-from antiphon.settings_said import SourceKind, flag
+from antiphon.settings.loading import SourceKind, format_flag, read_layers
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import SECTIONS, Settings, list_settings
 
 SECRET_SETTINGS = frozenset({"api_key", "pepper", "url"})
 MASK = "***"
@@ -61,7 +61,7 @@ def _format_value(value: object) -> str:
 
 def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of every section, in the order of the documentation."""
-    sources = layers(*asked.sources())
+    sources = read_layers(*asked.sources())
     for section in SECTIONS:
         for name, variable, _, _ in list_settings(section):
             value = getattr(getattr(settings, section), name)
@@ -70,7 +70,7 @@ def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
             places = {
                 SourceKind.FILE: str(asked.file()),
                 SourceKind.VARIABLE: variable,
-                SourceKind.FLAG: flag(section, name),
+                SourceKind.FLAG: format_flag(section, name),
             }
             source = (kinds[-1], places[kinds[-1]]) if kinds else DEFAULT
             yield f"{section}.{name}", MASK if secret and value else value, source
@@ -79,7 +79,7 @@ def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
 def _models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
     """The settings of each model: all of them come from the flags, or all from the file, or it is the
     demo."""
-    in_file = [] if asked.models else layers(*asked.sources())[0][1].get("models", [])
+    in_file = [] if asked.models else read_layers(*asked.sources())[0][1].get("models", [])
     for index, model in enumerate(settings.models):
         said: dict[str, Source] = {}
         if in_file:
@@ -88,7 +88,7 @@ def _models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
             said = dict.fromkeys(DEMO_MODEL, DEMO)
         if asked.models:
             said |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
-        said |= {name: (SourceKind.FLAG, flag("models", name)) for name in asked.shared}
+        said |= {name: (SourceKind.FLAG, format_flag("models", name)) for name in asked.shared}
         for name in ModelSettings.__struct_fields__:
             yield f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT)
 

@@ -23,7 +23,7 @@ from antiphon.cli.engine_checks import check_engine
 from antiphon.cli.findings import Finding, Standing, to_finding
 from antiphon.cli.serve import refusals
 from antiphon.cli.serve_options import ServeOptions
-from antiphon.supervisor import load_spec
+from antiphon.processes.supervisor import load_spec
 
 MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
 INDENT = 8

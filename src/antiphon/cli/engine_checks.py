@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 from antiphon.cli.findings import Finding, Standing, report_problem
 from antiphon.engines.base import LoadSpec
-from antiphon.settings import Settings, interpreter
-from antiphon.supervisor import host_environment
+from antiphon.processes.supervisor import host_environment
+from antiphon.settings.schema import Settings, choose_interpreter
 
 DEADLINE = 300.0
 """Seconds: opening the library takes a tenth of one, loading a large model minutes."""
@@ -23,7 +23,7 @@ SHOWN_ERROR = 300
 
 def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Finding]:
     """Runs the probe to its end, or until it dies. `models`: to be loaded."""
-    python, engine = interpreter(settings), settings.engine
+    python, engine = choose_interpreter(settings), settings.engine
     threads = [model.threads for model in settings.models]
     order = {"library": engine.library, "threads": threads, "models": [asdict(model) for model in models]}
     try:

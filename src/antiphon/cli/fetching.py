@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from antiphon.cli.serve_options import ServeOptions, named_model
-from antiphon.settings import change_model
-from antiphon.settings_hub import HubSettings
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.models import HubSettings, ModelSettings
+from antiphon.settings.schema import change_model
 from antiphon.weights.hub.cache import HubCache, default_directory
 from antiphon.weights.hub.download import FetchProgress, Hub, Stage, Tell
 from antiphon.weights.hub.reference import is_reference, parse

@@ -10,13 +10,13 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from antiphon.auth.secrets import PEPPER_FILE, given_pepper, kept_pepper
+from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
 from antiphon.cli.bootstrap import MARK, spool_of, store_url
 from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.cli.serve_options import home_of
 from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
-from antiphon.settings import Settings
-from antiphon.settings_limits import LimitsSettings
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import LimitsSettings
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 
@@ -71,7 +71,7 @@ def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding
     if mark is None and not said and not (home / PEPPER_FILE).exists():
         return report_ok("pepper", f"{where} is not there yet; the first start makes it")
     try:
-        pepper = given_pepper(said) if said else kept_pepper(home, make=False)
+        pepper = parse_pepper(said) if said else load_pepper(home, make=False)
     except StoreRefused as error:
         return to_finding("pepper-unusable", error)
     if mark not in (None, pepper.mark):

@@ -17,7 +17,7 @@ from antiphon.cli.output import print_json, print_table
 from antiphon.errors import ModelFileError, SettingsError
 
 if TYPE_CHECKING:
-    from antiphon.settings_hub import HubSettings
+    from antiphon.settings.models import HubSettings
     from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
 
 app = options.group("models", "Fetch, convert, list and remove model files.")

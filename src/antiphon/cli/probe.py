@@ -15,11 +15,13 @@ from pathlib import Path
 
 from antiphon.cli.findings import Finding, Standing, report_ok, report_problem, to_finding
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.llama.embedding_model import load_any
-from antiphon.engines.llama.libllama_find import Place, discovered, find_library
+from antiphon.engines.llama.embedding import load_any
+from antiphon.engines.llama.libllama.library import Place, discovered, find_library
 from antiphon.engines.llama.machine import best_threads, prepare_environment, usable_cpus
 from antiphon.errors import AntiphonError, LibraryError
-from antiphon.ipc.frames import to_line  # what an engine host imports, so that its lack is seen here
+from antiphon.processes.ipc.frames import (
+    to_line,  # what an engine host imports, so that its lack is seen here
+)
 
 CPUINFO = Path("/proc/cpuinfo")
 

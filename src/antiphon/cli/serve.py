@@ -18,10 +18,10 @@ from antiphon.cli.running import publish_notice
 from antiphon.cli.serve_options import ServeOptions, home_of
 from antiphon.engines.base import EngineInfo
 from antiphon.errors import AntiphonError, SettingsError
-from antiphon.settings import Settings, change_model, list_settings, with_models
-from antiphon.settings_meta import MIB
-from antiphon.settings_model import USUAL, ModelSettings
-from antiphon.supervisor import Serving, supervise
+from antiphon.processes.supervisor import Serving, supervise
+from antiphon.settings.fields import MIB
+from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
+from antiphon.settings.schema import Settings, change_model, list_settings, with_models
 from antiphon.telemetry.logs import configure
 from antiphon.weights.gguf import read_header
 from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
@@ -141,7 +141,7 @@ def size_model(model: ModelSettings) -> ModelSettings:
 def _require_embedding(model: ModelSettings) -> None:
     """Raises SettingsError for a setting that says how tokens are made, of a model that makes none."""
     for name in GENERATING:
-        if getattr(model, name) != USUAL[name]:
+        if getattr(model, name) != MODEL_DEFAULTS[name]:
             raise SettingsError(
                 f"{model.name} is an embedding model, where {name} has nothing to act on; leave {name} out"
             )

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.errors import SettingsError
-from antiphon.settings import Settings, change_model, load, model, values_of, with_homes, with_models
-from antiphon.settings_aliases import require_aliases
-from antiphon.settings_model import ModelSettings
+from antiphon.settings.loading import build_model, load_settings
+from antiphon.settings.models import ModelSettings, require_aliases
+from antiphon.settings.schema import Settings, change_model, dump_model, with_assigned_models, with_models
 from antiphon.weights.adapters.registry import default_registry
 from antiphon.weights.gguf import without_part
 from antiphon.weights.hub.reference import is_reference, parse
@@ -57,15 +57,19 @@ class ServeOptions:
         """The settings as said, with the demo model if no other is. Raises SettingsError."""
         named = [named_model(text) for text in self.models]
         adapters = [named_adapter(text) for text in self.said_adapters()]
-        settings = load(*self.sources(), named, adapters, [named_alias(text) for text in self.said_aliases()])
+        settings = load_settings(
+            *self.sources(), named, adapters, [named_alias(text) for text in self.said_aliases()]
+        )
         if not settings.models:
-            settings = with_models(settings, [model(DEMO_MODEL)])
+            settings = with_models(settings, [build_model(DEMO_MODEL)])
         settings = with_models(settings, map(_bundled_path, settings.models))
         served = [model.name for model in settings.models]
         served += [adapter.name for adapter in settings.adapters]
         may_come = settings.lora.directories or settings.lora.repositories
-        require_aliases(settings.aliases, served, fixed=not may_come)
-        return with_homes(with_models(settings, map(self._shared_over, settings.models)), embedding=None)
+        require_aliases(settings.aliases, served, is_fixed=not may_come)
+        return with_assigned_models(
+            with_models(settings, map(self._shared_over, settings.models)), embedding=None
+        )
 
     def said_adapters(self) -> list[str]:
         """Those of the flags, or else of the variable; the file's are the file's to say."""
@@ -90,7 +94,7 @@ class ServeOptions:
 
     def _shared_over(self, found: ModelSettings) -> ModelSettings:
         """A flag beats what the file says of a model."""
-        return model({**values_of(found), **self.shared}) if self.shared else found
+        return build_model({**dump_model(found), **self.shared}) if self.shared else found
 
 
 def home_of(environ: Mapping[str, str], home: Path) -> Path:

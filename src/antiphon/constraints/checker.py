@@ -21,9 +21,15 @@ from msgspec import convert, to_builtins
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.segmented_lru import SegmentedLRU
 from antiphon.domain.constraint import Constraint, ConstraintKind
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import EngineBusy, EngineError, EngineUnavailable, InvalidValue, RequestError
-from antiphon.sandbox import INTERPRETER_VARIABLES, kill, was_ended
+from antiphon.errors import (
+    EngineBusy,
+    EngineError,
+    EngineUnavailable,
+    ErrorReport,
+    InvalidValue,
+    RequestError,
+)
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES, kill, was_ended
 from antiphon.telemetry.logs import record
 
 HEADER = 4
@@ -108,7 +114,7 @@ class Checker:
             return answer
         # The source of calls names the fields of what is in it. Others are remembered for any field.
         param = answer.param if constraint.kind is ConstraintKind.CALLS else constraint.field
-        raise ErrorReport(answer.code, answer.message, param).exception()
+        raise ErrorReport(answer.code, answer.message, param).to_exception()
 
     async def aclose(self) -> None:
         """Ends the process."""
@@ -201,7 +207,7 @@ class Checker:
         await self._end()
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "antiphon.constraints.checking"),
+                *(sys.executable, "-P", "-m", "antiphon.constraints.checking_process"),
                 *(str(limits.seconds), str(limits.memory)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -272,9 +278,9 @@ def _read(said: Mapping[str, object]) -> Answer:
         return convert(grammar, Grammar)
     if isinstance(error := said.get("error"), dict):
         report = ErrorReport(**error)
-        if isinstance(report.exception(), RequestError):
+        if isinstance(report.to_exception(), RequestError):
             return report
-        raise report.exception()
+        raise report.to_exception()
     raise EngineError("the process that checks constraints said nothing that is known")
 
 

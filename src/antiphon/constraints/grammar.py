@@ -1,8 +1,116 @@
-"""A grammar as the compiler reads it, and where in its texts JSON stands whose keys have to be watched."""
+"""Values of grammars: groups of calls and preludes as the renderer describes them, and the compiler's text.
 
+A group is the source of a constraint of the kind `calls`, in whatever notation a model has. The renderer
+makes it, never a caller; only the schemas and the format in it are a caller's. `call_grammar` makes its text.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from antiphon.constraints.groups import Group, Marks, Prelude
+from msgspec import convert, to_builtins
+
+from antiphon.domain.constraint import Constraint
+
+Mark = str | int
+"""A text, or the id of a control token."""
+
+Marks = tuple[Mark, ...]
+
+
+class Around(StrEnum):
+    """What stands around groups."""
+
+    NOTHING = "nothing"
+    """The output is a group, and others after `again`."""
+    TEXT = "text"
+    """Groups stand in any text; only one where `again` is None, and then it is the end. With `sign` they
+    stand at the beginning alone. With `format` the output is groups alone, or a text of the format."""
+    TEXT_ALONE = "text_alone"
+    """Text in which no group begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One function: what is written before and after its arguments."""
+
+    begin: Marks
+    schema: Mapping[str, object]
+    end: Marks
+    field: str
+    """What the caller calls the schema; errors name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands around a text of its own: a channel of the model's. One that is closed may be followed by
+    others; one that is not is the end."""
+
+    open: Marks
+    close: Marks | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`open`, a call, as many more as `between` allows, and `close`."""
+
+    around: Around
+    open: Marks
+    calls: tuple[Call, ...]
+    close: Marks
+    between: Marks | None = None
+    """Before each further call; None is one call in a group."""
+    again: Marks | None = None
+    """Before each further group."""
+    sign: str | None = None
+    """A regular expression of how a group may begin, and no text does. `open` is empty then."""
+    frames: tuple[Frame, ...] = ()
+    """In which all text stands, before groups only; closed ones also where there is to be no text."""
+    format: Constraint | None = None
+    """What an output without calls is held to, a caller's; None is any text."""
+    heads: tuple[str, ...] = ()
+    """How calls are told from a text of `format`: none begins with one of these."""
+
+    @property
+    def is_either(self) -> bool:
+        """Whether the output is calls or a text of `format`."""
+        return self.format is not None and self.around is Around.TEXT
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(to_builtins(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Prelude:
+    """What a choice may say before what it is held to: one of the frames, each closed."""
+
+    frames: tuple[Frame, ...]
+    optional: bool = False
+    """Whether there may be none."""
+    many: bool = False
+    """Whether there may be several."""
+    budget: int | None = None
+    """Most tokens of the text in a frame, after which it is closed; of one that is closed by one token."""
+    never: str = ""
+    """What no text in a frame holds: how the token reads that closes it."""
+    answer: Marks = ()
+    """Before what the choice is held to."""
+
+    def dump(self) -> str:
+        """As JSON."""
+        return json.dumps(to_builtins(self))
+
+
+def load_prelude(source: str) -> Prelude:
+    """What `Prelude.dump` wrote."""
+    return convert(json.loads(source), Prelude)
+
+
+def load(source: str) -> Group:
+    """What `Group.dump` wrote."""
+    return convert(json.loads(source), Group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +177,20 @@ def places_of_format(group: Group, alone: JsonPlaces) -> JsonPlaces:
         return alone
     framed = tuple(frame.open for frame in group.frames if frame.close is None)
     return replace(alone, at_start=(), anywhere=framed)
+
+
+Part = dict[str, object]
+
+
+def join_grammars(first: str, name: str, other: str) -> str:
+    """A grammar with another one, to which it refers by `name`."""
+    named, *more = _list_grammars(other)
+    return json.dumps({"grammars": [*_list_grammars(first), named | {"name": name}, *more]})
+
+
+def _list_grammars(grammar: str) -> list[Part]:
+    """A grammar and those that it refers to; one that is not JSON is written in Lark and alone."""
+    if not grammar.startswith("{"):
+        return [{"lark_grammar": grammar}]
+    found: list[Part] = json.loads(grammar)["grammars"]
+    return found

@@ -1,8 +1,11 @@
 """The compiler with explicit limits: a grammar that is followed token by token, and every failure an error.
 
-The compiler's own matcher raises nothing: after an error its mask allows the end token, so a broken grammar
-would end a cut text as if it were whole. Here each call looks for the error. Who calls it, and when, is not
-known here.
+The compiler's own matcher raises nothing. After an error its mask allows the end token, so a broken grammar
+would end a cut text as if it were whole. Here each call looks for the error.
+
+Where keys are held to patterns, a token may lead to a place where only a repeated key could follow. Such dead
+ends are found by going on from the few tokens after which the open key begins like a known one, or a next key
+is due.
 """
 
 import re
@@ -12,11 +15,43 @@ from functools import cached_property
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from antiphon.constraints.dead_ends import Road
 from antiphon.constraints.grammar import Grammar
-from antiphon.constraints.key_guard import KeyGuard, without
-from antiphon.constraints.key_tables import KeyTables
+from antiphon.constraints.json_text import Found
+from antiphon.constraints.key_guard import KeyGuard, KeyTables, without
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
+
+MOST = 64
+"""Places that are looked at for the same keys. A dead end beyond them ends the text with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """Where a text stands, for the compiler and by its keys. Looking ahead moves neither."""
+
+    matcher: LLMatcher
+    keys: KeyGuard
+    known: dict[Found, bool]
+    """Whether the text can go on from where it may stand soon."""
+
+    def dead_ends(self, mask: bytes) -> list[int]:
+        """Tokens of a mask after which the text cannot go on."""
+        return [token for token in self.keys.narrowing(mask) if not self._goes_on(token)]
+
+    def _goes_on(self, token: int) -> bool:
+        place = self.keys.after(token)
+        if place is None or place in self.known or len(self.known) >= MOST:
+            return place is not None and self.known.get(place, True)
+        ahead = Road(self.matcher.deep_copy(), self.keys.copy(), self.known)
+        ahead.matcher.consume_token(token)
+        ahead.keys.consume([token])
+        mask = ahead.keys.restrict(ahead.matcher.compute_bitmask())
+        if ahead.matcher.is_error():
+            return True  # a limit was passed: no word on where it leads
+        narrowing = ahead.keys.narrowing(mask)
+        is_wide = bool(without(mask, narrowing).strip(b"\0"))
+        self.known[place] = is_wide or any(ahead._goes_on(each) for each in narrowing)
+        return self.known[place]
+
 
 MAX_SHOWN = 300
 """Characters of the compiler's sentences that an error repeats."""

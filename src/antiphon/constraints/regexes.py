@@ -1,7 +1,8 @@
-"""Which regular expressions are taken: those that mean the same in Python, in JavaScript and in the compiler.
+"""Which regular expressions and whitespace patterns are taken. Nothing is compiled here.
 
-Reads the pattern once and compiles nothing. What is refused would be read differently by one of the three, or
-cannot be compiled to an automaton: lookaround, backreferences, word boundaries, flags, set operations.
+A regular expression must mean the same in Python, in JavaScript and in the compiler. It is refused where one
+of the three would read it differently, or where it makes no automaton: lookaround, backreferences, word
+boundaries, flags, set operations.
 """
 
 import re
@@ -123,3 +124,22 @@ def _without_controls(found: re.Match[str], field: str) -> str:
             param=field,
         )
     return found[0]
+
+
+WHITESPACE = re.compile(
+    r"(?:\[(?:[ \t\n\r]|\\[tnr ]|\\s|\\x(?:20|09|0[aAdD]))+\]|[ \t\n\r]|\\[tnrs])(?:[*+?]|\{\d+(?:,\d*)?\})?"
+)
+"""A whitespace pattern: characters that JSON takes as whitespace, perhaps repeated."""
+
+LONGEST = 256
+"""Characters of one."""
+
+
+def require_whitespace(pattern: str, field: str) -> None:
+    """Raises InvalidValue, which names `field`, for a pattern of anything else."""
+    if len(pattern) > LONGEST or not WHITESPACE.fullmatch(pattern):
+        raise InvalidValue(
+            f"{field}: the whitespace pattern must be one class of spaces, tabs and line ends, perhaps "
+            f"repeated, in at most {LONGEST} characters: [ \\n]{{0,2}}",
+            param=field,
+        )

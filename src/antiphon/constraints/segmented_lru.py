@@ -1,7 +1,6 @@
 """What was asked for lately, within a bound of bytes: new things have a part of it, and those that were asked
-for again the rest, so a caller who sends something new each time pushes out what others send again by
-sending all of it twice, and no sooner.
-"""
+for again the rest, so a caller who sends something new each time pushes out what others send again by sending
+all of it twice, and no sooner."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

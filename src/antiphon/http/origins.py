@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from antiphon.errors import PermissionDenied, RequestError
 from antiphon.http.state import AppState
-from antiphon.settings import is_loopback
+from antiphon.settings.server import is_loopback
 
 HOST = re.compile(
     r"(?P<name>\[[0-9a-f:.]+\]|\[v[0-9a-f]+\.[a-z0-9._~!$&'()*+,;=:-]+\]"

@@ -38,7 +38,7 @@ from antiphon.pipeline.adapters import AdapterRequest, Adapters
 from antiphon.pipeline.authorize import authorize_name
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.resolve import resolve
-from antiphon.settings import is_loopback
+from antiphon.settings.server import is_loopback
 
 T = TypeVar("T")
 

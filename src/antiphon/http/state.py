@@ -20,7 +20,7 @@ from antiphon.ledger.base import WatchedLedger
 from antiphon.limits.base import Watched
 from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
-from antiphon.settings_server import ServerSettings
+from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.telemetry.totals import Totals
 

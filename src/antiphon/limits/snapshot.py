@@ -7,8 +7,8 @@ from pathlib import Path
 
 import antiphon
 from antiphon.domain.limits import Limit
-from antiphon.ipc.frames import FrameError, from_line, to_line
 from antiphon.limits.windows import SECOND, Moment
+from antiphon.processes.ipc.frames import FrameError, from_line, to_line
 
 LONGEST_S = 60.0
 """Age at which a file is stale: the windows that slide are over, and the ledger knows the rest."""

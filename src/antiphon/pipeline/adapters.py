@@ -29,7 +29,7 @@ from antiphon.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
-from antiphon.ipc.frames import from_line, to_line
+from antiphon.processes.ipc.frames import from_line, to_line
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.metrics import Metrics
 

@@ -17,11 +17,11 @@ from antiphon.domain.embedding import (
 from antiphon.domain.request import RawPrompt
 from antiphon.engines.base import Embedding, RequestSize, TokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineError, InvalidValue, UnsupportedParameter
-from antiphon.ipc.tasks import task_group
 from antiphon.rendering.model_info import ModelInfo
 from antiphon.rendering.prompt import require_known, tokenize_text
 from antiphon.rendering.streams import deadline_error
 from antiphon.rendering.tokenizer import TextTokenizer
+from antiphon.task_group import task_group
 
 AT_ONCE = 128
 """Texts that one trip to the engine tokenizes."""

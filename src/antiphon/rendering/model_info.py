@@ -12,6 +12,7 @@ from antiphon.domain.request import Conversation, Prompt
 from antiphon.domain.tokenizer import TokenizerInfo
 from antiphon.engines.base import EngineInfo, TokenEngine, TokenKind, Vocabulary
 from antiphon.errors import TemplateRefused, UnsupportedParameter
+from antiphon.processes.sandbox import JobStopped, run_job
 from antiphon.rendering.decode.detokenizer import Pieces
 from antiphon.rendering.reasoning.notation import detect_reasoning
 from antiphon.rendering.template.chat_template import (
@@ -23,7 +24,6 @@ from antiphon.rendering.template.chat_template import (
 )
 from antiphon.rendering.template.request_template import TEMPLATE_FIELD, RequestTemplate, TemplateHelper
 from antiphon.rendering.tools.call_notation import CALL_SIGNS, detect_calls
-from antiphon.sandbox import JobStopped, run_job
 from antiphon.telemetry.logs import record
 
 PROOF = "antiphon.rendering.template.chat_template:prove"

@@ -93,10 +93,7 @@ class RenderedRequest:
         sequence = self._engine.generate(asked) if works else stay_silent(len(prompt.tokens))
         if sheet is not None:
             sequence = sheet.collect_scores(sequence)
-        if prompt.echo is not None:
-            events = prompt.echo.decode(voice, sequence)
-        else:
-            events = voice.decode(sequence)
+        events = prompt.echo.decode(voice, sequence) if prompt.echo is not None else voice.decode(sequence)
         return events if sheet is None else sheet.insert_scores(events)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from antiphon.domain.context import Context
 from antiphon.errors import AntiphonError, DeadlineExceeded
-from antiphon.ipc.tasks import task_group
+from antiphon.task_group import task_group
 
 T = TypeVar("T")
 

@@ -53,7 +53,7 @@ class ChangeAuthor:
 
 class StaleDirectory(Exception):
     """Another process changed the directory after a change was checked, so nothing was written. It never
-    leaves `auth.changes`."""
+    leaves `services.changes`."""
 
 
 class TenancyStore(Protocol):

@@ -1,11 +1,16 @@
-"""What the conformance kits share: stating a rule, waiting for a condition, measuring a close."""
+"""What the conformance kits share: stating a rule, waiting for a condition, measuring a close, opening a
+stream."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.base import Engine
 from antiphon.errors import AntiphonError
 
 T = TypeVar("T")
@@ -77,3 +82,13 @@ async def beside(*work: Coroutine[None, None, T]) -> AsyncGenerator[list[asyncio
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+
+
+@asynccontextmanager
+async def open_stream(
+    engine: Engine, request: GenerationRequest, context: Context
+) -> AsyncGenerator[AsyncIterator[Event], None]:
+    """The events of a request; leaving ends the work."""
+    prepared = await engine.prepare(request, context)
+    async with prepared.stream(context) as events:
+        yield events

@@ -15,8 +15,8 @@ import msgspec
 
 from antiphon.engines.host.control import EngineNews, HttpConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave
-from antiphon.ipc.frames import from_line
-from antiphon.settings import decode
+from antiphon.processes.ipc.frames import from_line
+from antiphon.settings.schema import decode_settings
 
 NONSENSE = "STANDIN_NONSENSE"
 """Environment variable: set, the first report cannot be read."""
@@ -27,7 +27,7 @@ NOTE = "STANDIN_NOTE"
 
 def main() -> None:
     lifeline = Lifeline()
-    settings = decode(lifeline.line())
+    settings = decode_settings(lifeline.line())
     config = from_line(lifeline.line(), HttpConfig)
     news: list[EngineNews] = []
     lifeline.watch(

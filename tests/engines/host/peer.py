@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import antiphon
 from antiphon.engines.host.frames import TO_HOST, Generate
-from antiphon.ipc.frames import PROTOCOL, FrameReader, FrameWriter, Hello, Message
+from antiphon.processes.ipc.frames import PROTOCOL, FrameReader, FrameWriter, Hello, Message
 
 M = TypeVar("M")
 

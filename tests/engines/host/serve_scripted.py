@@ -8,11 +8,10 @@ import json
 import sys
 
 from antiphon.errors import AntiphonError
-from antiphon.settings import EngineSettings, LogSettings, Settings
-from antiphon.settings_lora import AdapterSettings
-from antiphon.settings_model import ModelSettings
-from antiphon.settings_server import ServerSettings
-from antiphon.supervisor import Programs, Serving, supervise
+from antiphon.processes.supervisor import Programs, Serving, supervise
+from antiphon.settings.models import AdapterSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings
+from antiphon.settings.server import LogSettings, ServerSettings
 from antiphon.telemetry.logs import configure
 
 
@@ -34,7 +33,7 @@ def main() -> int:
         ),
     )
     programs = Programs(
-        engine=f"tests.engines.host.scripted:{asked.get('engine', 'endless')}",
+        engine=f"tests.support.host_engines:{asked.get('engine', 'endless')}",
         http=asked.get("http", "tests.engines.host.http_standin"),
     )
     configure("info", "json")

@@ -16,10 +16,10 @@ from antiphon.telemetry.logs import FIELDS, LOGGER
 from antiphon.testing import Script, ScriptedTokenEngine
 from benchmarks.make_adapter import write_adapter
 from benchmarks.make_model import write_model
-from tests.engines.host.linked import linked, short_directory
-from tests.engines.host.scripted import SPEC, asking
 from tests.engines.host.test_host_process import started
 from tests.engines.random_models import SIZES
+from tests.support.host_engines import SPEC, asking
+from tests.support.host_link import linked, short_directory
 
 PATIENCE = 20.0
 

@@ -22,11 +22,11 @@ from antiphon.errors import (
     LoadError,
     Overloaded,
 )
-from antiphon.ipc.frames import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
+from antiphon.processes.ipc.frames import MAX_MESSAGE, PROTOCOL, FrameReader, Hello
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
-from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.peer import HELLO, Peer, messages, pretending
-from tests.engines.host.scripted import SPEC, asking, brief, endless
+from tests.support.host_engines import SPEC, asking, brief, endless
+from tests.support.host_link import linked, short_directory
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""

@@ -14,11 +14,11 @@ from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.confine import FIRST_TO_GO, OPEN_FILES, other_user
 from antiphon.engines.host.control import ChildState
 from antiphon.errors import SettingsError
-from tests.engines.host.linked import short_directory
-from tests.engines.host.processes import until
-from tests.engines.host.scripted import asking
 from tests.engines.host.test_child import speaking
 from tests.engines.host.test_host_process import ROOT, Started, gone, started
+from tests.support.host_engines import asking
+from tests.support.host_link import short_directory
+from tests.support.waiting import wait_until
 
 AS_ROOT = os.geteuid() == 0
 NOBODY = "nobody"
@@ -112,9 +112,9 @@ def test_what_its_user_cannot_read_is_named() -> None:
         model.chmod(0o600)
         with started("brief", user=NOBODY, load=LoadSpec(str(model))) as host:
             error = host.says(ChildState.FAILED).error
-            assert error is not None and isinstance(error.exception(), SettingsError)
+            assert error is not None and isinstance(error.to_exception(), SettingsError)
             assert "ANTIPHON_ENGINE_USER" in error.message
             if AS_ROOT and REACHABLE:
                 assert error.message.startswith(f"the user nobody cannot read {model};")
             assert gone(host) == 1
-            until(lambda: not psutil.pid_exists(host.process.pid), "the host is gone")
+            wait_until(lambda: not psutil.pid_exists(host.process.pid), what="the host is gone")

@@ -2,8 +2,8 @@
 
 from antiphon.engines.base import EngineState, TextPiece
 from antiphon.testing import Script, ScriptedTokenEngine, check_token_engine, scripted_info
-from tests.engines.host.linked import linked
-from tests.engines.host.scripted import SPEC
+from tests.support.host_engines import SPEC
+from tests.support.host_link import linked
 
 
 async def test_the_stand_in_keeps_the_contract_of_token_engines() -> None:

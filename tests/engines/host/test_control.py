@@ -15,9 +15,8 @@ from antiphon.engines.host.control import (
     Status,
     StatusPipe,
 )
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import LibraryError
-from antiphon.ipc.frames import FrameError, from_line, to_line
+from antiphon.errors import ErrorReport, LibraryError
+from antiphon.processes.ipc.frames import FrameError, from_line, to_line
 from antiphon.testing import scripted_info
 
 LINES = [

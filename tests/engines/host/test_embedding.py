@@ -11,9 +11,9 @@ from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineDied, EngineUnavailable, InvalidValue, UnsupportedParameter
 from antiphon.testing import EmbeddingScript, ScriptedEmbeddingEngine, check_embedding_engine
-from antiphon.testing.embedding_engine import vector_of
-from tests.engines.host.linked import linked, short_directory
-from tests.engines.host.scripted import SPEC, brief
+from antiphon.testing.scripted_embedding_engine import vector_of
+from tests.support.host_engines import SPEC, brief
+from tests.support.host_link import linked, short_directory
 
 PATIENCE = 20.0
 TEXTS = ((1, 20, 2), (1, 30, 31, 2), (1, 2))

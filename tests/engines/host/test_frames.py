@@ -32,8 +32,8 @@ from antiphon.engines.host.frames import (
     ToHost,
     Tokenize,
 )
-from antiphon.error_reports import ErrorReport
-from antiphon.ipc.frames import (
+from antiphon.errors import ErrorReport
+from antiphon.processes.ipc.frames import (
     HEADER,
     MAX_FRAME,
     MAX_MESSAGE,

@@ -18,10 +18,10 @@ from antiphon.engines.host.__main__ import LOST
 from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.control import ChildState, HostConfig, Status
 from antiphon.errors import EngineDied, EngineUnavailable, LibraryError, LoadError
-from antiphon.ipc.frames import from_line, to_line
-from tests.engines.host.linked import short_directory
-from tests.engines.host.processes import until
-from tests.engines.host.scripted import SPEC, asking
+from antiphon.processes.ipc.frames import from_line, to_line
+from tests.support.host_engines import SPEC, asking
+from tests.support.host_link import short_directory
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -53,11 +53,11 @@ class Started:
 
 @contextmanager
 def started(factory: str, stderr: int = subprocess.DEVNULL, **more: Any) -> Iterator[Started]:
-    """A host of the engine that tests.engines.host.scripted makes by this name."""
+    """A host of the engine that tests.support.host_engines makes by this name."""
     reading, writing = os.pipe()
     with short_directory() as place:
         known: dict[str, Any] = {"load": SPEC, "socket": str(place / "0.sock"), "status_fd": writing}
-        config = HostConfig("cantor", f"tests.engines.host.scripted:{factory}", **known | more)
+        config = HostConfig("cantor", f"tests.support.host_engines:{factory}", **known | more)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "antiphon.engines.host"],
             stdin=subprocess.PIPE,
@@ -103,7 +103,7 @@ def test_a_missing_library_is_reported_with_its_own_error() -> None:
         host.says(ChildState.LOADING)
         error = host.says(ChildState.FAILED).error
         assert error is not None
-        assert isinstance(error.exception(), LibraryError)
+        assert isinstance(error.to_exception(), LibraryError)
         assert error.message == "no engine library was found; install one"
         assert gone(host) == 1
         assert not host.socket.exists()
@@ -114,7 +114,7 @@ def test_a_defect_while_loading_is_one_sentence_and_its_place_is_logged() -> Non
         host.says(ChildState.LOADING)
         error = host.says(ChildState.FAILED).error
         assert error is not None
-        assert isinstance(error.exception(), LoadError)
+        assert isinstance(error.to_exception(), LoadError)
         assert error.message.startswith("the engine of cantor cannot start: RuntimeError")
         assert "\n" not in error.message
         assert gone(host) == 1
@@ -201,7 +201,7 @@ def test_the_last_to_leave_removes_the_runtime_directory() -> None:
         (place / "lock").write_bytes(b"")
         host.hang_up()
         gone(host)
-        until(lambda: not place.exists(), "the directory is removed")
+        wait_until(lambda: not place.exists(), what="the directory is removed")
         place.mkdir()
 
 

@@ -17,7 +17,7 @@ from antiphon.engines.host.runtime import (
     sweep,
 )
 from antiphon.errors import SettingsError
-from tests.engines.host.linked import short_directory
+from tests.support.host_link import short_directory
 
 
 def test_it_is_private_and_short_and_gone_afterwards() -> None:

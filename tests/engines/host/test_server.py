@@ -13,12 +13,12 @@ from antiphon.engines.host.client import host_engine
 from antiphon.engines.host.frames import TO_GATEWAY, Cancel, Generate, Stepped
 from antiphon.engines.host.server import listening
 from antiphon.errors import EngineError, EngineUnavailable, InvalidValue
-from antiphon.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
+from antiphon.processes.ipc.frames import HEADER, MAX_FRAME, FrameReader, Hello
 from antiphon.telemetry.logs import FIELDS
 from antiphon.testing import Failure, Script, ScriptedTokenEngine
-from tests.engines.host.linked import linked, short_directory
 from tests.engines.host.peer import HELLO, connect, messages
-from tests.engines.host.scripted import SPEC, Careless, Lockstep, Torrent, asking, brief, endless
+from tests.support.host_engines import SPEC, Careless, Lockstep, Torrent, asking, brief, endless
+from tests.support.host_link import linked, short_directory
 
 PATIENCE = 20.0
 """Seconds to wait for what takes milliseconds."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from antiphon.domain.load import Load
 from antiphon.engines.base import LoadSpec
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama_context import NativeContext
+from antiphon.engines.llama.libllama.context import NativeContext
 
 Event = TypeVar("Event")
 

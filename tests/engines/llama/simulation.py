@@ -6,12 +6,11 @@ from typing import Any
 
 from antiphon.domain.sampling import Sampling
 from antiphon.engines.base import KVLayout, TokenRequest, TokenSegment
-from antiphon.engines.llama.cells import Change, Copy
-from antiphon.engines.llama.kv_pool import PoolLayout
-from antiphon.engines.llama.plans import Call, Plan
-from antiphon.engines.llama.policy import Policy
+from antiphon.engines.llama.batch import Call, Plan
+from antiphon.engines.llama.kv.layout import Change, Copy
+from antiphon.engines.llama.kv.pool import PoolLayout
 from antiphon.engines.llama.scheduler import Scheduler
-from antiphon.engines.llama.sequence import Phase, Sequence
+from antiphon.engines.llama.sequence import Phase, Policy, Sequence
 
 BUDGET = 64
 Entry = tuple[str | None, str, int, int, str]

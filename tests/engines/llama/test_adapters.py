@@ -8,10 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from antiphon.engines.llama.libllama_adapter import NativeAdapter, switch
-from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
 from antiphon.errors import LoadError
 from antiphon.weights.adapters.import_job import keep_adapter
 from antiphon.weights.gguf import read_header

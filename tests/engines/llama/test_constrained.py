@@ -5,34 +5,24 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import antiphon
-from antiphon.constraints.checking import checked
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.guide import Guide
+from antiphon.constraints.mask_workers import Masks, after_line_break, tokens_of
 from antiphon.constraints.matching import Matcher, Vocabulary
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.sampling import Sampling
-from antiphon.engines.base import (
-    SequenceFinished,
-    Steps,
-    StopCause,
-    TextPiece,
-    TokenRequest,
-    TokenSegment,
-)
+from antiphon.engines.base import SequenceFinished, Steps, StopCause, TextPiece, TokenRequest, TokenSegment
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.constraining import after_line_break
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.engines.llama.masks import Guide, Masks, tokens_of
-from antiphon.engines.llama.tokenizing import read_vocabulary
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel, read_vocabulary
 from antiphon.errors import AntiphonError, EngineError, InvalidValue
 from tests.engines.llama.conftest import loaded
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(antiphon.__file__).parent / "bundled" / "cantor.gguf"
 SCHEMA = {
     "type": "object",
     "properties": {

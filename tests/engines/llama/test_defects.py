@@ -8,8 +8,9 @@ import pytest
 
 from antiphon.domain.sampling import Mirostat, Sampling
 from antiphon.engines.base import Steps, TokenRequest, TokenSegment
-from antiphon.engines.llama import LlamaTokenEngine, decoding
-from antiphon.engines.llama.sampling import Drawing, filters, sampler
+from antiphon.engines.llama import LlamaTokenEngine
+from antiphon.engines.llama import decode as decoding
+from antiphon.engines.sampling import Drawing, filters, sampler
 from antiphon.errors import InternalError
 from tests.engines.llama.conftest import loaded
 

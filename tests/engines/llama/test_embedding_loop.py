@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import SequenceStarted
-from antiphon.engines.llama.embedding_loop import Answer, EmbeddingLoop
-from antiphon.engines.llama.libllama_context import Decoded
-from antiphon.engines.llama.policy import Policy
-from antiphon.engines.llama.streams import Ended
+from antiphon.engines.llama.embedding import Answer, EmbeddingLoop
+from antiphon.engines.llama.libllama.context import Decoded
+from antiphon.engines.llama.mailboxes import Ended
+from antiphon.engines.llama.sequence import Policy
 from antiphon.errors import AntiphonError, EngineBusy, EngineError, InternalError, Overloaded
 
 ROWS = 20

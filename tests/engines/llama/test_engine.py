@@ -5,7 +5,6 @@ import random
 import threading
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,15 +22,15 @@ from antiphon.engines.base import (
     TokenSegment,
 )
 from antiphon.engines.llama import LlamaTokenEngine
-from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.errors import ContextLengthExceeded, EngineError, EngineUnavailable, InvalidValue, LoadError
 from antiphon.testing import check_token_engine
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import PATIENCE, Halt, get_context, get_load, load_stepped, take_event
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 CLOSE = 0.05
 """Logits nearer to each other than this may swap places in the pool."""
 Said = tuple[tuple[int, ...], tuple[float, ...], tuple[tuple[tuple[int, float], ...], ...]]

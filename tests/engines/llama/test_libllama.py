@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.llama.libllama import explain, open_library
-from antiphon.engines.llama.libllama_find import Place, discovered, find_library, library_file, list_libraries
-from antiphon.engines.llama.libllama_layouts import (
+from antiphon.engines.llama.libllama.library import (
+    Place,
+    discovered,
+    explain,
+    find_library,
+    library_file,
+    list_libraries,
+    open_library,
+)
+from antiphon.engines.llama.libllama.struct_layouts import (
     LAYOUTS,
     MODEL_FIELDS,
     Layout,

@@ -10,11 +10,10 @@ import pytest
 
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import LoadSpec
-from antiphon.engines.llama.batch_invariance import alike_row_counts
-from antiphon.engines.llama.libllama_context import ContextShape, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
-from antiphon.engines.llama.loading import load_model, quantization
+from antiphon.engines.llama.libllama.context import ContextShape, NativeContext
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel
+from antiphon.engines.llama.loading import alike_row_counts, load_model, quantization
 from antiphon.errors import LibraryError, LoadError
 from benchmarks import make_model
 from benchmarks.make_model import write_model

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.engines.llama.libllama import Library
-from antiphon.engines.llama.libllama_adapter import NativeAdapter, switch
-from antiphon.engines.llama.libllama_context import ContextShape, Decoded, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.libllama.context import ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.library import Library, find_library
+from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
 from antiphon.weights.adapters.import_job import read_adapter
 from antiphon.weights.convert.peft import STRAIGHT, TURNED, convert_peft
 from antiphon.weights.gguf import Header, read_header

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from antiphon.engines.base import StopCause, TokenRequest, TokenSegment
-from antiphon.engines.llama.cells import Copy, Trim
-from antiphon.engines.llama.plans import Plan
+from antiphon.engines.llama.batch import Plan
+from antiphon.engines.llama.kv.layout import Copy, Trim
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Phase, Sequence
 from antiphon.errors import EngineBusy, Overloaded

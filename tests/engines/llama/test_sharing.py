@@ -5,7 +5,6 @@ import re
 import struct
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +27,8 @@ from antiphon.engines.llama import LlamaTokenEngine
 from antiphon.errors import ContextLengthExceeded, EngineBusy, InvalidValue, LoadError, Overloaded
 from tests.engines.llama.conftest import loaded
 from tests.engines.llama.holding import StepClock, get_load, load_stepped, wait_until_submitted
+from tests.support.model_files import CANTOR
 
-CANTOR = Path(__file__).parents[3] / "src" / "antiphon" / "bundled" / "cantor.gguf"
 TALE = "Once upon a time there was a small dragon who lived under a hill and counted the stars every night. "
 LAYOUTS: dict[str, dict[str, Any]] = {
     "pool": {"layout": KVLayout.POOL},

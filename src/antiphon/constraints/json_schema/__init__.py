@@ -1,7 +1,7 @@
 """JSON Schemas of every draft: read, and written again in the keywords that the compiler keeps.
 
-`reading` reads one schema by the rules of its draft (`drafts`) and finds what it refers to (`references`).
-`lowering` writes the keywords that the compiler lacks in those that it has, with `negation` and
-`disjointness`. `normalize` is both. Nothing here compiles, and all of it is bounded: the server reads schemas
-while it decodes.
+`reader` reads one schema by the rules of its draft (`keywords`, `assertions`) and follows its references
+(`references`). `lowering` writes the keywords that the compiler lacks in those that it has, with `objects`,
+`negation` and `disjointness`; its `normalize` does both. Nothing here compiles, and all of it is bounded,
+because the server reads schemas while it decodes a request.
 """

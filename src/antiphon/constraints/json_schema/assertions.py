@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-from antiphon.constraints.formats import COMPILED, OWN
-from antiphon.constraints.json_schema.drafts import Json
-from antiphon.constraints.json_schema.relaxing import Relaxations, reject
-from antiphon.constraints.json_schema.schemas import Position, SchemaBuilder
-from antiphon.constraints.json_schema.values import (
+from antiphon.constraints.json_schema.keywords import (
+    COMPILED,
     LARGEST,
     MAX_COUNT,
     MAX_VALUES,
+    OWN,
+    Json,
     all_values,
     as_count,
     inner_bound,
@@ -18,6 +17,7 @@ from antiphon.constraints.json_schema.values import (
     is_number,
     is_texts,
 )
+from antiphon.constraints.json_schema.schemas import Position, Relaxations, SchemaBuilder, reject
 from antiphon.constraints.regexes import quotable, require_portable
 from antiphon.errors import InvalidValue
 

@@ -7,10 +7,8 @@ is left out, which makes an alternative accept more, so what is proved stays tru
 from collections.abc import Iterator, Mapping
 from itertools import islice, product
 
-from antiphon.constraints.json_schema.budget import Budget
-from antiphon.constraints.json_schema.drafts import Json
-from antiphon.constraints.json_schema.schemas import Schema
-from antiphon.constraints.json_schema.values import freeze
+from antiphon.constraints.json_schema.keywords import Json, freeze
+from antiphon.constraints.json_schema.schemas import Budget, Schema
 
 MAX_DEPTH = 6
 """Schemas in schemas that are looked at, references included."""

@@ -7,10 +7,8 @@ expressions, items and additional properties cannot be turned around in the keyw
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from antiphon.constraints.json_schema.budget import Budget
-from antiphon.constraints.json_schema.drafts import Json
-from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Schema
-from antiphon.constraints.json_schema.values import is_number
+from antiphon.constraints.json_schema.keywords import Json, is_number
+from antiphon.constraints.json_schema.schemas import HIDDEN, INEXACT, Budget, Schema
 
 MAX_DEPTH = 12
 """Schemas in schemas, references included."""

@@ -1,11 +1,69 @@
-"""A schema while it is read: its keywords, where it is, and what is noted beside them."""
+"""A schema while it is read: its keywords, its position, what of it is not kept, and how much may be
+concluded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NoReturn
 
-from antiphon.constraints.json_schema.drafts import Json
+from antiphon.constraints.json_schema.keywords import Json
 from antiphon.constraints.json_schema.references import Resource
-from antiphon.constraints.json_schema.relaxing import Place, Relaxations
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+Place = tuple["Place", str] | None
+"""Where a schema is in its document: the place of the schema around it, and the step from there. Linked,
+since a text of each would grow with the length of names."""
+
+MAX_STEP, MAX_PLACE = 64, 200
+"""Characters of one step, and of a place, that are shown."""
+
+
+def show(place: Place) -> str:
+    """A place as a pointer."""
+    steps: list[str] = []
+    while place is not None:
+        place, step = place
+        steps.append(step[:MAX_STEP])
+    return "/".join(["#", *reversed(steps)])[:MAX_PLACE]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """One keyword that is not kept."""
+
+    keyword: str
+    place: Place
+    reason: str
+
+
+class Relaxations:
+    """What was not kept of one schema, each keyword once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Relaxation] = {}
+
+    def add(self, keyword: str, place: Place, reason: str) -> None:
+        """Notes a keyword, at the first place where it is not kept."""
+        self._found.setdefault(keyword, Relaxation(keyword, place, reason))
+
+    def get(self) -> tuple[Relaxation, ...]:
+        """All of them."""
+        return tuple(self._found.values())
+
+
+def refuse(relaxations: Iterable[Relaxation], field: str) -> None:
+    """Raises UnsupportedParameter for the first, if there is one."""
+    for each in relaxations:
+        raise UnsupportedParameter(
+            f"the keyword {each.keyword[:MAX_STEP]} at {show(each.place)} of {field} is not supported: "
+            f"{each.reason}",
+            param=field,
+        )
+
+
+def reject(keyword: str, place: Place, field: str, problem: str) -> NoReturn:
+    """Raises InvalidValue for a value that no schema may have."""
+    raise InvalidValue(f"{keyword} at {show(place)} of {field} {problem}", param=field)
+
 
 INEXACT = "$inexact"
 """Marks a schema that is read as more or less than it says, so that nothing is concluded from what it
@@ -65,3 +123,20 @@ class SchemaBuilder:
     def mark_inexact(self) -> None:
         """Notes that the schema is read as more or less than it says."""
         self.keywords[INEXACT] = True
+
+
+MAX_STEPS = 60_000
+"""Keywords, names and alternatives that are looked at to prove, negate or collect something. What is not
+proved by then is not known."""
+
+
+@dataclass
+class Budget:
+    """What is left for one document."""
+
+    steps: int = MAX_STEPS
+
+    def spend(self, steps: int) -> bool:
+        """Takes so many steps. Whether there were enough."""
+        self.steps -= steps
+        return self.steps >= 0

@@ -17,12 +17,7 @@ from antiphon.dialects.common.reasoning import asked_reasoning, thought, thought
 from antiphon.dialects.common.relaxed_names import shorten
 from antiphon.dialects.common.sampling import asked_sampling
 from antiphon.dialects.common.strict_json import kind
-from antiphon.dialects.common.tools import (
-    asked_tools,
-    made_calls,
-    require_answered,
-    sift_calls,
-)
+from antiphon.dialects.common.tools import asked_tools, made_calls, require_answered, sift_calls
 from antiphon.dialects.common.wire import (
     MAX_SEQUENCES,
     ChatCompletionRequest,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from antiphon.constraints.json_schema.normalize import parsed, relax
-from antiphon.constraints.spacing import require_whitespace
+from antiphon.constraints.json_schema.lowering import parsed, relax
+from antiphon.constraints.regexes import require_whitespace
 from antiphon.dialects.common.relaxed_names import header_names
 from antiphon.dialects.common.wire import Common, NamedSchema, ResponseFormat, StructuredOutputs
 from antiphon.domain.constraint import Constraint, ConstraintKind

@@ -23,16 +23,16 @@ def convert(value: dict[str, Any], shape: type[Wire]) -> Wire:
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as problem:
-        raise _explained(validation_messages.read(str(problem)), value, shape) from None
+        raise _explained(validation_messages.parse_message(str(problem)), value, shape) from None
 
 
 def _explained(
-    complaint: validation_messages.Complaint, value: dict[str, Any], shape: type[msgspec.Struct]
+    complaint: validation_messages.ValidationProblem, value: dict[str, Any], shape: type[msgspec.Struct]
 ) -> AntiphonError:
     path = complaint.path
-    if name := complaint.missing:
+    if name := complaint.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
-    if name := complaint.unknown:
+    if name := complaint.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
     if path.endswith("role"):
         return InvalidValue(
@@ -41,9 +41,9 @@ def _explained(
     if "[...]" in path:
         # msgspec does not say which of an object's values it was.
         name = path.partition("[...]")[0]
-        return InvalidValue(f"{name} must have {complaint.taken} at each key", param=name)
-    taken, came = complaint.taken, validation_messages.came(value, path)
-    if complaint.chooses and (words := _choices(shape, path)):
+        return InvalidValue(f"{name} must have {complaint.expected} at each key", param=name)
+    taken, came = complaint.expected, validation_messages.find_value(value, path)
+    if complaint.is_choice and (words := _choices(shape, path)):
         taken = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     got = str(len(came)) if isinstance(came, list | str | dict) and taken.endswith(COUNTED) else kind(came)
     return InvalidValue(f"{path} must be {taken}; got {got}", param=path or None)

@@ -12,13 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from antiphon.dialects.common.answers import (
-    ChatLogprobs,
-    RankedToken,
-    TextLogprobs,
-    TokenLogprob,
-    TopLogprob,
-)
+from antiphon.dialects.common.answers import ChatLogprobs, RankedToken, TextLogprobs, TokenLogprob, TopLogprob
 from antiphon.domain.scores import Scores, TokenScore
 
 UNLIKELY = -9999.0

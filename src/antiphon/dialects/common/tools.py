@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.constraints.json_schema.normalize import relax
+from antiphon.constraints.json_schema.lowering import relax
 from antiphon.dialects.common.field_scopes import FieldScope
 from antiphon.dialects.common.field_table import Report
 from antiphon.dialects.common.fields import sift

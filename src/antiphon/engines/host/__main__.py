@@ -24,8 +24,8 @@ from antiphon.engines.host.control import HostConfig, Lifeline, StatusPipe
 from antiphon.engines.host.runtime import leave
 from antiphon.engines.host.server import listening
 from antiphon.errors import AntiphonError, LoadError
-from antiphon.ipc.frames import FrameError, from_line
-from antiphon.ipc.sockets import bind_private, remove
+from antiphon.processes.ipc.channel import bind_private, remove
+from antiphon.processes.ipc.frames import FrameError, from_line
 from antiphon.telemetry.logs import LOGGER, configure, record, record_loop_failure
 
 DRAIN = 2.0

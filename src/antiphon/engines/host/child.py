@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from antiphon.engines.base import EngineInfo, EngineState
 from antiphon.engines.host.control import ChildState, Status
 from antiphon.errors import AntiphonError, StartupError
-from antiphon.ipc.frames import FrameError, from_line
-from antiphon.sandbox import kill
+from antiphon.processes.ipc.frames import FrameError, from_line
+from antiphon.processes.sandbox import kill
 from antiphon.telemetry.logs import record
 
 DEATHS = 3
@@ -28,8 +28,7 @@ WINDOW = 60.0
 SILENCE = 4.0
 MOST_SILENCES = 5
 """Waits of so many seconds, so many in a row without a word, and a process that promised signs of life is
-stuck: a
-loaded machine delays them by a second or two."""
+stuck: a loaded machine delays them by a second or two."""
 
 LONGEST_LINE = 1024 * 1024
 """Bytes of one report; an engine's facts take a few thousand."""
@@ -49,10 +48,8 @@ class Child:
         """What the child says of itself, until it closes its pipe by ending.
 
         One that has said it is alive must go on saying so: after MOST_SILENCES times `silence` seconds
-        without a
-        word it is stuck, and killed. Several short waits and not one long one, since this process may have
-        been
-        stopped itself, and then finds one of them over while words lie unread.
+        without a word it is stuck, and killed. Several short waits and not one long one, since this process
+        may have been stopped itself, and then finds one of them over while words lie unread.
         """
         silences, promised = 0, False
         while silences < MOST_SILENCES:
@@ -210,7 +207,7 @@ class Watch:
                 if status.state is ChildState.READY:
                     self._ready(child, status.info)
                 elif status.error is not None:
-                    error = status.error.exception()
+                    error = status.error.to_exception()
         except FrameError as problem:
             error = StartupError(f"{self.name} is not of this release, install one for both ({problem})")
             child.kill()

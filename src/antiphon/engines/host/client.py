@@ -27,7 +27,6 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.host.calls import Call, Restored
 from antiphon.engines.host.frames import (
     TO_GATEWAY,
     AddAdapter,
@@ -52,8 +51,7 @@ from antiphon.engines.host.frames import (
     Tokenize,
     Tokenized,
 )
-from antiphon.engines.host.pending_reloads import PendingReloads
-from antiphon.engines.host.room import require_room
+from antiphon.engines.host.pending_calls import Call, PendingReloads, Restored, require_room
 from antiphon.errors import (
     DeadlineExceeded,
     EngineBusy,
@@ -64,9 +62,9 @@ from antiphon.errors import (
     InvalidValue,
     LoadError,
 )
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameError, FrameReader, Hello, Incompatible
-from antiphon.ipc.tasks import task_group
+from antiphon.processes.ipc.channel import Channel
+from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello, Incompatible
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 
 FIRST_PAUSE = 0.02

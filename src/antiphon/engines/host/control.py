@@ -22,9 +22,8 @@ from enum import StrEnum
 from typing import Literal
 
 from antiphon.engines.base import EngineInfo, EngineState, LoadSpec
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError
-from antiphon.ipc.frames import to_line
+from antiphon.errors import AntiphonError, ErrorReport
+from antiphon.processes.ipc.frames import to_line
 
 STDIN = 0
 

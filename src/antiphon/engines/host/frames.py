@@ -18,8 +18,8 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.error_reports import ErrorReport
-from antiphon.ipc.frames import Hello, Message
+from antiphon.errors import ErrorReport
+from antiphon.processes.ipc.frames import Hello, Message
 
 # --- to the host; `call` is a number that the gateway gives, never twice on one connection ------------------
 

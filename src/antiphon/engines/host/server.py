@@ -35,12 +35,10 @@ from antiphon.engines.host.frames import (
     Tokenized,
     event_reply,
 )
-from antiphon.error_reports import ErrorReport
-from antiphon.errors import AntiphonError, EngineError, InvalidValue, UnsupportedParameter
-from antiphon.ipc.channel import Channel
-from antiphon.ipc.frames import FrameError, FrameReader, Hello
-from antiphon.ipc.sockets import bind_private, remove
-from antiphon.ipc.tasks import task_group
+from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
+from antiphon.processes.ipc.channel import Channel, bind_private, remove
+from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello
+from antiphon.task_group import task_group
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.places import frames
 

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from antiphon.constraints.mask_workers import Constraining
 from antiphon.domain.constraint import Constraint
 from antiphon.domain.embedding import EmbedRequest, Vectors
 from antiphon.engines.base import (
@@ -27,23 +28,20 @@ from antiphon.engines.base import (
     TokenRequest,
     Vocabulary,
 )
-from antiphon.engines.llama.adapting import Adapters
-from antiphon.engines.llama.constraining import Constraining
-from antiphon.engines.llama.decoding import DecodeLoop
-from antiphon.engines.llama.embedding_loop import Answer, EmbeddingLoop
-from antiphon.engines.llama.embedding_model import LoadedEmbedder, load_any
+from antiphon.engines.llama.adapters.loader import Adapters
+from antiphon.engines.llama.decode import DecodeLoop
+from antiphon.engines.llama.embedding import Answer, EmbeddingLoop, LoadedEmbedder, load_any
+from antiphon.engines.llama.libllama.model import Tokenizer, read_vocabulary
 from antiphon.engines.llama.loading import Loaded
-from antiphon.engines.llama.sampling import Drawing, Sampler
+from antiphon.engines.llama.mailboxes import Ended, Mailbox, Stream, deliver
 from antiphon.engines.llama.scheduler import Scheduler
 from antiphon.engines.llama.sequence import Sequence as TokenSequence
-from antiphon.engines.llama.streams import Ended, Mailbox, Stream, deliver
-from antiphon.engines.llama.tokenizing import Tokenizer, read_vocabulary
+from antiphon.engines.sampling import Drawing, Sampler
 from antiphon.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, UnsupportedParameter
 
 TOKENIZER_STACK = 64 * 1024 * 1024
 """Bytes of stack of the tokenizing thread: some of llama.cpp's pre-tokenizers recurse with the length of a
-text. Only what is used takes memory.
-"""
+text. Only what is used takes memory."""
 
 
 LONG_TEXT = 8192
@@ -81,8 +79,7 @@ class LlamaTokenEngine:
         self._long_texts = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-long-texts")
 
     async def load(self, spec: LoadSpec) -> EngineInfo:
-        """Loads on the decode thread, which then waits for sequences, or for texts. Raises a
-        StartupError."""
+        """Loads on the decode thread, which then waits for sequences, or for texts. Raises a StartupError."""
         ready: Future[tuple[Model, Worker]] = Future()
         loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
@@ -99,9 +96,7 @@ class LlamaTokenEngine:
     def _decode_thread(
         self, spec: LoadSpec, ready: Future[tuple[Model, Worker]], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Loads, works until stopped, frees. Native objects of the context are touched by no other
-        thread.
-        """
+        """Loads, works until stopped, frees. Native objects of the context are touched by no other thread."""
         try:
             loaded = load_any(spec)
         except BaseException as error:  # noqa: BLE001 - handed to whoever called load

@@ -1,20 +1,28 @@
 """From a load order to a model that is ready to compute: library, weights, context, facts.
 
-It blocks for as long as loading takes, so it runs on the decode thread, which owns the result.
+It blocks as long as loading takes, so it runs on the decode thread, which owns the result.
+
+Exact mode needs numbers of decode rows that compute every row alike, bit for bit. Matrix kernels of llama.cpp
+differ with the number of rows: one row of F16 weights takes another path than two, K quantizations one for
+each four or eight rows. So loading tries it out with these weights on this machine: a few tokens of each
+sequence must give the same logits in every allowed number of rows, at any place among the rows.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.domain.sampling import AskedSampling
 from antiphon.engines.base import EngineInfo, KVLayout, LoadSpec
-from antiphon.engines.llama.batch_invariance import alike_row_counts
-from antiphon.engines.llama.libllama_context import KV_TYPES, ContextShape, NativeContext
-from antiphon.engines.llama.libllama_find import find_library
-from antiphon.engines.llama.libllama_model import NativeModel
+from antiphon.engines.llama.libllama.context import KV_TYPES, ContextShape, Decoded, NativeContext
+from antiphon.engines.llama.libllama.library import find_library
+from antiphon.engines.llama.libllama.model import NativeModel
 from antiphon.engines.llama.machine import best_threads
-from antiphon.engines.llama.policy import MOST_IDS, Policy
+from antiphon.engines.llama.sequence import MOST_IDS, Policy
 from antiphon.errors import LoadError
 
 MICRO_ROWS = 512
@@ -231,3 +239,68 @@ def sampling_defaults(model: NativeModel) -> AskedSampling:
         top_k=None if top_k is None else int(top_k),
         min_p=number("min_p", 1.0),
     )
+
+
+STEPS = 2
+"""Tokens of each sequence: the second one's logits also show what of the first went into the cache."""
+
+LONE_TRIES = 8
+"""Sequences that are tried alone: a lone row is what differs most often, and may be equal by luck."""
+
+
+def alike_row_counts(context: NativeContext, vocabulary: int) -> tuple[int, ...]:
+    """The numbers of rows, up to all sequences, that compute rows alike. Raises LoadError when none do."""
+    most = context.shape.sequences
+    tokens = np.linspace(1, vocabulary - 1, STEPS * most, dtype=np.int32).reshape(STEPS, most)
+    probe = _Probe(context, tokens)
+    # Where lone rows, three, and all but one agree with all, no kernel looks at the number of rows.
+    few = {1, min(3, most), max(1, most - 1)}
+    alike = [count for count in sorted(few) if probe.agrees(count)]
+    if set(alike) == few:
+        return tuple(range(1, most + 1))
+    if not probe.agrees_in_any_order():
+        raise LoadError(
+            "on this machine the library computes a row of this model by its place among the rows, so "
+            "exact = true cannot be kept; leave it out, or use weights of another type"
+        )
+    others = [count for count in range(1, most) if count not in few and probe.agrees(count)]
+    return tuple(sorted({*alike, *others, most}))
+
+
+class _Probe:
+    """The same tokens of the same sequences, computed all together and in parts."""
+
+    def __init__(self, context: NativeContext, tokens: NDArray[np.int32]) -> None:
+        self._context = context
+        self._tokens = tokens
+        self._whole = list(self._logits(0, tokens.shape[1], tokens))
+
+    def agrees(self, count: int) -> bool:
+        """Whether windows of so many neighbouring sequences give what they give among all."""
+        last = self._tokens.shape[1] - count
+        starts = np.linspace(0, last, LONE_TRIES if count == 1 else 2, dtype=int)
+        return all(self._agrees_at(int(start), count) for start in {*starts})
+
+    def agrees_in_any_order(self) -> bool:
+        """Whether all together give the same in another order."""
+        turned = list(self._logits(0, self._tokens.shape[1], self._tokens[:, ::-1]))
+        return all((part[::-1] == whole).all() for part, whole in zip(turned, self._whole, strict=True))
+
+    def _agrees_at(self, start: int, count: int) -> bool:
+        parts = list(self._logits(start, count, self._tokens))
+        window = slice(start, start + count)
+        return all((part == whole[window]).all() for part, whole in zip(parts, self._whole, strict=True))
+
+    def _logits(self, start: int, count: int, table: NDArray[np.int32]) -> Iterator[NDArray[np.float32]]:
+        """The logits of each step of these sequences; their cells are free again when all were taken."""
+        context, slots = self._context, np.arange(start, start + count)
+        for step, tokens in enumerate(table):
+            context.tokens[:count] = tokens[slots]
+            context.positions[:count] = step
+            context.sequences[:count] = slots
+            context.outputs[:count] = 1
+            if context.decode(count) != Decoded.DONE:
+                raise LoadError("the library could not compute a first token with this model; check the file")
+            yield context.logits(count).copy()
+        for slot in slots:
+            context.remove(int(slot))

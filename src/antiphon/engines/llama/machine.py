@@ -1,6 +1,5 @@
 """What this machine has: how many threads to compute with, and the environment that native code reads when it
-is loaded.
-"""
+is loaded."""
 
 import os
 import sys

@@ -1,17 +1,17 @@
 """Who runs next: admission, sharing of prefills, chunks of prompts, and which rows one decode computes.
 
 It decides and does no I/O: the decode loop asks for a plan, carries it out, and tells what came of it. All of
-it runs on the decode thread. `waiting` is the queue; `pool` and `lanes` are the layouts of the KV cache.
+it runs on the decode thread. `queue` is the queue; `kv` has the layouts of the KV cache.
 
 A prompt is computed in chunks without logits; its last token gives the first draw.
   - pool, and streams that are not exact: a step's decode rows and chunks are as many as its time allows.
   - exact: what a sequence's rows are computed with must not depend on who else runs. Chunks lie at multiples
     of `chunk` from the prompt's start, each in a call of its own, all but the prompt's last token; that one
-    is a decode row like any drawn token, and decode rows are padded to a number of rows that `proof` found to
-    compute each row alike.
+    is a decode row like any drawn token, and decode rows are padded to a number of rows that `loading`
+    found to compute each row alike.
 
 A sequence that was put back goes on from its tokens: prompt and draws are computed as one prompt, in exact
-mode as they were before. `shares` says when one makes way for another caller.
+mode as they were before. `queue.exchange` says when one makes way for another caller.
 
 A call computes for one adapter only, since the library cannot mix them.
 """
@@ -20,15 +20,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from antiphon.engines.llama.cells import Cells, Change
-from antiphon.engines.llama.kv_pool import PoolLayout
-from antiphon.engines.llama.kv_streams import StreamLayout
-from antiphon.engines.llama.nodes import Match
-from antiphon.engines.llama.plans import Call, Plan, Span
-from antiphon.engines.llama.policy import Policy
-from antiphon.engines.llama.preemption import exchange
-from antiphon.engines.llama.sequence import Phase, Sequence
-from antiphon.engines.llama.waiting import Waiting
+from antiphon.engines.llama.batch import Call, Plan, Span
+from antiphon.engines.llama.kv.layout import Cells, Change, Match
+from antiphon.engines.llama.kv.pool import PoolLayout
+from antiphon.engines.llama.kv.streams import StreamLayout
+from antiphon.engines.llama.queue import Waiting, exchange
+from antiphon.engines.llama.sequence import Phase, Policy, Sequence
 from antiphon.errors import AntiphonError
 
 WORTH_WAITING = 32
@@ -143,8 +140,8 @@ class Scheduler:
         return self._preempt()
 
     def put_all_back(self) -> None:
-        """Nothing in the cache is to be believed: who runs is computed again from the beginning.
-        Whoever asks for it clears the cache."""
+        """Nothing in the cache is to be believed: who runs is computed again from the beginning. Whoever asks
+        for it clears the cache."""
         for sequence in tuple(self._running):
             self._put_back(sequence, False)
         self.cells.forget_all()

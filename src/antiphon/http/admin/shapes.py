@@ -215,19 +215,19 @@ def decoded(body: bytes, shape: type[Shape]) -> Shape:
     try:
         return msgspec.convert(read_object(body), shape)
     except msgspec.ValidationError as problem:
-        raise _explained(validation_messages.read(str(problem))) from None
+        raise _explained(validation_messages.parse_message(str(problem))) from None
 
 
-def _explained(complaint: validation_messages.Complaint) -> AntiphonError:
-    if name := complaint.missing:
+def _explained(complaint: validation_messages.ValidationProblem) -> AntiphonError:
+    if name := complaint.missing_field:
         return MissingParameter(f"{name} is missing", param=name)
-    if name := complaint.unknown:
+    if name := complaint.unknown_field:
         return UnknownParameter(f"unknown field {name}", param=name)
     path = complaint.path
-    taken = complaint.taken
-    if complaint.chooses and (choices := CHOICES.get(_field(path))):
+    taken = complaint.expected
+    if complaint.is_choice and (choices := CHOICES.get(_field(path))):
         taken = " or ".join(choices)
-    elif "matching regex" in complaint.said:
+    elif "matching regex" in complaint.text:
         taken = TEXTS.get(_field(path), "a text without control characters")
     return InvalidValue(f"{path or 'the body'} must be {taken}", param=path or None)
 

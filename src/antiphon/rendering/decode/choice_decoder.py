@@ -43,9 +43,9 @@ class ChoiceDecoder:
     """The decoding state of one choice."""
 
     __slots__ = (
-        "_min_tokens",
         "_detokenizer",
         "_filter",
+        "_min_tokens",
         "_reason",
         "_silent",
         "_unreported",

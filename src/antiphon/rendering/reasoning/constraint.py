@@ -4,8 +4,8 @@ and within its budget."""
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.constraints import groups
-from antiphon.constraints.groups import Frame, Prelude
+from antiphon.constraints import grammar as groups
+from antiphon.constraints.grammar import Frame, Prelude
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.request import Conversation, Prompt, Reasoning
 from antiphon.errors import UnsupportedParameter

@@ -15,12 +15,12 @@ from antiphon.domain.fair_queue import Bounds, FairSemaphore
 from antiphon.domain.request import Conversation
 from antiphon.engines.base import TextPiece
 from antiphon.errors import TemplateRefused
+from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.rendering.reasoning.notation import ReasoningNotation
 from antiphon.rendering.template.chat_template import ChatTemplate, NotationFamilies, SpecialTokens
 from antiphon.rendering.template.field_usage import add_usage, watch_fields
 from antiphon.rendering.template.messages import estimate_size
 from antiphon.rendering.tools.call_notation import CallNotation
-from antiphon.sandbox import JobStopped, Limits, Stop, run_job
 
 RENDER = "antiphon.rendering.template.request_template:render"
 """The sandbox's job."""

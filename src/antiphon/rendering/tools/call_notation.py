@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from antiphon.constraints import groups
-from antiphon.constraints.groups import Around, Call, Group, Mark
+from antiphon.constraints import grammar as groups
+from antiphon.constraints.grammar import Around, Call, Group, Mark
 from antiphon.domain.constraint import Constraint, ConstraintKind
 from antiphon.domain.tools import Tool, ToolChoice, Tools
 from antiphon.errors import UnsupportedParameter

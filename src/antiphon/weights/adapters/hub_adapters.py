@@ -14,7 +14,7 @@ from pathlib import Path
 
 from antiphon.domain.deployment import Delivered, Deployment
 from antiphon.errors import HubUnavailable, InvalidValue, PermissionDenied, SettingsError
-from antiphon.sandbox import JobStopped, Limits, Stop, run_job
+from antiphon.processes.sandbox import JobStopped, Limits, Stop, run_job
 from antiphon.weights.adapters.registry import OWN_MEMORY, staging_directory
 from antiphon.weights.hub.reference import COMMIT, DEFAULT_REVISION, ENDING, PREFIX, Reference, parse
 

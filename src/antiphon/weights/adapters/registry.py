@@ -15,7 +15,7 @@ from pathlib import Path
 
 from antiphon.domain.adapter import Adapter
 from antiphon.errors import EngineError, InvalidValue, PermissionDenied
-from antiphon.sandbox import JobStopped, Limits, run_job
+from antiphon.processes.sandbox import JobStopped, Limits, run_job
 
 REMEDY = (
     "adapters are loaded by their paths at run time only where the operator names the directories that they "

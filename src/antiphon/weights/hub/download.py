@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import antiphon
 from antiphon.errors import ModelFetchError
-from antiphon.settings import is_loopback
+from antiphon.settings.server import is_loopback
 from antiphon.weights.hub.cache import DIGEST, CachedFile, HubCache
 from antiphon.weights.hub.reference import COMMIT, ENDING, Reference
 

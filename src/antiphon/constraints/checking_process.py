@@ -1,0 +1,190 @@
+"""The checking process: compiles what callers send and computes masks of it, under hard limits, in turn.
+
+Started as `python -m antiphon.constraints.checking_process SECONDS MEMORY`; it speaks frames of JSON on
+standard input and output. The first frame is the vocabulary; each later one a constraint, answered by its
+grammar or its refusal. A grammar that takes more than SECONDS of CPU or MEMORY bytes ends this process, and
+that too is an answer.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from random import Random
+from typing import BinaryIO
+
+from msgspec import convert, to_builtins
+
+from antiphon.constraints.constraint_sources import build_grammar, format_of, parts
+from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.matching import Matcher, Tokens, Vocabulary, require_compiles
+from antiphon.domain.constraint import Constraint
+from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValue, UnsupportedParameter
+
+HEADER = 4
+"""Bytes of the length before each frame."""
+
+TRIED = 24
+"""Masks that are computed of each grammar: the first, and those along a text that it allows."""
+
+PROBES = 32
+"""Ids that are looked at before the next allowed one is taken."""
+
+START_CPU = 30
+"""Seconds of CPU that starting and reading the vocabulary may take."""
+
+
+def checked(constraint: Constraint, vocabulary: Vocabulary) -> Grammar:
+    """The grammar of a constraint that compiles and can be followed. Raises an AntiphonError."""
+    grammar, inner = build_grammar(constraint), parts(constraint)
+    _require_apart(constraint, vocabulary)
+    try:
+        require_compiles(grammar, vocabulary, constraint.field)
+    except InvalidValue:
+        for field, each in inner:  # the one at fault says so under its own name
+            require_compiles(each, vocabulary, field)
+        raise
+    for field, each in (*inner, (constraint.field, grammar)):
+        try:
+            _follow(Matcher(each, vocabulary), vocabulary)
+        except EngineError as error:
+            raise InvalidValue(f"{field} is too complex: {error.message}", param=field) from None
+    return grammar
+
+
+def _require_apart(constraint: Constraint, vocabulary: Vocabulary) -> None:
+    """Raises UnsupportedParameter where a text of a format could not be told from calls."""
+    if (found := format_of(constraint)) is None:
+        return
+    form, grammar, heads = found
+    require_compiles(grammar, vocabulary, form.field)
+    whole = Matcher(grammar, vocabulary)
+    for head in heads:
+        try:
+            whole.copy().consume(vocabulary.spell(head))
+        except EngineError:
+            continue
+        raise UnsupportedParameter(
+            f"{form.field} is not supported together with tools that may be called: its text may begin like "
+            "a call of this model, so the two cannot be told apart; leave one of them out, or send "
+            'tool_choice "none"',
+            param=form.field,
+        )
+
+
+def _follow(matcher: Matcher, vocabulary: Vocabulary) -> None:
+    """Computes masks along one text. Raises EngineError where one cannot be had, or allows nothing."""
+    chosen = Random(0)  # noqa: S311 - the same text for the same grammar
+    ends = frozenset(vocabulary.tokens.ends)
+    for _ in range(TRIED):
+        forced = matcher.forced()
+        if ends & set(forced):
+            return
+        matcher.consume(forced)
+        token = any_allowed(matcher.mask(), chosen, vocabulary.size, ends)
+        if token is None:
+            if matcher.complete:
+                return
+            raise EngineError("no text of this model's tokens can satisfy it")
+        matcher.consume([token])
+
+
+def any_allowed(mask: bytes, chosen: Random, size: int, but: frozenset[int] = frozenset()) -> int | None:
+    """One of the ids that a mask allows, less some."""
+    bits = int.from_bytes(mask, "little") & ((1 << size) - 1)
+    for each in but:
+        bits &= ~(1 << each)
+    if not bits:
+        return None
+    for _ in range(PROBES):
+        if bits >> (start := chosen.randrange(size)) & 1:
+            return start
+    above = bits >> start
+    above, base = (above, start) if above else (bits, 0)
+    return base + (above & -above).bit_length() - 1
+
+
+def main() -> None:
+    """Answers until standard input ends."""
+    seconds, memory = float(sys.argv[1]), int(sys.argv[2])
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    _confine(memory)
+    _alarm(START_CPU)
+    first = read(source)
+    if first is None:
+        return
+    vocabulary = Vocabulary(_tokens(first))
+    _say_no_more()
+    write(target, {"ready": True})
+    while (job := read(source)) is not None:
+        _alarm(seconds)
+        answer = _answer(job, vocabulary)
+        _alarm(0)
+        write(target, answer)
+
+
+def _tokens(first: Mapping[str, object]) -> Tokens:
+    """The vocabulary as the first frame says it: pieces with a character for each byte."""
+    pieces, ends = first["pieces"], first["ends"]
+    if not isinstance(pieces, list) or not isinstance(ends, list):
+        raise TypeError("the first frame is no vocabulary")
+    return Tokens(tuple(piece.encode("latin-1") for piece in pieces), tuple(ends))
+
+
+def _answer(job: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, object]:
+    try:
+        return {"grammar": to_builtins(checked(convert(job, Constraint), vocabulary))}
+    except AntiphonError as error:
+        return {"error": asdict(ErrorReport.of(error))}
+
+
+def _say_no_more() -> None:
+    """Closes standard error: from here on it might hold what callers wrote, and nobody reads it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)
+
+
+def _confine(memory: int) -> None:
+    import resource
+
+    for kind, most in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _alarm(seconds: float) -> None:
+    """Ends this process after so much CPU; 0 takes it back."""
+    import signal
+
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def read(source: BinaryIO) -> dict[str, object] | None:
+    """The next frame; None at the end."""
+    header = source.read(HEADER)
+    if len(header) < HEADER:
+        return None
+    found: dict[str, object] = json.loads(source.read(int.from_bytes(header, "big")))
+    return found
+
+
+def write(target: BinaryIO, value: object) -> None:
+    """Says one frame."""
+    target.write(frame(value))
+    target.flush()
+
+
+def frame(value: object) -> bytes:
+    """A value as a frame."""
+    body = json.dumps(value).encode()
+    return len(body).to_bytes(HEADER, "big") + body
+
+
+if __name__ == "__main__":
+    main()

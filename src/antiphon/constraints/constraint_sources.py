@@ -1,0 +1,242 @@
+"""From a constraint to the compiler's grammar text; refuses by name what would not be kept as it is meant.
+
+Runs in the checking process: reading a hostile source may take long.
+"""
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from llguidance import LLMatcher, regex_to_lark
+from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+
+from antiphon.constraints import call_grammar as calls
+from antiphon.constraints.call_grammar import after
+from antiphon.constraints.grammar import Grammar, Group, JsonPlaces, join_grammars, load, places_of_format
+from antiphon.constraints.json_schema.lowering import compilable, parsed
+from antiphon.constraints.regexes import require_portable, require_whitespace
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.errors import InvalidValue, UnsupportedParameter
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+MAX_CHOICES = 4096
+"""Texts of one choice."""
+
+COMPACT: "JsonCompileOptions" = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
+}
+"""How JSON is spaced when nothing is said."""
+
+STRICT: "JsonCompileOptions" = {
+    "coerce_one_of": False,
+    "lenient": False,
+    "json_allowed_escapes": None,
+    "json_allow_general_unicode_escapes": False,
+}
+"""Said explicitly, so that nothing in a schema can say otherwise."""
+
+ASCII_CLASSES = "dws"
+"""Classes that stand for ASCII only, as in Python's re.ASCII."""
+
+LARK_TEXT = re.compile(
+    r"""(?P<comment>(?://|\#)[^\n]*)"""
+    r"""|(?P<string>"(?:\\.|[^"\\\n])*"i?)"""
+    r"""|(?P<regex>/(?P<body>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*))"""
+)
+"""Comments, literals and regular expressions of a Lark grammar; what is between them is its structure."""
+
+LARK_HEADER = re.compile(r"%llguidance\s*\{\s*\}")
+"""Says which dialect of Lark a grammar is in, and nothing else."""
+
+LARK_UNBUILT = {
+    re.compile(r"%(?!import\b|ignore\b)\w+"): "directives other than %import and %ignore are not supported",
+    re.compile(r"%import\s+(?!common\b)"): "only %import common is supported",
+    re.compile(r"<"): "tokens written as <...> are not supported; write their text",
+    re.compile(r"@"): "references to other grammars are not supported",
+    re.compile(r"::"): "parameters of rules are not supported",
+    re.compile(r"\[[^\]]*\]\s*(?:\.\d+\s*)?:"): "attributes of rules are not supported",
+    re.compile(r"~(?!\s*\d)"): "negation is not supported: it matches what is no text",
+}
+"""What the compiler takes in a grammar's structure and would do something else with than shaping the text."""
+
+
+def build_grammar(constraint: Constraint) -> Grammar:
+    """The grammar of a constraint, its prelude before it. Raises InvalidValue or UnsupportedParameter."""
+    grammar = _answer(constraint)
+    return after(constraint.prelude, grammar) if constraint.prelude else grammar
+
+
+def _answer(constraint: Constraint) -> Grammar:
+    source, field = constraint.source, constraint.field
+    match constraint.kind:
+        case ConstraintKind.JSON_OBJECT:
+            return _json({"type": "object"}, constraint)
+        case ConstraintKind.JSON_SCHEMA:
+            return _json(compilable(source, field), constraint)
+        case ConstraintKind.REGEX:
+            return _grammar_of_lark(f"start: {_regex(source, field)}")
+        case ConstraintKind.CHOICE:
+            return _grammar_of_lark(f"start: ONE\nONE: {' | '.join(_choices(source, field))}")
+        case ConstraintKind.LARK:
+            return _grammar_of_lark(_lark(source, field))
+        case ConstraintKind.GBNF:
+            return _grammar_of_lark(_gbnf(source, field))
+        case ConstraintKind.CALLS:
+            return _calls(load(source))
+
+
+def parts(constraint: Constraint) -> tuple[tuple[str, Grammar], ...]:
+    """Grammars of what stands in a constraint's text and has to be tried by itself, each after what the
+    caller calls it: free text before them would hide what they take."""
+    alone = ((constraint.field, _answer(constraint)),) if constraint.prelude else ()
+    if constraint.kind is not ConstraintKind.CALLS:
+        return alone
+    group = load(constraint.source)
+    formats = () if group.format is None else ((group.format.field, _answer(group.format)),)
+    return (*alone, *formats, *calls.argument_grammars(group, COMPACT | STRICT))
+
+
+def format_of(constraint: Constraint) -> tuple[Constraint, Grammar, tuple[str, ...]] | None:
+    """The format that an answer is held to where it makes no calls, its grammar, and how no text of it may
+    begin; None where there is none."""
+    group = load(constraint.source) if constraint.kind is ConstraintKind.CALLS else None
+    if group is None or group.format is None or not group.is_either:
+        return None
+    return group.format, _answer(group.format), group.heads
+
+
+def _calls(group: Group) -> Grammar:
+    of_calls = calls.grammar_of_calls(group, COMPACT | STRICT)
+    text, places = LLMatcher.grammar_from_lark(of_calls.text), of_calls.places
+    if group.format is None or not group.is_either:
+        return Grammar(text, places)
+    form = _answer(group.format)
+    if form.places is not None:
+        places = (places or JsonPlaces()) | places_of_format(group, form.places)
+    return Grammar(join_grammars(text, calls.FORMAT, form.text), places)
+
+
+def _grammar_of_lark(text: str) -> Grammar:
+    return Grammar(LLMatcher.grammar_from_lark(text))
+
+
+def _json(schema: object, constraint: Constraint) -> Grammar:
+    spacing = COMPACT
+    if (pattern := constraint.whitespace) is not None:
+        require_whitespace(pattern, constraint.field)
+        allowed = pattern.replace("\\s", r"[ \t\n\r]" if not pattern.startswith("[") else r" \t\n\r")
+        spacing = {
+            "item_separator": ",",
+            "key_separator": ":",
+            "whitespace_flexible": True,
+            "whitespace_pattern": allowed,
+        }
+    if schema is False:
+        raise InvalidValue(f"{constraint.field} accepts nothing", param=constraint.field)
+    return calls.grammar_of_json(schema if isinstance(schema, dict) else {}, spacing | STRICT)
+
+
+def _regex(pattern: str, field: str) -> str:
+    """A regular expression as Lark writes it."""
+    if not pattern:
+        raise InvalidValue(f"{field} is empty; leave it out", param=field)
+    require_portable(pattern, field)
+    printable = "".join(char if char.isprintable() else _escape(char) for char in pattern)
+    return f"/{regex_to_lark(printable, ASCII_CLASSES)}/"
+
+
+def _escape(char: str) -> str:
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{{{ord(char):x}}}"
+
+
+def _choices(source: str, field: str) -> list[str]:
+    """The texts as literals."""
+    texts = parsed(source, field)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise InvalidValue(f"{field} must be a list of texts", param=field)
+    if len(texts) > MAX_CHOICES:
+        raise InvalidValue(f"{field} may hold {MAX_CHOICES} texts; got {len(texts)}", param=field)
+    if "" in texts:
+        raise InvalidValue(f"{field} holds an empty text", param=field)
+    return [f"/{''.join(map(_literal, text))}/" for text in dict.fromkeys(texts)]
+
+
+def _literal(char: str) -> str:
+    """A character in a regular expression of Lark's that stands for itself."""
+    if char.isalnum() and char.isascii():
+        return char
+    return _escape(char) if ord(char) < 128 else f"\\u{{{ord(char):x}}}"
+
+
+def _lark(source: str, field: str) -> str:
+    """The grammar, when its structure holds nothing but rules."""
+    body = LARK_HEADER.sub("", source, count=1)
+    for text in LARK_TEXT.finditer(body):
+        if text["regex"]:
+            if set(text["flags"]) - {"s"}:
+                raise UnsupportedParameter(
+                    f"{field}: the flags {text['flags']} of a regex are not supported", param=field
+                )
+            require_portable(text["body"], field)
+        elif text["string"] and text["string"].endswith("i"):
+            raise UnsupportedParameter(
+                f'{field}: literals of either case ("..."i) are not supported', param=field
+            )
+    structure = LARK_TEXT.sub(" ", body)
+    for unbuilt, says in LARK_UNBUILT.items():
+        if found := unbuilt.search(structure):
+            raise UnsupportedParameter(f"{field}: {found[0][:32]!r}: {says}", param=field)
+    return "%llguidance {}\n" + body
+
+
+GBNF_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+"""An escape of GBNF: a character's number, or a sign."""
+
+GBNF_SIGNS = frozenset('"\\[]^-/')
+"""Characters that mean something in a literal or class."""
+
+
+def _plain(escape: re.Match[str]) -> str:
+    """A character for its number, where it needs no escape."""
+    if escape[4]:
+        return escape[0]
+    number = int(escape[1] or escape[2] or escape[3], 16)
+    if number > sys.maxunicode or 0xD800 <= number < 0xE000:
+        raise ValueError(f"{escape[0]} is no character")
+    char = chr(number)
+    return char if char.isprintable() and char not in GBNF_SIGNS and number != 32 else f"\\x{number:02x}"
+
+
+def _gbnf(source: str, field: str) -> str:
+    """The same grammar in Lark's notation."""
+    try:
+        text = GBNF_ESCAPE.sub(_plain, source)
+        _require_rules(text)
+        made = gbnf_to_lark(text)
+    except RecursionError:
+        raise InvalidValue(f"{field} is nested too deep", param=field) from None
+    except (ValueError, IndexError, GbnfToLarkError) as problem:
+        raise InvalidValue(f"{field} is no grammar in GBNF: {str(problem)[:300]}", param=field) from None
+    return _lark(made, field)
+
+
+GBNF_TEXT = re.compile(r""""(?:\\.|[^"\\])*"|\[(?:\\.|[^]\\])*\]|\#[^\n]*|\{[^}]*\}""")
+"""Literals, classes, comments and repetitions; what is between them are rules' names and signs."""
+
+
+def _require_rules(text: str) -> None:
+    """Raises ValueError for names that the converter cannot tell apart, and for those of no rule."""
+    structure = GBNF_TEXT.sub(" ", text)
+    defined = re.findall(r"([\w-]+)\s*::=", structure)
+    alike = {re.sub(r"[-_]", "", name).lower() for name in defined}
+    if "root" not in defined:
+        raise ValueError("there is no rule named root")
+    if len(alike) < len(defined) or "start" in alike:
+        raise ValueError("two rules are named alike, or one is named start")
+    if unknown := {*re.findall(r"[\w-]+", structure)} - {*defined}:
+        raise ValueError(f"there is no rule named {min(unknown)[:64]}")

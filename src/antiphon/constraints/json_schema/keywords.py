@@ -1,0 +1,209 @@
+"""The keywords of JSON Schema: which draft has each, what their values must be, and the formats that are
+enforced."""
+
+import math
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+Json = object
+
+
+class Draft(IntEnum):
+    """The drafts, the oldest first."""
+
+    DRAFT_3 = 3
+    DRAFT_4 = 4
+    DRAFT_6 = 6
+    DRAFT_7 = 7
+    DRAFT_2019_09 = 8
+    DRAFT_2020_12 = 9
+
+
+SCHEMES = ("http://json-schema.org/", "https://json-schema.org/")
+
+URIS = {
+    "draft-03/schema": Draft.DRAFT_3,
+    "draft-04/schema": Draft.DRAFT_4,
+    "draft-06/schema": Draft.DRAFT_6,
+    "draft-07/schema": Draft.DRAFT_7,
+    "draft/2019-09/schema": Draft.DRAFT_2019_09,
+    "draft/2020-12/schema": Draft.DRAFT_2020_12,
+}
+"""Meta-schemas, less how their addresses begin."""
+
+OLDEST, NEWEST = Draft.DRAFT_3, Draft.DRAFT_2020_12
+
+
+def find_draft(name: str) -> Draft | None:
+    """The draft that `$schema` names; None for another meta-schema."""
+    uri = name.strip().rstrip("#")
+    return next((URIS.get(uri.removeprefix(each)) for each in SCHEMES if uri.startswith(each)), None)
+
+
+def _since(first: Draft, names: str, last: Draft = NEWEST) -> dict[str, tuple[Draft, Draft]]:
+    return dict.fromkeys(names.split(), (first, last))
+
+
+KEYWORDS: Mapping[str, tuple[Draft, Draft]] = {
+    **_since(
+        OLDEST,
+        "$ref type enum properties patternProperties additionalProperties required items minItems maxItems "
+        "uniqueItems minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum",
+    ),
+    **_since(OLDEST, "divisibleBy extends disallow", Draft.DRAFT_3),
+    **_since(OLDEST, "dependencies", Draft.DRAFT_7),
+    **_since(OLDEST, "additionalItems", Draft.DRAFT_2019_09),
+    **_since(Draft.DRAFT_4, "allOf anyOf oneOf not multipleOf minProperties maxProperties"),
+    **_since(Draft.DRAFT_6, "const contains propertyNames"),
+    **_since(Draft.DRAFT_7, "if then else"),
+    **_since(
+        Draft.DRAFT_2019_09,
+        "dependentRequired dependentSchemas unevaluatedItems unevaluatedProperties minContains maxContains",
+    ),
+    **_since(Draft.DRAFT_2019_09, "$recursiveRef", Draft.DRAFT_2019_09),
+    **_since(Draft.DRAFT_2020_12, "prefixItems $dynamicRef"),
+}
+"""Keywords that assert something, with the first and the last draft that has them."""
+
+ANNOTATIONS = frozenset(
+    "title description default examples $comment deprecated readOnly writeOnly contentMediaType "
+    "contentEncoding contentSchema $schema $id $anchor $defs definitions $vocabulary $dynamicAnchor "
+    "$recursiveAnchor".split()
+)
+"""Keywords of some draft that assert nothing where they are; the compiler does not see them."""
+
+EXTENSION = "x-"
+"""How the names of extensions begin: annotations by agreement."""
+
+GUIDANCE = "x-guidance"
+"""The one extension that asks something of the compiler. It is not obeyed, so it is named."""
+
+
+def is_annotation(name: str, draft: Draft | None) -> bool:
+    """Whether a keyword asserts nothing and everybody knows it."""
+    if name == "id":
+        return draft is None or draft <= Draft.DRAFT_4
+    return name in ANNOTATIONS or (name.startswith(EXTENSION) and name != GUIDANCE)
+
+
+def has_keyword(draft: Draft | None, name: str) -> bool:
+    """Whether a keyword asserts something in a draft; None is a schema that names none, which may use all."""
+    if name not in KEYWORDS:
+        return False
+    first, last = KEYWORDS[name]
+    return draft is None or first <= draft <= last
+
+
+def ignores_siblings(draft: Draft | None) -> bool:
+    """Whether a reference makes the keywords beside it mean nothing."""
+    return draft is not None and draft <= Draft.DRAFT_7
+
+
+EXACT = 2**53
+"""Largest integer up to which the compiler's numbers hold every one."""
+
+LARGEST = 2**63 - 1024
+"""Largest bound that the compiler keeps. A larger one is kept as this one."""
+
+MAX_COUNT = 100_000
+"""Largest length or number of items that is counted. A larger most is kept as this one."""
+
+MAX_VALUES = 4096
+"""Items of one enum, and values in it."""
+
+TYPES = frozenset("null boolean object array number integer string".split())
+
+
+def is_number(value: Json) -> bool:
+    """Whether a value is a number of JSON."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(_float(value))
+
+
+def _float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def is_exact(value: Json) -> bool:
+    """Whether the compiler holds exactly this number."""
+    return is_number(value) and isinstance(value, int | float) and -EXACT <= value <= EXACT
+
+
+def as_count(value: Json) -> int | None:
+    """A length or number of items; 2.0 is 2. None for what is none."""
+    if not is_number(value) or not isinstance(value, int | float) or value < 0 or value != value // 1:
+        return None
+    return int(value)
+
+
+def inner_bound(value: float, is_upper: bool) -> float:
+    """The bound as the compiler holds it: the nearest that allows no more."""
+    if is_exact(value):
+        return value
+    bounded = min(max(value, -LARGEST), LARGEST)
+    near = float(bounded)
+    if is_upper and near > bounded:
+        near = math.nextafter(near, -math.inf)
+    if not is_upper and near < bounded:
+        near = math.nextafter(near, math.inf)
+    return int(near) if near == near // 1 else near
+
+
+def is_texts(value: Json) -> bool:
+    """Whether a value is a list of texts."""
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def all_values(value: Json) -> Iterator[Json]:
+    """A value and all that are in it."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if isinstance(each, dict):
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+
+
+def freeze(value: Json) -> object:
+    """The value as a key of a dictionary: equal where JSON Schema says that values are equal."""
+    if isinstance(value, bool):
+        return ("boolean", value)
+    if isinstance(value, dict):
+        return ("object", frozenset((name, freeze(each)) for name, each in value.items()))
+    if isinstance(value, list):
+        return ("array", tuple(map(freeze, value)))
+    return value
+
+
+YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+"""0001 to 9999."""
+
+LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+"""Divisible by 4 and not by 100, or by 400."""
+
+DATE = (
+    f"(?:{YEAR}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    f"|02-(?:0[1-9]|1[0-9]|2[0-8]))|{LEAP_YEAR}-02-29)"
+)
+
+CLOCK = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?(?:Z|[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+
+OWN = {"date": DATE, "time": CLOCK, "date-time": f"{DATE}T{CLOCK}"}
+"""Formats that are compiled from these, as a pattern of the whole string."""
+
+COMPILED = {
+    "duration": None,
+    "email": None,
+    "hostname": 253,
+    "ipv4": None,
+    "ipv6": None,
+    "uuid": None,
+    "uri": None,
+}
+"""Formats of the compiler's own that are right, with the most characters that they may have."""

@@ -1,0 +1,258 @@
+"""A schema of any draft, read into the keywords of the newest: pure, and in time linear in its length.
+
+Draft 2020-12 is what a schema means that names no draft; a form that only an older draft has is read as that
+draft means it. Keywords that no draft has mean nothing, and are noted.
+"""
+
+from collections.abc import Mapping
+
+from antiphon.constraints.json_schema.assertions import AssertionReader, Handler
+from antiphon.constraints.json_schema.keywords import (
+    TYPES,
+    Draft,
+    Json,
+    find_draft,
+    has_keyword,
+    ignores_siblings,
+    is_annotation,
+)
+from antiphon.constraints.json_schema.references import Document, Target, find_cycle
+from antiphon.constraints.json_schema.schemas import (
+    PLACE,
+    Place,
+    Position,
+    ReadSchema,
+    Relaxations,
+    Schema,
+    SchemaBuilder,
+)
+from antiphon.errors import InvalidValue
+
+MAX_DEPTH = 48
+"""Schemas in schemas that a caller may write."""
+
+MAX_WRITTEN_DEPTH = 192
+"""Schemas in schemas of one that was written for the compiler: each may be a few."""
+
+MAX_SCHEMAS = 16_384
+"""Schemas in one schema."""
+
+UNKNOWN = "no keyword of that name is known"
+OUTSIDE = "it points to nothing inside this schema, and nothing outside is fetched"
+
+ONE = tuple(
+    "additionalProperties contains not if then else propertyNames unevaluatedItems "
+    "unevaluatedProperties".split()
+)
+MANY = ("anyOf", "oneOf", "allOf", "prefixItems")
+
+
+def read(schema: Json, field_name: str, max_depth: int = MAX_DEPTH) -> ReadSchema:
+    """Raises InvalidValue for what is no schema."""
+    return _Reader(schema, field_name, max_depth).read()
+
+
+class _Reader:
+    """One schema on its way through."""
+
+    def __init__(self, schema: Json, field_name: str, max_depth: int) -> None:
+        self._field = field_name
+        self._max_depth = max_depth
+        self._relaxations = Relaxations()
+        self._draft = self._find_draft(schema)
+        self._document = Document(schema, self._draft)
+        self._count = 0
+        self._names: dict[int, str] = {}
+        """Names of definitions, by the identity of what they define."""
+        self._waiting: list[tuple[str, Target, Place]] = []
+        self._assertions = AssertionReader(field_name, self._relaxations)
+        self._handlers: dict[str, Handler] = {
+            **self._assertions.handlers,
+            **dict.fromkeys(ONE, self._read_schema),
+            **dict.fromkeys(MANY, self._read_schemas),
+            **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), self._read_reference),
+            "type": self._read_type,
+            "properties": self._read_properties,
+            "patternProperties": self._read_pattern_properties,
+            "dependentSchemas": self._read_dependent_schemas,
+            "dependencies": self._read_dependencies,
+            "items": self._read_items,
+            "additionalItems": lambda *_: None,
+            "extends": self._read_extends,
+            "disallow": self._read_disallow,
+        }
+
+    def read(self) -> ReadSchema:
+        """Reads the root, and then all that is referred to."""
+        document = self._document.root
+        root = self._schema(document.schema, Position(None, 0, document))
+        definitions: dict[str, Schema] = {}
+        while self._waiting:
+            name, target, place = self._waiting.pop()
+            definitions[name] = self._schema(target.schema, Position(place, 0, target.resource))
+        if find_cycle(root, definitions) is not None:
+            raise InvalidValue(
+                f"{self._field} holds a $ref that leads to itself and to nothing else", param=self._field
+            )
+        return ReadSchema(root, definitions, self._relaxations)
+
+    def _find_draft(self, schema: Json) -> Draft | None:
+        """The draft that a schema names, if it names one that is known."""
+        if not isinstance(schema, dict) or "$schema" not in schema:
+            return None
+        name = schema["$schema"]
+        draft = find_draft(name) if isinstance(name, str) else None
+        if draft is None:
+            self._relaxations.add("$schema", None, "no draft of that name is known")
+        return draft
+
+    def _schema(self, schema: Json, at: Position) -> Schema:
+        self._count += 1
+        if self._count > MAX_SCHEMAS or at.depth > self._max_depth:
+            raise InvalidValue(
+                f"{self._field} may hold {MAX_SCHEMAS} schemas, {MAX_DEPTH} deep", param=self._field
+            )
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            self._assertions.reject("a schema", at, "must be an object, true or false")
+        at = Position(at.place, at.depth, self._document.resource_of(schema, at.resource))
+        made = SchemaBuilder({PLACE: at.place})
+        alone = "$ref" in schema and ignores_siblings(self._draft)
+        for name in ("$ref",) if alone else schema:
+            if has_keyword(self._draft, name):
+                self._handlers[name](name, schema, at, made)
+            elif not is_annotation(name, self._draft):
+                self._relaxations.add(name, at.place, UNKNOWN)
+        return made.keywords
+
+    def _list(self, name: str, value: Json, at: Position) -> list[Json]:
+        if not isinstance(value, list) or not (value or name == "prefixItems"):
+            self._assertions.reject(name, at, "must be a list of schemas")
+        return [self._schema(each, at.step(name, str(index))) for index, each in enumerate(value)]
+
+    def _map(self, name: str, value: Json, at: Position) -> dict[str, Json]:
+        if not isinstance(value, dict):
+            self._assertions.reject(name, at, "must be an object of schemas")
+        return {key: self._schema(each, at.step(name, key)) for key, each in value.items()}
+
+    # --- references
+
+    def _read_reference(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        reference = self._assertions.text(name, schema[name], at)
+        document = self._document
+        match name:
+            case "$ref":
+                target = document.find(reference, at.resource)
+            case "$dynamicRef":
+                target = document.find_dynamic(reference, at.resource)
+            case _:
+                target = document.find("#", at.resource) if document.is_single else None
+        if target is None:
+            self._relaxations.add(name, at.place, OUTSIDE)
+            made.mark_inexact()
+        elif isinstance(target.schema, bool):
+            made.add("allOf", [target.schema])
+        elif not isinstance(target.schema, dict):
+            self._assertions.reject(name, at, "points to what is no schema")
+        elif target.schema is document.root.schema:
+            made.add("$ref", "#")
+        else:
+            made.add("$ref", f"#/$defs/{self._define(target, at)}")
+
+    def _define(self, target: Target, at: Position) -> str:
+        name = self._names.get(id(target.schema))
+        if name is None:
+            name = self._names[id(target.schema)] = f"d{len(self._names)}"
+            self._waiting.append((name, target, (at.place, "$ref")))
+        return name
+
+    # --- schemas in schemas
+
+    def _read_schema(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        made.add(name, self._schema(schema[name], at.step(name)))
+
+    def _read_schemas(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        made.add(name, self._list(name, schema[name], at))
+
+    def _read_type(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        value = schema["type"]
+        named = value if isinstance(value, list) else [value]
+        inner = [each for each in named if isinstance(each, dict)]  # draft 3 has schemas there
+        types = [each for each in named if not isinstance(each, dict)]
+        if not named or not all(isinstance(each, str) and each in {*TYPES, "any"} for each in types):
+            self._assertions.reject("type", at, f"must be one or several of {', '.join(sorted(TYPES))}")
+        if "any" in types:
+            return
+        if inner:
+            found = [self._schema(each, at.step("type")) for each in inner]
+            made.add("anyOf", [*([{"type": types}] if types else []), *found])
+        else:
+            made.add("type", value)
+
+    def _read_properties(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        """Draft 3 says of the property itself that it is required."""
+        value = schema["properties"]
+        made.add("properties", self._map("properties", value, at))
+        if isinstance(value, dict):
+            required = [
+                key for key, each in value.items() if isinstance(each, dict) and each.get("required") is True
+            ]
+            if required:
+                made.add("required", required)
+
+    def _read_pattern_properties(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        """Where a pattern cannot be kept, all names are allowed that no other keyword declares."""
+        kept: dict[str, Json] = {}
+        for pattern, each in self._map("patternProperties", schema["patternProperties"], at).items():
+            compilable = self._assertions.compilable_pattern("patternProperties", pattern, at)
+            if compilable is None:
+                made.mark_inexact()
+                kept = {"": True}
+                break
+            kept[compilable] = {"allOf": [kept[compilable], each]} if compilable in kept else each
+        if kept:
+            made.add("patternProperties", kept)
+
+    def _read_items(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        """A list is what newer drafts call prefixItems, and the keyword beside it what they call items."""
+        value = schema["items"]
+        if not isinstance(value, list):
+            made.add("items", self._schema(value, at.step("items")))
+            return
+        made.add("prefixItems", self._list("prefixItems", value, at))
+        if "additionalItems" in schema:
+            made.add("items", self._schema(schema["additionalItems"], at.step("additionalItems")))
+
+    def _read_dependent_schemas(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        made.add("dependentSchemas", self._map(name, schema[name], at))
+
+    def _read_dependencies(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        """The schemas in it, and the lists of names."""
+        self._assertions.handlers[name](name, schema, at, made)
+        value = schema[name]
+        entries = value.items() if isinstance(value, dict) else ()
+        if schemas := {key: each for key, each in entries if isinstance(each, bool | dict)}:
+            made.add("dependentSchemas", self._map(name, schemas, at))
+
+    def _read_extends(self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder) -> None:
+        value = schema["extends"]
+        made.add("allOf", self._list("extends", value if isinstance(value, list) else [value], at))
+
+    def _read_disallow(
+        self, name: str, schema: Mapping[str, Json], at: Position, made: SchemaBuilder
+    ) -> None:
+        """Draft 3: what is not to be, as a type or a list of types and schemas."""
+        inner = SchemaBuilder()
+        self._read_type("type", {"type": schema["disallow"]}, at, inner)
+        made.add("not", inner.keywords)

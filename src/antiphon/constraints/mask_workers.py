@@ -1,0 +1,254 @@
+"""The threads that work out masks for one model, and the grammars that they compiled lately.
+
+Constraints of a model are checked in a process of its own, then followed by guides. Process and threads start
+with the first constraint, so a model that is never constrained pays nothing.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from hashlib import sha256
+from queue import SimpleQueue
+
+from antiphon.constraints.checker import Checker
+from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.guide import Clock, Guide
+from antiphon.constraints.matching import Matcher, Tokens, Vocabulary
+from antiphon.constraints.segmented_lru import SegmentedLRU
+from antiphon.domain.constraint import Constraint
+from antiphon.engines.base import TokenKind
+from antiphon.engines.base import Vocabulary as VocabularyTable
+from antiphon.errors import UnsupportedParameter
+
+MOST = 64 * 1024 * 1024
+"""Bytes that are held, by the estimate below, which is several times the truth of most."""
+
+ENTRIES = 1024
+
+PER_SECOND, PER_CHARACTER, LEAST = 400e6, 100, 32 * 1024
+"""Bytes that a compiled grammar holds at most: for each second of CPU that compiling took, or each character
+of its text. The compiler does not tell; hostile and everyday ones were measured at 18 to 300 MB/s."""
+
+
+class Compiled:
+    """Grammars of one vocabulary. From any thread."""
+
+    def __init__(self, most: int = MOST, clock: Callable[[], float] = time.thread_time) -> None:
+        """`clock`: seconds of the calling thread's CPU."""
+        self._clock = clock
+        self._kept: SegmentedLRU[bytes, Matcher] = SegmentedLRU(most, ENTRIES)
+        """Matchers that nobody follows; copying one is reading it, so all of it is under the lock."""
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> int:
+        """Bytes, by estimate."""
+        return self._kept.held
+
+    def matcher(self, grammar: Grammar, vocabulary: Vocabulary) -> Matcher:
+        """One text's way through a checked grammar. Raises EngineError when it does not compile."""
+        key = sha256(repr(grammar).encode()).digest()
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                return kept.copy()
+        began = self._clock()
+        made = Matcher(grammar, vocabulary)
+        size = max(PER_SECOND * (self._clock() - began), PER_CHARACTER * len(grammar.text), LEAST)
+        with self._lock:
+            self._kept.put(key, made.copy(), int(size))
+        return made
+
+
+WORKERS = 2
+"""Threads that work masks out; one that is stuck is replaced."""
+
+TEXT = frozenset({TokenKind.NORMAL, TokenKind.BYTE})
+"""Tokens that may be part of constrained text."""
+
+
+def tokens_of(table: VocabularyTable) -> Tokens:
+    """The vocabulary as constraints see it. Raises UnsupportedParameter for a model that never ends."""
+    if not table.end_ids:
+        problem = "this model has no end token, so no constrained text could end; leave the constraint out"
+        raise UnsupportedParameter(problem)
+    ends = frozenset(table.end_ids)
+    pieces = tuple(
+        piece if kind in TEXT and token not in ends else b""
+        for token, (piece, kind) in enumerate(zip(table.pieces, table.kinds, strict=True))
+    )
+    return Tokens(pieces, table.end_ids)
+
+
+def own_cpu() -> Clock:
+    """A clock of the CPU that this thread has had, for any thread to look at. Where the system keeps none it
+    is one of the wall."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic
+    number = time.pthread_getcpuclockid(threading.get_ident())
+
+    def clock() -> float:
+        try:
+            return time.clock_gettime(number)
+        except OSError:  # the thread has ended, and with it what it worked at
+            return 0.0
+
+    return clock
+
+
+def _since(began: float, clock: Clock) -> float:
+    return clock() - began
+
+
+class Masks:
+    """The workers of one engine."""
+
+    def __init__(self, tokens: Tokens, tokenize: Callable[[bytes], list[int]] | None = None) -> None:
+        """Takes half a second for 131,072 ids."""
+        self._vocabulary = Vocabulary(tokens, tokenize)
+        self._compiled = Compiled()
+        self._jobs: SimpleQueue[Guide | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stuck: set[Guide] = set()
+        """Given up while a worker was at them; that worker ends when it comes back."""
+        self._at: set[Guide] = set()
+        """What workers are at."""
+        self._closed = False
+        self.news = threading.Event()
+        for _ in range(WORKERS):
+            self._start()
+
+    @property
+    def size(self) -> int:
+        """Ids of the vocabulary."""
+        return self._vocabulary.size
+
+    def guide(self, grammar: Grammar, clock: Callable[[], float] = time.monotonic) -> Guide:
+        """The way through a checked grammar, which begins at once."""
+        return Guide(grammar, self, clock)
+
+    def put(self, guide: Guide) -> None:
+        """Has a worker work the guide's next answer out."""
+        self._jobs.put(guide)
+
+    def abandon(self, guide: Guide) -> None:
+        """Nobody will ask this guide any more. A worker that is stuck in it is replaced."""
+        guide.abandoned = True
+        with self._lock:
+            if guide in self._at and guide not in self._stuck and guide.overdue():
+                self._stuck.add(guide)
+                self._start()
+
+    def close(self) -> None:
+        """Ends the workers when they are done."""
+        self._closed = True
+        for _ in range(WORKERS):
+            self._jobs.put(None)
+
+    def _start(self) -> None:
+        threading.Thread(target=self._work, name="antiphon-masks", daemon=True).start()
+
+    def _work(self) -> None:
+        cpu = own_cpu()
+        while (guide := self._jobs.get()) is not None:
+            if guide.abandoned:
+                continue
+            with self._lock:
+                self._at.add(guide)
+            try:
+                guide.work(self._vocabulary, partial(_since, cpu(), cpu), self._compiled.matcher)
+            finally:
+                surplus = self._note_done(guide)
+            if surplus:
+                return
+
+    def _note_done(self, guide: Guide) -> bool:
+        """Notes that a worker is done with a guide; whether that worker was replaced meanwhile."""
+        with self._lock:
+            self._at.discard(guide)
+            surplus = guide in self._stuck
+            self._stuck.discard(guide)
+        return surplus
+
+
+LINE_BREAK = b"\n"
+
+
+def after_line_break(
+    tokenize: Callable[[bytes], list[int]], table: VocabularyTable
+) -> Callable[[bytes], list[int]]:
+    """How a tokenizer that puts a space before every text splits what stands in the middle of one: as it does
+    after a line break, whose own tokens are taken away. Gives nothing where they cannot be told apart, and
+    then the longest pieces are taken."""
+    head = tokenize(LINE_BREAK)
+
+    def split(text: bytes) -> list[int]:
+        found = tokenize(LINE_BREAK + text)
+        rest = found[len(head) :]
+        same = found[: len(head)] == head and b"".join(table.pieces[token] for token in rest) == text
+        return rest if same else []
+
+    return split
+
+
+class Lent:
+    """The model's tokenizer for as long as the model is there: threads of the masks may outlive it."""
+
+    def __init__(self, tokenize: Callable[[bytes], list[int]]) -> None:
+        self._tokenize: Callable[[bytes], list[int]] | None = tokenize
+        self._lock = threading.Lock()
+
+    def __call__(self, text: bytes) -> list[int]:
+        """The tokens of a text; none once it is taken back."""
+        with self._lock:
+            return self._tokenize(text) if self._tokenize is not None else []
+
+    def take_back(self) -> None:
+        """Returns when nobody is in it any more, nor will be."""
+        with self._lock:
+            self._tokenize = None
+
+
+class Constraining:
+    """What the engine needs to constrain its sequences."""
+
+    def __init__(
+        self, vocabulary: Callable[[], Awaitable[VocabularyTable]], tokenize: Callable[[bytes], list[int]]
+    ) -> None:
+        """`tokenize`: how the model splits a text; called from other threads."""
+        self._vocabulary = vocabulary
+        self._tokenize = Lent(tokenize)
+        self._checker: Checker | None = None
+        self._masks: Masks | None = None
+        self._making = asyncio.Lock()
+
+    async def check(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint that can be kept. Raises the error that refuses it."""
+        checker, _ = await self._ensure_checker()
+        return await checker.grammar(constraint)
+
+    async def guide(self, constraint: Constraint) -> Guide:
+        """A way through a constraint. Raises the error that refuses it."""
+        grammar = await self.check(constraint)
+        _, masks = await self._ensure_checker()
+        return masks.guide(grammar)
+
+    async def aclose(self) -> None:
+        """Ends the process and the threads; the tokenizer is not called after it."""
+        await asyncio.to_thread(self._tokenize.take_back)
+        if self._checker is not None:
+            await self._checker.aclose()
+        if self._masks is not None:
+            self._masks.close()
+
+    async def _ensure_checker(self) -> tuple[Checker, Masks]:
+        async with self._making:
+            if self._checker is None or self._masks is None:
+                table = await self._vocabulary()
+                tokens = tokens_of(table)
+                tokenize = after_line_break(self._tokenize, table) if table.space_prefix else self._tokenize
+                self._masks = await asyncio.to_thread(Masks, tokens, tokenize)
+                self._checker = Checker(tokens)
+            return self._checker, self._masks

@@ -1,0 +1,413 @@
+"""Embedding models: loading one, and the thread that makes vectors of texts.
+
+The file says whether a model makes tokens or vectors. Loading blocks, and runs on that thread.
+
+A text is computed in one step and nothing of it stays. So there is no cache to share and no row to draw from,
+and scheduling is turns only: a step takes one text of each actor in turn, and of one actor one text of each
+request. Neither many texts nor long ones keep others waiting for more than a step.
+"""
+
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.domain.embedding import EmbeddingFacts, EmbedRequest, Pooling, Vectors
+from antiphon.domain.fair_queue import FairQueue
+from antiphon.domain.load import Load, Timer
+from antiphon.domain.sampling import AskedSampling
+from antiphon.engines.base import EngineInfo, LoadSpec, SequenceStarted
+from antiphon.engines.defects import end_of_thread, failed_batch, guard
+from antiphon.engines.llama.libllama.context import (
+    POOLING,
+    RANKING,
+    UNPOOLED,
+    ContextShape,
+    Decoded,
+    NativeEmbedder,
+)
+from antiphon.engines.llama.libllama.model import NativeModel
+from antiphon.engines.llama.loading import (
+    NO_VOCABULARY,
+    Loaded,
+    describe,
+    load_generator,
+    open_model,
+    require_sane,
+)
+from antiphon.engines.llama.machine import best_threads
+from antiphon.engines.llama.mailboxes import Abortable, Ended, Inbox, Mailbox
+from antiphon.engines.llama.sequence import Policy
+from antiphon.errors import AntiphonError, EngineDied, EngineError, EngineUnavailable, LoadError
+
+Event = SequenceStarted | Vectors
+Rows = NDArray[np.float32]
+
+
+class Answer(Mailbox[Event]):
+    """One request on its way: its texts, and how far they are. The thread's, but for the mailbox."""
+
+    __slots__ = ("actor", "gone", "made", "taken", "texts")
+    priority = 0
+
+    def __init__(self, request: EmbedRequest, began: float) -> None:
+        super().__init__(began)
+        self.actor = request.actor
+        self.texts = [array("i", text) for text in request.texts]
+        self.taken = 0
+        """Texts that are computed, or are in the running step."""
+        self.made = 0
+        """Texts whose vectors were given."""
+        self.gone = False
+        """Whether it was closed or has failed."""
+
+
+Delivery = tuple[Mailbox[Event], Event | Ended]
+
+
+class Embedder(Abortable, Protocol):
+    """What the loop needs of a context; `NativeEmbedder` says what it does."""
+
+    def compute(self, texts: list["array[int]"]) -> tuple[int, Rows]: ...
+
+
+class EmbeddingLoop:
+    """`run` is the thread; everything without a note belongs to it."""
+
+    def __init__(
+        self,
+        context: Embedder,
+        policy: Policy,
+        post: Callable[[list[Delivery]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`policy.budget`: tokens of one step, unless a single text has more."""
+        self._context = context
+        self._policy = policy
+        self._post = post
+        self._clock = clock
+        self._inbox = Inbox(context)
+        self._outbox: list[Delivery] = []
+        self._lines: FairQueue[Answer] = FairQueue(policy)
+        self._here: dict[Answer, None] = {}
+        """All that have not ended."""
+        self._submitted = self._added = 0
+        self._stopping = False
+        self._running = self._tokens = self._steps = self._admitted = 0
+        self._waits = Timer()
+
+    # --- from any thread
+
+    def submit(self, answer: Answer) -> None:
+        """Queues the request. Raises EngineUnavailable when the thread has ended."""
+        self._submitted += 1
+        self._inbox.put(partial(self._add, answer))
+
+    def close(self, answer: Answer) -> None:
+        """Ends the request wherever it stands; its `Ended` comes when that is done."""
+        self._inbox.interrupt(partial(self._end, answer, Ended()), answer)
+
+    def stop(self) -> None:
+        """Ends every request, then the thread."""
+        self._inbox.interrupt(self._stop)
+
+    def load(self) -> Load:
+        """Counters, each true at some moment of the running step; sequences are texts. Raises
+        EngineUnavailable when the thread has ended."""
+        if self._inbox.is_shut:
+            raise EngineUnavailable("the engine has stopped; try again soon")
+        running = self._running
+        return Load(
+            running=running,
+            queued=len(self._lines) + self._submitted - self._added,
+            free_sequences=self._policy.sequences - running,
+            prefill_tokens=self._tokens,
+            steps=self._steps,
+            cells=self._policy.cells,
+            admitted=self._admitted,
+            refused=self._lines.refused,
+            queue_seconds=self._waits.histogram(),
+        )
+
+    # --- the thread
+
+    def run(self) -> None:
+        """Works until stopped. A failure of ours ends every request with an error, and the thread."""
+        try:
+            while not self._stopping:
+                self._obey()
+                if not self._stopping:
+                    self._step()
+        except Exception as defect:  # noqa: BLE001 - the engine adapter's border
+            end_of_thread("the embedding thread", defect)
+        self._inbox.shut()
+        for command in self._inbox.all():
+            command()
+        for answer in tuple(self._here):
+            gone = EngineDied if answer.taken else EngineUnavailable
+            self._end(answer, Ended(gone("the engine has stopped")))
+        self._flush()
+
+    def _obey(self) -> None:
+        """Carries out what others asked for; waits for it while there is nothing to compute."""
+        if not self._lines:
+            self._flush()
+            self._inbox.wait()()
+        for command in self._inbox.all():
+            command()
+
+    def _add(self, answer: Answer) -> None:
+        self._added += 1
+        refusal = self._lines.refusal(answer, self._clock(), 0 if self._lines else 1)
+        if refusal is not None:
+            self._outbox.append((answer, Ended(refusal)))
+            return
+        self._lines.add(answer)
+        self._here[answer] = None
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _end(self, answer: Answer, end: Ended) -> None:
+        """Lets go of a request, unless that was done before."""
+        if answer not in self._here:
+            return
+        del self._here[answer]
+        answer.gone = True
+        if answer.taken < len(answer.texts):
+            self._lines.remove(answer)
+        self._lines.note_end(self._clock())
+        self._outbox.append((answer, end))
+
+    # --- one step
+
+    def _step(self) -> None:
+        batch = self._select_batch()
+        if not batch:
+            return
+        self._greet(batch)
+        found = guard(self._compute, batch)
+        if isinstance(found, AntiphonError) and len(batch) > 1:
+            for answer, text in batch:
+                if not answer.gone:
+                    self._settle([(answer, text)], guard(self._compute, [(answer, text)]))
+        else:
+            self._settle(batch, found)
+        self._flush()
+
+    def _settle(
+        self, batch: list[tuple[Answer, "array[int]"]], found: tuple[int, Rows] | AntiphonError
+    ) -> None:
+        """Gives what was computed; a failure ends the requests of the batch."""
+        if isinstance(found, AntiphonError):
+            failure = found
+        elif found[0] == Decoded.DONE:
+            self._give(batch, found[1])
+            return
+        elif found[0] == Decoded.ABORTED:
+            return
+        else:
+            failure = failed_batch(found[0])
+        for answer in {answer for answer, _ in batch}:
+            self._end(answer, Ended(failure))
+
+    def _select_batch(self) -> list[tuple[Answer, "array[int]"]]:
+        """The texts of the next step, each with its request. The first goes even when it is longer than a
+        step; one that does not fit beside others is the first of the next."""
+        batch: list[tuple[Answer, array[int]]] = []
+        room, most = self._policy.budget, 1 if self._policy.exact else self._policy.sequences
+        while len(batch) < most and (answer := next(self._lines.turns(), None)) is not None:
+            text = answer.texts[answer.taken]
+            if batch and len(text) > room:
+                break
+            batch.append((answer, text))
+            room -= len(text)
+            if answer.taken + 1 < len(answer.texts):
+                self._lines.requeue(answer)
+            else:
+                self._lines.leave(answer)
+            answer.taken += 1
+        return batch
+
+    def _greet(self, batch: list[tuple[Answer, "array[int]"]]) -> None:
+        """Says of requests whose first text is among these that they are in the batch."""
+        now = self._clock()
+        for answer in dict.fromkeys(answer for answer, _ in batch):
+            if answer.taken - sum(other is answer for other, _ in batch):
+                continue
+            self._waits.add(now - answer.began)
+            tokens = sum(map(len, answer.texts))
+            self._outbox.append((answer, SequenceStarted(tokens, 0, now - answer.began)))
+        self._flush()
+
+    def _compute(self, batch: list[tuple[Answer, "array[int]"]]) -> tuple[int, Rows]:
+        texts, answers = [text for _, text in batch], frozenset(answer for answer, _ in batch)
+        # A step of several requests is short, and is the others' too: only a lone one's leaving ends it.
+        lone: frozenset[object] = answers if len(answers) == 1 else frozenset()
+        self._running = len(batch)
+        try:
+            with self._inbox.abortable(lone):
+                return self._context.compute(texts)
+        finally:
+            self._running = 0
+            self._steps += 1
+            self._admitted += len(batch)
+            self._tokens += sum(map(len, texts))
+
+    def _give(self, batch: list[tuple[Answer, "array[int]"]], rows: Rows) -> None:
+        """Gives each request its vectors, of unit length; those of one request follow each other."""
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        usable = np.isfinite(lengths[:, 0]) & (lengths[:, 0] > 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            units = (rows / lengths).astype("<f4")
+        for answer in dict.fromkeys(answer for answer, _ in batch):
+            mine = [place for place, (owner, _) in enumerate(batch) if owner is answer]
+            if not usable[mine].all():
+                self._end(answer, Ended(EngineError("the model made no vector of one of these texts")))
+                continue
+            self._outbox.append((answer, Vectors(answer.made, units[mine].tobytes())))
+            answer.made += len(mine)
+            if answer.made == len(answer.texts):
+                self._end(answer, Ended())
+
+    def _flush(self) -> None:
+        if self._outbox:
+            self._post(self._outbox)
+            self._outbox = []
+
+
+STEP_ROWS = 256
+"""Tokens of several texts that one step computes. More gain no speed on a processor, and a step is what
+others wait for."""
+
+LONGEST_DEFAULT = 8192
+"""Tokens of one text when nobody says otherwise."""
+
+LOGITS_BYTES = 128 * 1024 * 1024
+"""The library keeps a row as wide as the vocabulary for each row of a step, though nobody reads it; so a
+large vocabulary makes steps smaller."""
+
+FEWEST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEmbedder:
+    """An embedding model and its context; whoever has it closes it."""
+
+    model: NativeModel
+    context: NativeEmbedder
+    policy: Policy
+    info: EngineInfo
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()
+
+
+def load_any(spec: LoadSpec) -> Loaded | LoadedEmbedder:
+    """Loads and proves. Raises a StartupError."""
+    require_sane(spec)
+    model, origin = open_model(spec)
+    try:
+        pooling = pooling_of(model, Path(spec.model).name)
+        if pooling is not None:
+            return load_embedder(spec, model, pooling, origin)
+    except BaseException:
+        model.close()
+        raise
+    return load_generator(spec, model, origin)
+
+
+def pooling_of(model: NativeModel, name: str) -> Pooling | None:
+    """How an embedding model pools; None of a model that makes tokens. Raises LoadError where it cannot be
+    served."""
+    said = int(attribute(model, "pooling_type") or UNPOOLED)
+    if said == UNPOOLED:
+        if is_causal(model):
+            return None
+        raise LoadError(
+            f"{name} reads a text as a whole and names no pooling, so it makes neither tokens nor vectors; "
+            "convert it again together with its pooling"
+        )
+    if said == RANKING:
+        raise LoadError(f"{name} ranks pairs of texts (pooling rank), which is not served")
+    if said not in POOLING:
+        raise LoadError(f"{name} pools by the unknown type {said}; mean, CLS and last are served")
+    return POOLING[said]
+
+
+def is_causal(model: NativeModel) -> bool:
+    """Whether a token sees only those before it."""
+    return attribute(model, "attention.causal") != "false"
+
+
+def attribute(model: NativeModel, key: str) -> str | None:
+    """The file's value under its architecture's name."""
+    return model.metadata(f"{model.metadata('general.architecture') or ''}.{key}")
+
+
+def load_embedder(spec: LoadSpec, model: NativeModel, pooling: Pooling, origin: str) -> LoadedEmbedder:
+    """An embedding model, ready to compute. Raises a StartupError."""
+    if not model.generates():
+        raise LoadError(f"{Path(spec.model).name} cannot be served: its kind of encoder is not supported")
+    if model.vocabulary_type() == NO_VOCABULARY:
+        raise LoadError(
+            f"{Path(spec.model).name} cannot be served: it has no tokenizer; convert it together with one"
+        )
+    longest = text_length(spec, model)
+    context = NativeEmbedder(model, context_shape(spec, model, longest), pooling)
+    info = replace(
+        describe(model, context, spec, origin),
+        context_length=longest,
+        chat_template=None,
+        sampling=AskedSampling(),
+        embedding=EmbeddingFacts(model.dimensions(), pooling),
+    )
+    rows = step_rows(model)
+    policy = Policy(
+        sequences=spec.sequences,
+        chunk=rows,
+        budget=rows,
+        cells=context.shape.cells,
+        exact=spec.exact,
+        queue=spec.queue,
+        queue_per_actor=spec.queue_per_actor,
+        keep=False,
+    )
+    return LoadedEmbedder(model, context, policy, info)
+
+
+def text_length(spec: LoadSpec, model: NativeModel) -> int:
+    """Tokens that one text may have. Raises LoadError."""
+    trained = model.trained_context()
+    asked = spec.context_length or min(trained, LONGEST_DEFAULT)
+    if not 1 <= asked <= trained:
+        raise LoadError(f"the model reads texts of 1 to {trained} tokens; {asked} cannot be its context")
+    return asked
+
+
+def step_rows(model: NativeModel) -> int:
+    """Tokens of several texts that one step computes."""
+    return max(FEWEST_ROWS, min(STEP_ROWS, LOGITS_BYTES // (4 * model.size)))
+
+
+def context_shape(spec: LoadSpec, model: NativeModel, longest: int) -> ContextShape:
+    """Sizes for the order: a model that is not causal needs its longest text in one pass."""
+    rows = step_rows(model) if is_causal(model) else max(longest, step_rows(model))
+    return ContextShape(
+        cells=max(longest, rows),
+        sequences=spec.sequences,
+        rows=rows,
+        micro_rows=rows,
+        threads=spec.threads or best_threads(),
+        unified=True,
+        flash=True,
+        kv_type=spec.kv_type,
+        outputs=rows,
+    )

@@ -1,0 +1,324 @@
+"""A llama_context: the KV cache, the batch arrays and the output of one decode thread.
+
+It is not thread safe, except `abort` and `resume`, which only set a byte. Rows are filled by numpy into
+arrays that the native batch always points at, so a step builds no ctypes object. It decides nothing: the
+scheduler and the decode loop choose the rows and use the results.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.domain.embedding import Pooling
+from antiphon.engines.llama.adapters.cache import AdapterCache, Native
+from antiphon.engines.llama.libllama.library import Library
+from antiphon.engines.llama.libllama.model import NativeAdapter, NativeModel, switch
+from antiphon.engines.llama.libllama.struct_layouts import Batch
+from antiphon.errors import EngineError, LibraryError, LoadError
+
+KV_TYPES = {"f32": 0, "f16": 1}
+"""ggml's numbers of the types that a KV cache may have here."""
+
+FLASH_OFF, FLASH_ON = 0, 1
+
+SET, CLEAR = b"\1", b"\0"
+"""The abort flag: a text of length one or none, as strlen reads it."""
+
+
+class Decoded(IntEnum):
+    """What llama_decode returns; anything negative is a failure."""
+
+    DONE = 0
+    NO_ROOM = 1
+    """No free cells for the batch; nothing was computed."""
+    ABORTED = 2
+    """The abort flag was seen; part of the rows may be in the cache, none has logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextShape:
+    """Sizes of a context."""
+
+    cells: int
+    """Cells of one stream in exact mode, of the pool otherwise."""
+    sequences: int
+    """Native sequence ids."""
+    rows: int
+    """Most rows of one decode."""
+    micro_rows: int
+    """Most rows of one pass through the network; a decode of more is several passes."""
+    threads: int
+    unified: bool
+    """One pool of cells instead of a stream for each sequence."""
+    flash: bool
+    kv_type: str
+    outputs: int = 0
+    """Most rows of one decode that give logits; 0 is one for each sequence."""
+    adapter_memory: int = 0
+    """Bytes of adapters that stay in memory beside the one in use."""
+
+
+class NativeContext:
+    """Owns a native context until `close`."""
+
+    def __init__(self, model: NativeModel, shape: ContextShape) -> None:
+        """Raises LoadError when memory does not suffice, LibraryError when the library understood something
+        else."""
+        self.shape = shape
+        self._call = model.library.call
+        self._vocabulary = model.size
+        params = self._params(model.library)
+        with model.library.log_captured() as log:
+            self.pointer = self._call.llama_init_from_model(model.pointer, params)
+        if not self.pointer:
+            raise LoadError(
+                f"llama.cpp could not make room for {params.n_ctx} tokens in the KV cache: "
+                f"{log.errors() or 'it gave no reason'}; lower the context length or the number of sequences."
+            )
+        self.shelf = AdapterCache(partial(NativeAdapter, model), self._turn_on, shape.adapter_memory)
+        """The model's adapters; decode computes with the one that is on."""
+        self._check(model.library)
+        self._memory = self._call.llama_get_memory(self.pointer)
+        self._allocate(shape.rows)
+        self._flag = ctypes.create_string_buffer(2)
+        self._call.llama_set_abort_callback(
+            self.pointer, ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p), ctypes.addressof(self._flag)
+        )
+        self._logits_address: int | None = None
+        self._logits: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)
+
+    def _params(self, library: Library) -> ctypes.Structure:
+        shape = self.shape
+        params: ctypes.Structure = self._call.llama_context_default_params()
+        wanted = {
+            "n_ctx": shape.cells if shape.unified else shape.cells * shape.sequences,
+            "n_batch": shape.rows,
+            "n_ubatch": shape.micro_rows,
+            "n_seq_max": shape.sequences,
+            "n_outputs_max": shape.outputs or shape.sequences,
+            "n_threads": shape.threads,
+            "n_threads_batch": shape.threads,
+            "flash_attn_type": FLASH_ON if shape.flash else FLASH_OFF,
+            "type_k": KV_TYPES[shape.kv_type],
+            "type_v": KV_TYPES[shape.kv_type],
+            "kv_unified": shape.unified,
+        }
+        for name, value in wanted.items():
+            setattr(params, name, value)
+        return params
+
+    def _check(self, library: Library) -> None:
+        """The library's own account of the context against what was asked: the last proof of the struct
+        layout."""
+        shape = self.shape
+        said = {
+            name: getattr(self._call, name)(self.pointer)
+            for name in (
+                "llama_n_batch",
+                "llama_n_ubatch",
+                "llama_n_seq_max",
+                "llama_n_threads",
+                "llama_n_ctx_seq",
+            )
+        }
+        batch, micro, sequences, threads, cells = said.values()
+        asked = (shape.rows, min(shape.micro_rows, shape.rows), shape.sequences, shape.threads)
+        if (batch, micro, sequences, threads) != asked or cells < shape.cells:
+            self.close()
+            raise LibraryError(
+                f"{library.path} misread its parameters ({said}); "
+                "install the xllamacpp version that Antiphon's requirements name."
+            )
+
+    def _allocate(self, rows: int) -> None:
+        """The batch arrays; `self._batch` points into them for as long as this object lives."""
+        self.tokens = np.zeros(rows, dtype=np.int32)
+        self.positions = np.zeros(rows, dtype=np.int32)
+        self.sequences = np.zeros(rows, dtype=np.int32)
+        self.outputs = np.zeros(rows, dtype=np.int8)
+        self._counts = np.ones(rows, dtype=np.int32)
+        step = self.sequences.itemsize
+        self._pointers = self.sequences.ctypes.data + step * np.arange(rows, dtype=np.uintp)
+        self._batch = Batch(
+            token=self.tokens.ctypes.data,
+            embd=None,
+            pos=self.positions.ctypes.data,
+            n_seq_id=self._counts.ctypes.data,
+            seq_id=self._pointers.ctypes.data,
+            logits=self.outputs.ctypes.data,
+        )
+
+    def close(self) -> None:
+        """Frees the cache, and the adapters."""
+        if self.pointer:
+            self.shelf.close()
+            self._call.llama_free(self.pointer)
+            self.pointer = None
+
+    def set_singles(self, tokens: list[int], positions: list[int], sequences: list[int]) -> None:
+        """The first rows of the next batch, each with logits."""
+        end = len(tokens)
+        self.tokens[:end] = tokens
+        self.positions[:end] = positions
+        self.sequences[:end] = sequences
+        self.outputs[:end] = 1
+
+    def set_rows(
+        self,
+        at: int,
+        tokens: "list[int] | array[int]",
+        position: int,
+        sequence: int,
+        output: bool,
+        every: bool = False,
+    ) -> None:
+        """Consecutive rows of one sequence; `output` is said of the last, `every` of all."""
+        end = at + len(tokens)
+        self.tokens[at:end] = tokens
+        self.positions[at:end] = np.arange(position, position + len(tokens))
+        self.sequences[at:end] = sequence
+        self.outputs[at:end] = every
+        self.outputs[end - 1] = output or every
+
+    def decode(self, rows: int) -> int:
+        """Computes the first `rows` rows of the arrays: a `Decoded`, or negative. Releases the interpreter
+        meanwhile."""
+        self._batch.n_tokens = rows
+        return int(self._call.llama_decode(self.pointer, self._batch))
+
+    def logits(self, rows: int) -> NDArray[np.float32]:
+        """Logits of the last decode's output rows, in their order: a view that the next decode overwrites."""
+        address = self._call.llama_get_logits(self.pointer)
+        if address != self._logits_address:
+            most = self.shape.outputs or self.shape.sequences
+            room = (ctypes.c_float * self._vocabulary * most).from_address(address)
+            self._logits = np.ctypeslib.as_array(room)
+            self._logits_address = address
+        return self._logits[:rows]
+
+    def remove(self, sequence: int, start: int = 0) -> None:
+        """Frees the sequence's cells from this position on."""
+        self._call.llama_memory_seq_rm(self._memory, sequence, start, -1)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Gives an empty sequence the first `length` positions of another.
+
+        A pool shares the cells; streams copy all of them with the next decode, so the rest is cut here.
+        """
+        if self.shape.unified:
+            self._call.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return
+        self._call.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        self.remove(target, length)
+
+    def clear(self) -> None:
+        """Frees all cells and overwrites what was in them."""
+        self._call.llama_memory_clear(self._memory, True)
+
+    def _turn_on(self, adapter: Native | None) -> None:
+        if adapter is not None and not isinstance(adapter, NativeAdapter):
+            raise TypeError(f"{adapter!r} is no adapter of the library")
+        if switch(self._call, self.pointer, adapter):
+            raise EngineError("the engine's library refused to compute with the adapter")
+
+    def abort(self) -> None:
+        """Makes a running decode return ABORTED, and the next one too, until `resume`. From any thread."""
+        self._flag[0] = SET
+
+    def resume(self) -> None:
+        """Takes `abort` back."""
+        self._flag[0] = CLEAR
+
+
+POOLING = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+"""llama_pooling_type, as the files have it too."""
+UNPOOLED, RANKING = 0, 4
+
+Vector = NDArray[np.float32]
+
+
+class NativeEmbedder(NativeContext):
+    """Owns a native context until `close`."""
+
+    def __init__(self, model: NativeModel, shape: ContextShape, pooling: Pooling) -> None:
+        """`shape.rows` must hold a whole text unless the model is causal. Raises as `NativeContext` does."""
+        self._pooling = pooling
+        self._wanted = next(number for number, name in POOLING.items() if name is pooling)
+        self._dimensions = model.dimensions()
+        super().__init__(model, shape)
+
+    def _params(self, library: Library) -> ctypes.Structure:
+        params = super()._params(library)
+        for name, value in {"embeddings": True, "pooling_type": self._wanted}.items():
+            setattr(params, name, value)
+        return params
+
+    def _check(self, library: Library) -> None:
+        super()._check(library)
+        pooling = self._call.llama_pooling_type(self.pointer)
+        if pooling != self._wanted:
+            self.close()
+            raise LibraryError(f"{library.path} pools by {pooling} where {self._wanted} was asked for")
+
+    def compute(self, texts: Sequence["array[int]"]) -> tuple[int, Vector]:
+        """A `Decoded` or a negative number, and the pooled rows of the texts as (texts, dimensions); they
+        mean nothing unless it is DONE.
+
+        Several texts have at most `shape.rows` tokens together; one alone may have more, of a causal model.
+        """
+        if len(texts) == 1 and len(texts[0]) > self.shape.rows:
+            return self._in_parts(texts[0])
+        at = 0
+        for seat, text in enumerate(texts):
+            self.set_rows(at, text, 0, seat, True, every=True)
+            at += len(text)
+        found = np.zeros((len(texts), self._dimensions), np.float32)
+        try:
+            status = self.decode(at)
+            if status == Decoded.DONE:
+                for seat in range(len(texts)):
+                    found[seat] = self._read_pooled(seat)
+        finally:
+            self._forget(len(texts))
+        return status, found
+
+    def _in_parts(self, text: "array[int]") -> tuple[int, Vector]:
+        """One long text: a part's rows see those before it by the cache, so only the pooling is left to do
+        over the parts."""
+        found = np.zeros((1, self._dimensions), np.float32)
+        status: int = Decoded.DONE
+        try:
+            for start in range(0, len(text), self.shape.rows):
+                part = text[start : start + self.shape.rows]
+                self.set_rows(0, part, start, 0, True, every=True)
+                status = self.decode(len(part))
+                if status != Decoded.DONE:
+                    break
+                match self._pooling:
+                    case Pooling.MEAN:
+                        found[0] += self._read_pooled(0) * (len(part) / len(text))
+                    case Pooling.LAST:
+                        found[0] = self._read_pooled(0)
+                    case Pooling.CLS if start == 0:
+                        found[0] = self._read_pooled(0)
+        finally:
+            self._forget(1)
+        return status, found
+
+    def _read_pooled(self, seat: int) -> Vector:
+        address = self._call.llama_get_embeddings_seq(self.pointer, seat)
+        if not address:
+            raise EngineError("the library gave no vector for a text that it computed")
+        return np.ctypeslib.as_array((ctypes.c_float * self._dimensions).from_address(address))
+
+    def _forget(self, seats: int) -> None:
+        """Empties the cache, where the model has one."""
+        if self._memory:
+            for seat in range(seats):
+                self.remove(seat)

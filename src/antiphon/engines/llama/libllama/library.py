@@ -1,0 +1,275 @@
+"""llama.cpp's C API as typed Python calls: finding a library, opening it, and proving that we know how to
+call it.
+
+An explicit path is the only place when it is given. Otherwise an installed llama-cpp-python comes first,
+since it was built for this machine, then the xllamacpp wheel; no package is imported. An installed library
+that cannot be used is passed over with a warning. The last refusal is raised when none is left.
+"""
+
+import ctypes
+import logging
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from antiphon.engines.llama.libllama.struct_layouts import LAYOUTS, Batch, Layout, recognise, returned_struct
+from antiphon.engines.llama.machine import prepare_environment
+from antiphon.errors import LibraryError
+
+P, I32, U32, F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float
+STR, BOOL, SIZE = ctypes.c_char_p, ctypes.c_bool, ctypes.c_size_t
+
+LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+LOG_LEVEL_ERROR, LOG_LEVEL_CONTINUED = 4, 5
+LOG_LINES = 4
+"""Error lines kept for a message."""
+
+FUNCTIONS: dict[str, tuple[object, list[object]]] = {
+    "llama_backend_init": (None, []),
+    "llama_log_set": (None, [P, P]),
+    "llama_print_system_info": (STR, []),
+    "llama_model_free": (None, [P]),
+    "llama_model_get_vocab": (P, [P]),
+    "llama_model_n_ctx_train": (I32, [P]),
+    "llama_model_n_params": (ctypes.c_uint64, [P]),
+    "llama_model_size": (ctypes.c_uint64, [P]),
+    "llama_model_desc": (I32, [P, STR, SIZE]),
+    "llama_model_meta_val_str": (I32, [P, STR, STR, SIZE]),
+    "llama_model_chat_template": (STR, [P, STR]),
+    "llama_model_has_encoder": (BOOL, [P]),
+    "llama_model_has_decoder": (BOOL, [P]),
+    "llama_model_is_recurrent": (BOOL, [P]),
+    "llama_model_is_hybrid": (BOOL, [P]),
+    "llama_model_is_diffusion": (BOOL, [P]),
+    "llama_vocab_n_tokens": (I32, [P]),
+    "llama_vocab_type": (ctypes.c_int, [P]),
+    "llama_vocab_get_text": (STR, [P, I32]),
+    "llama_vocab_get_attr": (ctypes.c_int, [P, I32]),
+    "llama_vocab_is_eog": (BOOL, [P, I32]),
+    "llama_vocab_bos": (I32, [P]),
+    "llama_vocab_eos": (I32, [P]),
+    "llama_vocab_get_add_bos": (BOOL, [P]),
+    "llama_tokenize": (I32, [P, STR, I32, P, I32, BOOL, BOOL]),
+    "llama_token_to_piece": (I32, [P, I32, P, I32, I32, BOOL]),
+    "llama_free": (None, [P]),
+    "llama_n_ctx": (U32, [P]),
+    "llama_n_ctx_seq": (U32, [P]),
+    "llama_n_batch": (U32, [P]),
+    "llama_n_ubatch": (U32, [P]),
+    "llama_n_seq_max": (U32, [P]),
+    "llama_n_threads": (I32, [P]),
+    "llama_get_memory": (P, [P]),
+    "llama_memory_clear": (None, [P, BOOL]),
+    "llama_memory_seq_rm": (BOOL, [P, I32, I32, I32]),
+    "llama_memory_seq_cp": (None, [P, I32, I32, I32, I32]),
+    "llama_adapter_lora_init": (P, [P, STR]),
+    "llama_adapter_lora_free": (None, [P]),
+    "llama_adapter_get_alora_n_invocation_tokens": (ctypes.c_uint64, [P]),
+    "llama_adapter_meta_val_str": (I32, [P, STR, STR, SIZE]),
+    "llama_set_adapters_lora": (I32, [P, P, SIZE, P]),
+    "llama_set_abort_callback": (None, [P, P, P]),
+    "llama_decode": (I32, [P, Batch]),
+    "llama_get_logits": (P, [P]),
+    "llama_get_embeddings_seq": (P, [P, I32]),
+    "llama_pooling_type": (ctypes.c_int, [P]),
+    "llama_model_n_embd_out": (I32, [P]),
+}
+"""Result and argument types of every function that is called, less those that take parameter structs."""
+
+STRUCT_FUNCTIONS = (
+    "llama_model_default_params",
+    "llama_context_default_params",
+    "llama_model_load_from_file",
+    "llama_init_from_model",
+)
+
+PACKAGES = {"libgomp": "libgomp1", "libstdc++": "libstdc++6", "libgcc_s": "libgcc-s1"}
+"""Debian's package of a library that the wheel needs and does not bring."""
+
+
+class Library:
+    """An opened library whose ABI was recognised."""
+
+    def __init__(self, path: Path, functions: ctypes.CDLL, layout: Layout) -> None:
+        self.path = path
+        self.layout = layout
+        self.call = functions
+        self._log: LogCapture | None = None
+        declare(functions, layout)
+        functions.llama_backend_init()
+        self._quiet = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
+        functions.llama_log_set(self._quiet, None)
+
+    def version(self) -> str:
+        """What the library says of itself, for people."""
+        parts = [f"llama.cpp {self.layout.build}"]
+        for name in ("llama_version", "ggml_commit"):
+            if hasattr(self.call, name):
+                function = getattr(self.call, name)
+                function.restype = STR
+                parts.append((function() or b"").decode("utf-8", "replace"))
+        return " ".join(part for part in parts if part and part != "unknown")
+
+    def cpu_features(self) -> tuple[str, ...]:
+        """CPU features that the library was built to use and this machine has, as the library names them."""
+        text = (self.call.llama_print_system_info() or b"").decode("utf-8", "replace")
+        return tuple(re.findall(r"(\w+) = 1\b", text))
+
+    @contextmanager
+    def log_captured(self) -> Iterator["LogCapture"]:
+        """Collects the library's error lines while something loads.
+
+        Outside of it the log goes to a C function that does nothing (libc's abs): a Python callback would
+        have the threads of a running decode wait for the interpreter.
+        """
+        capture = LogCapture()
+        self.call.llama_log_set(ctypes.cast(capture.callback, ctypes.c_void_p), None)
+        try:
+            yield capture
+        finally:
+            self.call.llama_log_set(self._quiet, None)
+
+
+class LogCapture:
+    """The last error lines that the library wrote."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=LOG_LINES)
+        self._keeping = False
+        self.callback = LOG_CALLBACK(self._take)
+
+    def _take(self, level: int, text: bytes, _: object) -> None:
+        if level != LOG_LEVEL_CONTINUED:
+            self._keeping = level == LOG_LEVEL_ERROR
+        if self._keeping and text and text.strip():
+            self._lines.append(text.decode("utf-8", "replace").strip())
+
+    def errors(self) -> str:
+        """The lines, joined; the function names that llama.cpp puts before them are cut."""
+        said = [re.sub(r"^[\w:~]+:\s+", "", line) for line in self._lines]
+        return "; ".join(dict.fromkeys(said))
+
+
+def open_library(path: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Library:
+    """Opens and checks one library. Raises LibraryError with what is wrong and what to do."""
+    if sys.platform == "win32":
+        raise LibraryError("The llama.cpp wheel exports no C API on Windows; run Antiphon under WSL.")
+    prepare_environment()
+    try:
+        functions = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise LibraryError(f"Cannot load {path}: {explain(str(error))}") from None
+    missing = [name for name in (*FUNCTIONS, *STRUCT_FUNCTIONS) if not hasattr(functions, name)]
+    if missing:
+        raise LibraryError(
+            f"{path} is not a llama.cpp library that Antiphon can use: it lacks {', '.join(missing[:3])}."
+        )
+    found = recognise(
+        returned_struct(functions, "llama_model_default_params"),
+        returned_struct(functions, "llama_context_default_params"),
+        layouts,
+    )
+    if isinstance(found, str):
+        raise LibraryError(
+            f"{path} is a build of llama.cpp with another binary interface than the known ones ({found}); "
+            "install the xllamacpp version that Antiphon's requirements name."
+        )
+    return Library(path, functions, found)
+
+
+def explain(error: str) -> str:
+    """The loader's message, and the package that brings what it misses."""
+    missing = re.match(r"(lib[\w+-]+?)\.so[.\d]*: cannot open shared object", error)
+    package = PACKAGES.get(missing[1]) if missing else None
+    return f"{error}; install the system package {package}." if package else f"{error}."
+
+
+def declare(functions: ctypes.CDLL, layout: Layout) -> None:
+    """Gives every function its types."""
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+    functions.llama_model_default_params.restype = layout.model
+    functions.llama_context_default_params.restype = layout.context
+    functions.llama_model_load_from_file.restype = P
+    functions.llama_model_load_from_file.argtypes = [STR, layout.model]
+    functions.llama_init_from_model.restype = P
+    functions.llama_init_from_model.argtypes = [P, layout.context]
+
+
+log = logging.getLogger(__name__)
+
+SUFFIXES = (".dylib", ".so") if sys.platform == "darwin" else (".so",)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file that should be a library, and what brought it."""
+
+    path: Path
+    origin: str
+    """`llama-cpp-python 0.3.36`, or `the setting`, for people."""
+
+
+def find_library(explicit: str | None, places: Iterator[Place] | None = None) -> tuple[Library, Place]:
+    """The first library that can be used. Raises LibraryError."""
+    if explicit:
+        place = Place(library_file(Path(explicit)), "the library setting")
+        return open_library(place.path), place
+    refusal = LibraryError("No llama.cpp library is installed; `pip install xllamacpp` brings one.")
+    for place in discovered() if places is None else places:
+        try:
+            return open_library(place.path), place
+        except LibraryError as error:
+            log.warning("passing over the llama.cpp library of %s: %s", place.origin, error.message)
+            refusal = error
+    raise refusal
+
+
+def library_file(path: Path) -> Path:
+    """The library that a setting means: the file itself, or the libllama of a directory. Raises
+    LibraryError."""
+    if path.is_dir():
+        for suffix in SUFFIXES:
+            if (path / f"libllama{suffix}").is_file():
+                return path / f"libllama{suffix}"
+        raise LibraryError(f"There is no libllama{SUFFIXES[0]} in {path}; give the path of the library file.")
+    if not path.is_file():
+        raise LibraryError(
+            f"There is no library at {path}; give the path of a llama.cpp library, or leave the setting out."
+        )
+    return path
+
+
+def discovered() -> Iterator[Place]:
+    """Installed libraries, best first."""
+    yield from list_libraries("llama_cpp", "llama-cpp-python", "lib/libllama")
+    yield from list_libraries("xllamacpp", "xllamacpp", "xllamacpp*")
+
+
+def list_libraries(package: str, distribution: str, pattern: str) -> Iterator[Place]:
+    """The libraries of one package."""
+    for folder in package_folders(package):
+        for suffix in SUFFIXES:
+            for path in sorted(folder.glob(pattern + suffix)):
+                yield Place(path, f"{distribution} {installed_version(distribution)}")
+
+
+def package_folders(package: str) -> list[Path]:
+    """Folders of an installed top-level package; it is not imported."""
+    spec = find_spec(package)
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+
+
+def installed_version(distribution: str) -> str:
+    """The version that is installed, or a question mark."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "?"

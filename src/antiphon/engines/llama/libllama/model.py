@@ -1,0 +1,313 @@
+"""A model that libllama has loaded: its facts, its vocabulary, its tokenizer and its LoRA adapters.
+
+Nothing here computes with the weights; `context` does. The vocabulary does not change after loading, so any
+thread may read it beside decoding. Adapters are not thread safe.
+"""
+
+import ctypes
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from enum import IntFlag
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
+from antiphon.engines.llama.libllama.library import Library
+from antiphon.errors import LoadError
+
+READ = 0
+"""llama_load_mode of weights that are read into memory; by default they are mapped."""
+
+PIECE_BYTES = 256
+"""First guess at the length of one piece; longer ones are asked for again."""
+
+
+class NativeModel:
+    """A loaded model; owns the native one until `close`."""
+
+    def __init__(
+        self, library: Library, path: Path, check_tensors: bool = False, copied: bool = False
+    ) -> None:
+        """Loads the weights by mapping the file, or copies them into memory. Raises LoadError with the
+        library's own last words."""
+        self.library = library
+        self._call = library.call
+        params = self._call.llama_model_default_params()
+        params.check_tensors = check_tensors
+        if copied:
+            params.load_mode = READ
+        with library.log_captured() as log:
+            self.pointer = self._call.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.pointer:
+            raise LoadError(f"llama.cpp refused {path.name}: {log.errors() or 'it gave no reason'}.")
+        self._vocabulary = self._call.llama_model_get_vocab(self.pointer)
+        self.size = int(self._call.llama_vocab_n_tokens(self._vocabulary))
+        """Number of token ids."""
+        self._piece = ctypes.create_string_buffer(PIECE_BYTES)
+
+    def close(self) -> None:
+        """Frees the weights; contexts must be closed before."""
+        if self.pointer:
+            self._call.llama_model_free(self.pointer)
+            self.pointer = None
+
+    # --- facts
+
+    def parameters(self) -> int:
+        """Number of weights."""
+        return int(self._call.llama_model_n_params(self.pointer))
+
+    def weight(self) -> int:
+        """Bytes of all tensors."""
+        return int(self._call.llama_model_size(self.pointer))
+
+    def trained_context(self) -> int:
+        """Context length that the model was trained for."""
+        return int(self._call.llama_model_n_ctx_train(self.pointer))
+
+    def description(self) -> str:
+        """Architecture, size and quantization as llama.cpp words them: `llama 1B Q8_0`."""
+        buffer = ctypes.create_string_buffer(PIECE_BYTES)
+        self._call.llama_model_desc(self.pointer, buffer, PIECE_BYTES)
+        return buffer.value.decode("utf-8", "replace")
+
+    def metadata(self, key: str) -> str | None:
+        """A scalar of the file's metadata as text, cut at PIECE_BYTES; None when the file has none."""
+        buffer = ctypes.create_string_buffer(PIECE_BYTES)
+        found = self._call.llama_model_meta_val_str(self.pointer, key.encode(), buffer, PIECE_BYTES)
+        return buffer.value.decode("utf-8", "replace") if found >= 0 else None
+
+    def generates(self) -> bool:
+        """Whether the model makes text token by token from a cache that can be trimmed at any position."""
+        facts = ("has_encoder", "is_recurrent", "is_hybrid", "is_diffusion")
+        return self._call.llama_model_has_decoder(self.pointer) and not any(
+            getattr(self._call, f"llama_model_{fact}")(self.pointer) for fact in facts
+        )
+
+    def dimensions(self) -> int:
+        """Numbers of the vector that the model makes of a text."""
+        return int(self._call.llama_model_n_embd_out(self.pointer))
+
+    def chat_template(self) -> str | None:
+        """The default chat template's source."""
+        found = self._call.llama_model_chat_template(self.pointer, None)
+        return found.decode("utf-8", "replace") if found else None
+
+    # --- vocabulary
+
+    def piece(self, token: int) -> bytes:
+        """What the token adds to a text; empty for control tokens."""
+        buffer, size = self._piece, len(self._piece)
+        length = self._call.llama_token_to_piece(self._vocabulary, token, buffer, size, 0, False)
+        if length < 0:
+            self._piece = ctypes.create_string_buffer(-length)
+            return self.piece(token)
+        return buffer.raw[:length]
+
+    def text(self, token: int) -> str:
+        """The token as the vocabulary spells it: `</s>`, `▁the`."""
+        return (self._call.llama_vocab_get_text(self._vocabulary, token) or b"").decode("utf-8", "replace")
+
+    def attributes(self, token: int) -> int:
+        """Bits of llama_token_attr."""
+        return int(self._call.llama_vocab_get_attr(self._vocabulary, token))
+
+    def ends(self, token: int) -> bool:
+        """Whether generation ends with this token."""
+        return bool(self._call.llama_vocab_is_eog(self._vocabulary, token))
+
+    def vocabulary_type(self) -> int:
+        """Kind of tokenizer, as llama_vocab_type."""
+        return int(self._call.llama_vocab_type(self._vocabulary))
+
+    def bos(self) -> int | None:
+        """Beginning-of-sequence token."""
+        return self._id(self._call.llama_vocab_bos(self._vocabulary))
+
+    def eos(self) -> int | None:
+        """End-of-sequence token."""
+        return self._id(self._call.llama_vocab_eos(self._vocabulary))
+
+    def adds_bos(self) -> bool:
+        """Whether the tokenizer puts a BOS before a text."""
+        return bool(self._call.llama_vocab_get_add_bos(self._vocabulary))
+
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the tokenizer puts before and after a whole text: BERT's [CLS] and [SEP], a BOS, an EOS."""
+        plain, whole = self.tokenize(b"a"), self.tokenize(b"a", whole=True)
+        for at in range(len(whole) - len(plain) + 1):
+            if whole[at : at + len(plain)] == plain:
+                return tuple(whole[:at]), tuple(whole[at + len(plain) :])
+        return tuple(whole[:1]) if self.adds_bos() else (), ()
+
+    def tokenize(self, text: bytes, whole: bool = False) -> list[int]:
+        """Token ids of UTF-8 text in which nothing is a control token. `whole`: with what stands before and
+        after it."""
+        if not text:
+            return []
+        room = len(text) + 16
+        while True:
+            ids = np.empty(room, dtype=np.int32)
+            address = ctypes.c_void_p(ids.ctypes.data)
+            count = self._call.llama_tokenize(self._vocabulary, text, len(text), address, room, whole, False)
+            if count >= 0:
+                return [int(token) for token in ids[:count]]
+            room = -count
+
+    @staticmethod
+    def _id(token: int) -> int | None:
+        return token if token >= 0 else None
+
+
+ALPHA = b"adapter.lora.alpha"
+LONGEST_NUMBER = 64
+"""Bytes of a number as llama.cpp writes it."""
+
+
+class NativeAdapter:
+    """Owns a native adapter until `close`; to be closed before its model, and never while it is on."""
+
+    def __init__(self, model: NativeModel, path: Path) -> None:
+        """Raises LoadError with the library's reason."""
+        self._call = model.library.call
+        with model.library.log_captured() as log:
+            self.pointer = self._call.llama_adapter_lora_init(model.pointer, os.fsencode(path))
+        if not self.pointer:
+            raise LoadError(
+                f"llama.cpp refused the adapter {path.name}: {log.errors() or 'it gave no reason'}"
+            )
+
+        if self._call.llama_adapter_get_alora_n_invocation_tokens(self.pointer):
+            self.close()
+            raise LoadError(f"the adapter {path.name} is an activated LoRA, which is not served")
+        if not 0 < (alpha := self._alpha()) < math.inf:
+            self.close()
+            raise LoadError(f"the adapter {path.name} has the alpha {alpha}; it must be a positive number")
+
+    def _alpha(self) -> float:
+        """What its matrices are multiplied with, times their rank; not a number where it says none."""
+        buffer = ctypes.create_string_buffer(LONGEST_NUMBER)
+        self._call.llama_adapter_meta_val_str(self.pointer, ALPHA, buffer, LONGEST_NUMBER)
+        try:
+            return float(buffer.value)
+        except ValueError:
+            return math.nan
+
+    def close(self) -> None:
+        """Frees its matrices."""
+        if self.pointer:
+            self._call.llama_adapter_lora_free(self.pointer)
+            self.pointer = None
+
+
+def switch(call: ctypes.CDLL, context: int, adapter: NativeAdapter | None, scale: float = 1.0) -> int:
+    """Lets the context compute with this adapter, or with none, from the next decode on; 0 when it does."""
+    if adapter is None:
+        return int(call.llama_set_adapters_lora(context, None, 0, None))
+    pointers = (ctypes.c_void_p * 1)(adapter.pointer)
+    scales = (ctypes.c_float * 1)(scale)
+    return int(call.llama_set_adapters_lora(context, pointers, 1, scales))
+
+
+class Attribute(IntFlag):
+    """llama_token_attr."""
+
+    UNKNOWN = 1
+    UNUSED = 2
+    NORMAL = 4
+    CONTROL = 8
+    USER_DEFINED = 16
+    BYTE = 32
+    NORMALIZED = 64
+    LSTRIP = 128
+    RSTRIP = 256
+    SINGLE_WORD = 512
+
+
+KINDS = {
+    Attribute.CONTROL: TokenKind.CONTROL,
+    Attribute.BYTE: TokenKind.BYTE,
+    Attribute.UNKNOWN: TokenKind.UNKNOWN,
+    Attribute.UNUSED: TokenKind.UNUSED,
+}
+"""Kinds by the first attribute that a token has; others are normal."""
+
+SENTENCE_PIECE = 1
+"""llama_vocab_type of tokenizers that may put a space before a text."""
+
+SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
+
+
+def kind_of(attributes: int) -> TokenKind:
+    """The seam's kind of a token with these attributes."""
+    return next((kind for bit, kind in KINDS.items() if attributes & bit), TokenKind.NORMAL)
+
+
+def read_vocabulary(model: NativeModel) -> Vocabulary:
+    """The whole table. Takes a fifth of a second for 128,000 ids."""
+    ids = range(model.size)
+    attributes = [model.attributes(token) for token in ids]
+    kinds = tuple(kind_of(bits) for bits in attributes)
+    named = [token for token in ids if kinds[token] is TokenKind.CONTROL]
+    return Vocabulary(
+        pieces=tuple(model.piece(token) for token in ids),
+        kinds=kinds,
+        names={token: model.text(token) for token in named},
+        end_ids=tuple(token for token in ids if model.ends(token)),
+        bos_id=model.bos(),
+        eos_id=model.eos(),
+        add_bos=model.adds_bos(),
+        space_prefix=model.vocabulary_type() == SENTENCE_PIECE and model.metadata(SPACE_PREFIX) != "false",
+        around=model.around(),
+    )
+
+
+class Tokenizer:
+    """Splits text at control tokens where that is allowed, and has the rest tokenized natively."""
+
+    def __init__(self, model: NativeModel) -> None:
+        self._model = model
+        special = Attribute.CONTROL | Attribute.USER_DEFINED | Attribute.UNKNOWN
+        self._attributes = {token: model.attributes(token) for token in range(model.size)}
+        self._ids = {model.text(token): token for token, bits in self._attributes.items() if bits & special}
+        self._ids.pop("", None)
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Token ids of the pieces joined to one text."""
+        bos = self._model.bos()
+        found = [bos] if add_bos and bos is not None else []
+        text = ""
+        strip = False
+        for part in self._parts(pieces):
+            if isinstance(part, str):
+                text += part
+                continue
+            bits = self._attributes[part]
+            found += self._plain(text, strip, bool(bits & Attribute.LSTRIP))
+            found.append(part)
+            text, strip = "", bool(bits & Attribute.RSTRIP)
+        return (*found, *self._plain(text, strip, False))
+
+    def _plain(self, text: str, left: bool, right: bool) -> list[int]:
+        """Ids of text without control tokens, less the space at an end that the token beside it swallows."""
+        text = text.lstrip() if left else text
+        text = text.rstrip() if right else text
+        return self._model.tokenize(text.encode("utf-8", "surrogatepass"))
+
+    def _parts(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
+        """Text and the ids of control tokens, in order."""
+        for piece in pieces:
+            if not piece.control or self._special is None:
+                yield piece.text
+                continue
+            at = 0
+            for match in self._special.finditer(piece.text):
+                yield piece.text[at : match.start()]
+                yield self._ids[match[0]]
+                at = match.end()
+            yield piece.text[at:]

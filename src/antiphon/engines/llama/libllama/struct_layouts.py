@@ -1,0 +1,187 @@
+"""Struct layouts of llama.cpp's C API, one table for each build that is known, and the check that tells them
+apart.
+
+llama.cpp changes its parameter structs without notice, and a wrong layout is memory corruption, not an error.
+So nothing is passed by value before `recognise` has compared what the library's own default-params functions
+return, field by field, with a table. It opens no library.
+"""
+
+import ctypes
+import platform
+from dataclasses import dataclass
+
+PROBE_BYTES = 4096
+"""Room for a params struct of any build: the library writes as much as its own struct has."""
+
+SENTINEL = 0xA5
+"""Fills that room beforehand, where the calling convention lets us, to see how much was written."""
+
+CType = (
+    type[ctypes.c_void_p]
+    | type[ctypes.c_int32]
+    | type[ctypes.c_uint32]
+    | type[ctypes.c_size_t]
+    | type[ctypes.c_float]
+    | type[ctypes.c_bool]
+)
+Field = tuple[str, CType, int | float | None]
+"""Name, C type and the value that the library's own default-params function gives it."""
+
+POINTER = ctypes.c_void_p
+
+
+class Probe(ctypes.Structure):
+    """Takes a struct of unknown layout by value."""
+
+    _fields_ = [("raw", ctypes.c_ubyte * PROBE_BYTES)]
+
+
+def returned_struct(functions: ctypes.CDLL, name: str) -> bytes:
+    """The bytes of the large struct that a function without arguments returns.
+
+    On x86-64 the caller passes the result's address as a hidden first argument; passing it openly shows also
+    how long the struct is. Elsewhere the bytes are followed by whatever was there, and there are PROBE_BYTES
+    of them.
+    """
+    function = functions[name]  # indexing makes a function object of its own, so its type is not shared
+    if platform.machine() not in ("x86_64", "AMD64"):
+        function.restype = Probe
+        return bytes(function().raw)
+    room = ctypes.create_string_buffer(bytes([SENTINEL]) * PROBE_BYTES, PROBE_BYTES)
+    function.restype, function.argtypes = None, [POINTER]
+    function(ctypes.addressof(room))
+    return room.raw.rstrip(bytes([SENTINEL]))
+
+
+class Batch(ctypes.Structure):
+    """llama_batch: unchanged since 2023 in all builds below."""
+
+    _fields_ = [
+        ("n_tokens", ctypes.c_int32),
+        ("token", POINTER),
+        ("embd", POINTER),
+        ("pos", POINTER),
+        ("n_seq_id", POINTER),
+        ("seq_id", POINTER),
+        ("logits", POINTER),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The parameter structs of one build."""
+
+    build: str
+    model: type[ctypes.Structure]
+    context: type[ctypes.Structure]
+    model_fields: tuple[Field, ...]
+    context_fields: tuple[Field, ...]
+
+
+MODEL_FIELDS: tuple[Field, ...] = (
+    ("devices", POINTER, None),
+    ("tensor_buft_overrides", POINTER, None),
+    ("n_gpu_layers", ctypes.c_int32, -1),
+    ("split_mode", ctypes.c_int32, 1),
+    ("load_mode", ctypes.c_int32, -1),
+    ("lazy_mode", ctypes.c_int32, 1),
+    ("main_gpu", ctypes.c_int32, 0),
+    ("tensor_split", POINTER, None),
+    ("progress_callback", POINTER, None),
+    ("progress_callback_user_data", POINTER, None),
+    ("kv_overrides", POINTER, None),
+    ("vocab_only", ctypes.c_bool, 0),
+    ("check_tensors", ctypes.c_bool, 0),
+    ("use_extra_bufts", ctypes.c_bool, 1),
+    ("no_host", ctypes.c_bool, 0),
+    ("no_alloc", ctypes.c_bool, 0),
+    ("load_mtp", ctypes.c_bool, 0),
+)
+
+CONTEXT_HEAD: tuple[Field, ...] = (
+    ("n_ctx", ctypes.c_uint32, 512),
+    ("n_batch", ctypes.c_uint32, 2048),
+    ("n_ubatch", ctypes.c_uint32, 512),
+    ("n_seq_max", ctypes.c_uint32, 1),
+    ("n_rs_seq", ctypes.c_uint32, 0),
+    ("n_outputs_max", ctypes.c_uint32, 0),
+    ("n_outputs_max_per_seq", ctypes.c_uint32, 1),
+    ("n_threads", ctypes.c_int32, 4),
+    ("n_threads_batch", ctypes.c_int32, 4),
+    ("ctx_type", ctypes.c_int32, 0),
+    ("rope_scaling_type", ctypes.c_int32, -1),
+    ("pooling_type", ctypes.c_int32, -1),
+    ("attention_type", ctypes.c_int32, -1),
+    ("flash_attn_type", ctypes.c_int32, -1),
+    ("rope_freq_base", ctypes.c_float, 0.0),
+    ("rope_freq_scale", ctypes.c_float, 0.0),
+    ("yarn_ext_factor", ctypes.c_float, -1.0),
+    ("yarn_attn_factor", ctypes.c_float, -1.0),
+    ("yarn_beta_fast", ctypes.c_float, -1.0),
+    ("yarn_beta_slow", ctypes.c_float, -1.0),
+    ("yarn_orig_ctx", ctypes.c_uint32, 0),
+    ("defrag_thold", ctypes.c_float, -1.0),
+    ("cb_eval", POINTER, None),
+    ("cb_eval_user_data", POINTER, None),
+    ("type_k", ctypes.c_int32, 1),
+    ("type_v", ctypes.c_int32, 1),
+    ("abort_callback", POINTER, None),
+    ("abort_callback_data", POINTER, None),
+)
+
+CONTEXT_TAIL: tuple[Field, ...] = (
+    ("embeddings", ctypes.c_bool, 0),
+    ("offload_kqv", ctypes.c_bool, 1),
+    ("no_perf", ctypes.c_bool, 1),
+    ("op_offload", ctypes.c_bool, 1),
+    ("swa_full", ctypes.c_bool, 1),
+    ("kv_unified", ctypes.c_bool, 0),
+    ("samplers", POINTER, None),
+    ("n_samplers", ctypes.c_size_t, 0),
+    ("ctx_other", POINTER, None),
+)
+
+
+def structure(name: str, fields: tuple[Field, ...]) -> type[ctypes.Structure]:
+    """A ctypes struct of these fields."""
+    return type(name, (ctypes.Structure,), {"_fields_": [(field, kind) for field, kind, _ in fields]})
+
+
+def layout(build: str, model: tuple[Field, ...], context: tuple[Field, ...]) -> Layout:
+    """One row of the table."""
+    return Layout(build, structure("ModelParams", model), structure("ContextParams", context), model, context)
+
+
+LAYOUTS: tuple[Layout, ...] = (
+    # llama.cpp b11549, in xllamacpp 2026.10.11549; it has a size for a cache of experts before the flags
+    layout("b11549", MODEL_FIELDS, (*CONTEXT_HEAD, ("moe_cache_size", ctypes.c_size_t, 0), *CONTEXT_TAIL)),
+    # llama.cpp as of 2026-09, in llama-cpp-python 0.3.36
+    layout("2026-09", MODEL_FIELDS, (*CONTEXT_HEAD, *CONTEXT_TAIL)),
+)
+
+
+def difference(raw: bytes, kind: type[ctypes.Structure], fields: tuple[Field, ...]) -> str | None:
+    """The first field of these bytes that does not hold its known default, as words; None when all do."""
+    size = ctypes.sizeof(kind)
+    if size < len(raw) < PROBE_BYTES:
+        return f"its struct has {len(raw)} bytes, not {size}"
+    found = kind.from_buffer_copy(raw[:size].ljust(size, b"\0"))
+    for name, _, expected in fields:
+        value = getattr(found, name)
+        if value != expected:
+            return f"{name} is {value}, not {expected}"
+    return None
+
+
+def recognise(model: bytes, context: bytes, table: tuple[Layout, ...]) -> Layout | str:
+    """The layout whose every default these raw structs hold; else words on how the newest known one
+    differs."""
+    for known in table:
+        if not (
+            difference(model, known.model, known.model_fields)
+            or difference(context, known.context, known.context_fields)
+        ):
+            return known
+    newest = table[0]
+    how = difference(model, newest.model, newest.model_fields)
+    return how or difference(context, newest.context, newest.context_fields) or "it differs"

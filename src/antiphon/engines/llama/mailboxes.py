@@ -1,0 +1,185 @@
+"""What the event loop and the decode thread send each other: commands in, events out.
+
+A command may abort the running decode. Events are put by callbacks of the event loop and taken by one reader.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
+
+from antiphon.engines.base import TokenEvent
+from antiphon.engines.llama.sequence import Sequence
+from antiphon.errors import AntiphonError, EngineUnavailable
+
+Result = TypeVar("Result")
+Command = Callable[[], None]
+
+
+class Abortable(Protocol):
+    """A context whose running decode can be ended; `NativeContext` says what each does."""
+
+    def abort(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class Inbox:
+    """Commands in the order in which they came. Any thread puts; the decode thread takes."""
+
+    def __init__(self, context: Abortable) -> None:
+        self._context = context
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._lock = Lock()
+        """Guards the next two."""
+        self._flight: frozenset[object] = frozenset()
+        """Whose leaving aborts the running decode."""
+        self._shut = False
+
+    def put(self, command: Command) -> None:
+        """Raises EngineUnavailable when the thread has ended."""
+        with self._lock:
+            if self._shut:
+                raise EngineUnavailable("the engine has stopped; try again soon")
+            self._commands.put(command)
+
+    def interrupt(self, command: Command, leaving: object | None = None) -> None:
+        """The same for one that may abort the running decode: if it is for who leaves, or by default if it is
+        for anybody whose leaving aborts it."""
+        with self._lock:
+            if leaving in self._flight or (leaving is None and self._flight):
+                self._context.abort()
+            self._commands.put(command)
+
+    def ask(self, work: Callable[[], Result]) -> Future[Result]:
+        """Has the thread do it between two steps. Raises EngineUnavailable when it has ended."""
+        answer: Future[Result] = Future()
+
+        def command() -> None:
+            try:
+                answer.set_result(work())
+            except AntiphonError as error:
+                answer.set_exception(error)
+
+        self.put(command)
+        return answer
+
+    @property
+    def is_shut(self) -> bool:
+        return self._shut
+
+    # --- the decode thread
+
+    @property
+    def empty(self) -> bool:
+        return self._commands.empty()
+
+    def wait(self) -> Command:
+        """The next one, when it comes."""
+        return self._commands.get()
+
+    def all(self) -> Iterator[Command]:
+        """Those that are there."""
+        try:
+            while True:
+                yield self._commands.get_nowait()
+        except Empty:
+            return
+
+    @contextmanager
+    def abortable(self, flight: frozenset[object]) -> Iterator[None]:
+        """While a decode runs that the leaving of one of these aborts."""
+        with self._lock:
+            self._context.resume()
+            self._flight = flight
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._flight = frozenset()
+
+    def shut(self) -> None:
+        """Nothing more is put."""
+        with self._lock:
+            self._shut = True
+
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The decode thread has let go; the error, when it failed."""
+
+    error: AntiphonError | None = None
+
+
+class Mailbox(Generic[E]):
+    """It has one reader. Only the event loop's thread touches it; the decode thread carries it along."""
+
+    __slots__ = ("_events", "_waiting", "began", "ended")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        """When it was asked for, in seconds of the engine's clock."""
+        self.ended: Ended | None = None
+        self._events: deque[E] = deque()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def put(self, event: E | Ended) -> None:
+        """Adds an event and wakes the reader."""
+        if isinstance(event, Ended):
+            self.ended = event
+        else:
+            self._events.append(event)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def take(self) -> E | None:
+        """The next event; None after the last. Raises the error of a failure."""
+        while not self._events and self.ended is None:
+            await self._news()
+        if self._events:
+            return self._events.popleft()
+        ended, self.ended = self.ended, Ended()  # an error that its own traceback leads to keeps the request
+        try:
+            if ended is not None and ended.error is not None:
+                raise ended.error
+        finally:
+            del ended
+        return None
+
+    async def end(self) -> None:
+        """Waits until the decode thread has let go; what else comes is dropped."""
+        while self.ended is None:
+            await self._news()
+        self._events.clear()
+
+    async def _news(self) -> None:
+        self._waiting = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+
+class Stream(Mailbox[TokenEvent]):
+    """Of one sequence."""
+
+    __slots__ = ("said", "sequence")
+
+    def __init__(self, sequence: Sequence, began: float) -> None:
+        super().__init__(began)
+        self.sequence = sequence
+        self.said = 0.0
+        """When its last token was drawn; the decode thread's."""
+
+
+def deliver(deliveries: Iterable[tuple[Mailbox[E], E | Ended]]) -> None:
+    """Puts events where they belong."""
+    for mailbox, event in deliveries:
+        mailbox.put(event)

@@ -1,0 +1,163 @@
+"""The queue of sequences: fair turns of callers, and before them the preempted ones.
+
+Siblings of a queued or running sequence are never refused. The queue does not decide who is admitted; it
+gives the order in which to try.
+
+Turns alone are not fair: a caller that came first with long answers would hold every place until one of them
+ends. So callers that run or wait have equal shares of the places, and of the cells where these run short. A
+caller alone has all of them. `exchange` only reads; the scheduler carries it out.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
+
+from antiphon.domain.fair_queue import FairQueue
+from antiphon.engines.llama.sequence import Policy, Sequence
+from antiphon.errors import AntiphonError
+
+
+class Waiting(FairQueue[Sequence]):
+    """Sequences that wait to be admitted, and what is known of how fast that goes."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy)
+        self._preempted: deque[Sequence] = deque()
+        self._groups: Counter[str] = Counter()
+        """Groups of those that are queued or run."""
+
+    def everybody(self) -> list[Sequence]:
+        """All that wait, in no order that matters. From any thread."""
+        return [*tuple(self._preempted), *super().everybody()]
+
+    def refusal(self, one: Sequence, now: float, free: int = 0) -> AntiphonError | None:
+        """Why it may not be queued, if so."""
+        if one.group is not None and self._groups[one.group]:
+            return None
+        return super().refusal(one, now, free)
+
+    def add(self, one: Sequence) -> None:
+        super().add(one)
+        if one.group is not None:
+            self._groups[one.group] += 1
+
+    def put_back(self, sequence: Sequence) -> None:
+        """Puts one that ran before all others, the older first."""
+        self._preempted.append(sequence)
+        if len(self._preempted) > 1:
+            self._preempted = deque(sorted(self._preempted, key=lambda one: one.arrival))
+        self._count += 1
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Puts one that gave its place to another caller before those of its own that are no more urgent; all
+        others' turns come before its caller's next one."""
+        line = self._lines.setdefault(sequence.actor, deque())
+        line.insert(sum(other.priority < sequence.priority for other in line), sequence)
+        self._count += 1
+        self._turn(sequence.actor)
+
+    def remove(self, one: Sequence) -> None:
+        """It is admitted, or waits no longer."""
+        if one.started and one in self._preempted:
+            self._count -= 1
+            self._preempted.remove(one)
+        else:
+            super().remove(one)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Takes it out; its actor's next turn comes after everybody else's."""
+        self.leave(sequence)
+
+    def note_departure(self, sequence: Sequence, now: float) -> None:
+        """It neither waits nor runs any more."""
+        if sequence.started:
+            self.note_end(now)
+        if sequence.group is not None:
+            self._groups[sequence.group] -= 1
+            if not self._groups[sequence.group]:
+                del self._groups[sequence.group]
+
+    def in_turn(self, held: Mapping[str, int]) -> Iterator[Sequence]:
+        """All in the order in which to try them: those of the caller that has the fewest places first, and of
+        equal ones those whose turn it is. `held`: places of each caller that has any. The queue may change
+        meanwhile."""
+        yield from tuple(self._preempted)
+        lines = [tuple(line) for line in self._lines.values()]
+        order = [(held.get(line[0].actor, 0), turn, 0) for turn, line in enumerate(lines)]
+        heapify(order)
+        while order:
+            places, turn, at = order[0]
+            yield lines[turn][at]
+            if at + 1 < len(lines[turn]):
+                heapreplace(order, (places + 1, turn, at + 1))
+            else:
+                heappop(order)
+
+    def actors(self) -> set[str]:
+        """Callers of whom any waits."""
+        return {*self._lines, *(one.actor for one in self._preempted)}
+
+    def since(self, moment: float) -> bool:
+        """Whether the first of any line has waited since then, or since before."""
+        return any(line[0].queued <= moment for line in self._lines.values()) or any(
+            one.queued <= moment for one in self._preempted
+        )
+
+    def firsts(self, is_held: Callable[[Sequence], bool]) -> Iterator[Sequence]:
+        """The first of each caller's in the order of their turns, not counting those for which this holds."""
+        yield from (one for one in self._preempted if not is_held(one))
+        for line in self._lines.values():
+            first = next((one for one in line if not is_held(one)), None)
+            if first is not None:
+                yield first
+
+
+PATIENCE = 0.25
+"""Seconds that somebody waits before another gives way: a place may become free by itself."""
+LEAST_RUN = 1.0
+"""Seconds that a sequence runs before it gives way."""
+LEAST_TOKENS = 16
+"""Tokens that it gets further meanwhile, whatever was computed again: so each one ends."""
+
+
+def exchange(
+    running: Collection[Sequence],
+    waiting: Waiting,
+    policy: Policy,
+    now: float,
+    is_held: Callable[[Sequence], bool],
+) -> tuple[Sequence, Sequence] | None:
+    """Who is to have a place, and who of those that run gives it: the newest of the caller that holds most.
+    Places are counted while all are taken, else cells, for want of which somebody waits then. A caller gives
+    what it holds above its share. `is_held`: whether one waits for another's prompt, and wants no place."""
+    if not waiting.since(now - PATIENCE):
+        return None
+    callers = len({one.actor for one in running} | waiting.actors())
+    if callers < 2:
+        return None
+    is_full = len(running) >= policy.sequences
+    if not is_full and policy.streams:
+        return None
+    share = -(-(policy.sequences if is_full else policy.cells) // callers)
+    held: Counter[str] = Counter()
+    for one in running:
+        held[one.actor] += 1 if is_full else len(one.tokens)
+    givers = [
+        one
+        for one in running
+        if held[one.actor] - (1 if is_full else len(one.tokens)) >= share and _may_go(one, policy, now)
+    ]
+    if not givers:
+        return None
+    for taker in waiting.firsts(is_held):
+        if held[taker.actor] < share and now - taker.queued >= PATIENCE:
+            return taker, max(givers, key=lambda one: (held[one.actor], one.arrival))
+    return None
+
+
+def _may_go(one: Sequence, policy: Policy, now: float) -> bool:
+    """Whether it ran long enough and got on. In exact mode scored prompts are not computed again as they
+    were: their chunks may have been shorter."""
+    if policy.exact and one.request.prompt_logprobs is not None:
+        return False
+    return now - one.since >= LEAST_RUN and one.computed - one.reached >= LEAST_TOKENS

@@ -1,0 +1,12 @@
+"""From logits to tokens, over all rows of a step at once, for every token engine that lets us draw.
+
+`sampling_state` holds what the draws of one sequence depend on. `sampler` draws. `filters` cuts a whole row
+where its largest logits do not suffice. `logits` finds the largest numbers of a row without sorting it, and
+computes log-probabilities. The result of a row does not depend on the rows beside it, to the last bit.
+"""
+
+from antiphon.engines.sampling.logits import prompt_scores
+from antiphon.engines.sampling.sampler import Drawn, Sampler
+from antiphon.engines.sampling.sampling_state import Drawing
+
+__all__ = ["Drawing", "Drawn", "Sampler", "prompt_scores"]

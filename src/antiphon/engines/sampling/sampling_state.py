@@ -1,0 +1,336 @@
+"""What the draws of one sequence depend on: its bans, penalties, Mirostat threshold and random numbers.
+
+A state is made once and changes with its own draws alone, so it outlives preemption. It computes nothing over
+the vocabulary: in a row of logits it changes the tokens that it knows.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
+from hashlib import blake2b
+from math import exp, isnan, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.errors import InvalidValue
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.intp]
+
+ESTIMATED = 100
+"""Likeliest tokens from which version 1 estimates the exponent of Zipf's law."""
+
+VERSIONS = (1, 2)
+
+
+class Steering:
+    """The threshold, in bits, of one sequence: twice the target at first."""
+
+    __slots__ = ("_rate", "_target", "limit", "version")
+
+    def __init__(self, wanted: Mirostat) -> None:
+        if wanted.version not in VERSIONS:
+            raise InvalidValue("Mirostat has the versions 1 and 2", param="mirostat_mode")
+        if not 0 < wanted.target < float("inf"):
+            raise InvalidValue(
+                "mirostat_target is the surprise to hold, in bits; it must be above 0",
+                param="mirostat_target",
+            )
+        if not 0 <= wanted.rate <= 1:
+            raise InvalidValue("mirostat_lr must be from 0 to 1", param="mirostat_lr")
+        self.version = wanted.version
+        self._target = wanted.target
+        self._rate = wanted.rate
+        self.limit = 2.0 * wanted.target
+
+    def least(self, mass: float) -> float:
+        """Version 2: the weight below which a token is more surprising than the threshold, of weights that
+        sum to `mass`."""
+        return float(mass * 2.0 ** -max(self.limit, 0.0))
+
+    def count(self, best: NDArray[np.float64], vocabulary: int) -> int:
+        """Version 1: how many of the likeliest tokens to keep, by Zipf's law fitted to the weights of the
+        best ones, in descending order."""
+        best = best[:ESTIMATED][best[:ESTIMATED] > 0]
+        if len(best) < 2:
+            return 1
+        ranks = np.arange(1, len(best) + 1, dtype=np.float64)
+        steps, falls = np.log(ranks[1:] / ranks[:-1]), np.log(best[:-1] / best[1:])
+        exponent = float((steps * falls).sum() / (steps * steps).sum())
+        bits = max(self.limit, 0.0) * log(2.0)
+        if exponent <= 0:
+            return vocabulary  # all alike: there is no tail to cut
+        excess = exponent - 1.0
+        # (excess * 2^limit / (1 - vocabulary^-excess)) ^ (1 / exponent), by logarithms; its limit where
+        # excess is 0
+        scale = log(vocabulary) if abs(excess) < 1e-9 else (1.0 - vocabulary**-excess) / excess
+        size = (bits - log(scale)) / exponent
+        return vocabulary if size > log(vocabulary) else max(1, round(exp(size)))
+
+    def observe(self, surprise: float) -> None:
+        """Moves the threshold after a token of so many bits."""
+        self.limit -= self._rate * (surprise - self._target)
+
+
+class Bans:
+    """Of one output, which grows by `add`. What is looked at in a step are the sequences whose last token but
+    one has just been said."""
+
+    def __init__(self, sequences: Iterable[tuple[int, ...]]) -> None:
+        """Each of at least one token."""
+        always: set[int] = set()
+        self._after: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        longest = 0
+        for *before, last in sequences:
+            if before:
+                self._after.setdefault(before[-1], []).append((tuple(before), last))
+                longest = max(longest, len(before))
+            else:
+                always.add(last)
+        self._always: Ids = np.array(sorted(always), dtype=np.intp)
+        self._said: deque[int] = deque(maxlen=longest)
+
+    def add(self, token: int) -> None:
+        """The output's next token."""
+        self._said.append(token)
+
+    def now(self) -> Ids:
+        """The tokens that may not come next; some may be there twice."""
+        begun = self._after.get(self._said[-1], ()) if self._said else ()
+        if not begun:
+            return self._always
+        said = tuple(self._said)
+        ended = [last for before, last in begun if said[-len(before) :] == before]
+        return np.concatenate((self._always, np.array(ended, dtype=np.intp))) if ended else self._always
+
+
+COLD = 1e-5
+"""Temperature up to which the likeliest token is taken: dividing by less overflows, and would say the
+same."""
+
+HUGE = np.float32(1e30)
+"""No bias or penalty lifts a logit above this, so that differences of logits stay numbers."""
+
+FIRST_ROOM = 64
+"""Tokens that a table of occurrences has room for beyond the prompt's; it doubles."""
+
+
+class Occurrences:
+    """The tokens of prompt and output, and what each costs: penalties touch these and no others."""
+
+    def __init__(self, sampling: Sampling, prompt: Iterable[int]) -> None:
+        known = sorted(set(prompt)) if sampling.repetition_penalty != 1 else []
+        self._places = {token: place for place, token in enumerate(known)}
+        self._ids: Ids = np.array([*known, *[0] * FIRST_ROOM], dtype=np.intp)
+        self._costs: Floats = np.zeros(len(self._ids), dtype=np.float32)
+        """Presence and frequency penalties of the token in that place."""
+        self._presence = sampling.presence_penalty
+        self._frequency = sampling.frequency_penalty
+        self._counts: dict[int, int] = {}
+        """Of the output's tokens."""
+        self._above = np.float32(1.0 / sampling.repetition_penalty)
+        self._below = np.float32(sampling.repetition_penalty)
+
+    def add(self, token: int) -> None:
+        """Counts one token of the output."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._ids):
+            self._ids = np.concatenate((self._ids, np.zeros_like(self._ids)))
+            self._costs = np.concatenate((self._costs, np.zeros_like(self._costs)))
+        count = self._counts[token] = self._counts.get(token, 0) + 1
+        self._ids[place] = token
+        self._costs[place] = self._presence + self._frequency * count
+
+    def penalise(self, row: Floats) -> None:
+        """Changes the logits of the tokens that occurred."""
+        ids = self._ids[: len(self._places)]
+        values = row[ids]
+        if self._below != 1:
+            values *= np.where(values > 0, self._above, self._below)
+        values -= self._costs[: len(ids)]
+        row[ids] = np.minimum(values, HUGE)
+
+
+@dataclass(slots=True, eq=False)
+class Drawing:
+    """Built where the request is taken: raises InvalidValue for what this vocabulary cannot do."""
+
+    sampling: Sampling
+    choice: int
+    logprobs: int | None
+    """None: none. k: the drawn token's log-probability, and those of the k likeliest."""
+    prompt: InitVar[Sequence[int]]
+    ends: InitVar[Iterable[int]]
+    """The model's end-of-generation tokens."""
+    stops: InitVar[Iterable[int]]
+    """Tokens that end this sequence too."""
+    vocabulary: InitVar[int]
+    listed: tuple[int, ...] = ()
+    """Tokens whose log-probabilities are told in the place of the k likeliest."""
+
+    made: int = field(init=False, default=0)
+    """Tokens drawn so far: the position of the next draw."""
+    key: int = field(init=False, default=0)
+    """64 bits that stand for seed and choice."""
+    greedy: bool = field(init=False, default=False)
+    steering: Steering | None = field(init=False, default=None)
+    """Mirostat's state."""
+    mask: NDArray[np.bool_] | None = field(init=False, default=None)
+    """What a constraint allows the next draw, one flag for each id; set before each."""
+    pinned: bool = field(init=False, default=False)
+    """Whether that is one token, so that there is nothing to draw."""
+    _occurrences: Occurrences | None = field(init=False, default=None)
+    _bias: tuple[Ids, Floats] | None = field(init=False, default=None)
+    _allowed: Ids | None = field(init=False, default=None)
+    _bans: Bans | None = field(init=False, default=None)
+    _lasting: bool = field(init=False, default=False)
+    """Whether one of these four is there."""
+    _early: Ids | None = field(init=False, default=None)
+    """Tokens that may not be drawn before `min_tokens`."""
+
+    def __post_init__(
+        self, prompt: Sequence[int], ends: Iterable[int], stops: Iterable[int], vocabulary: int
+    ) -> None:
+        sampling = self.sampling
+        check(sampling, vocabulary)
+        require_known("logprob_token_ids", self.listed, vocabulary)
+        self.key = key_of(sampling.seed, self.choice)
+        self.greedy = sampling.temperature <= COLD or (sampling.top_k == 1 and sampling.mirostat is None)
+        if not self.greedy and sampling.mirostat is not None:
+            self.steering = Steering(sampling.mirostat)
+        if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
+            self._occurrences = Occurrences(sampling, prompt)
+        if sampling.logit_bias:
+            self._bias = sum_biases(sampling.logit_bias)
+        if sampling.allowed_token_ids is not None:
+            self._allowed = np.unique(np.array(sampling.allowed_token_ids, dtype=np.intp))
+        if sampling.banned:
+            self._bans = Bans(sampling.banned)
+        lasting = (self._occurrences, self._bias, self._allowed, self._bans)
+        self._lasting = any(one is not None for one in lasting)
+        if sampling.min_tokens > 0:
+            early = {*stops} if sampling.ignore_eos else {*stops, *ends}
+            known = [token for token in sorted(early) if 0 <= token < vocabulary]
+            self._early = np.array(known, dtype=np.intp)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the next draw's logits are other than the model's."""
+        if self._early is not None and self.made >= self.sampling.min_tokens:
+            self._early = None
+        return self._lasting or self._early is not None or self.mask is not None
+
+    def may_forbid(self, tokens: Sequence[int]) -> bool:
+        """Whether the next tokens might hold one that may not come there: then each has to be drawn, though a
+        constraint leaves no other."""
+        if self._bans is not None or self._allowed is not None:
+            return True
+        early = tokens[: max(self.sampling.min_tokens - self.made, 0)] if self._early is not None else ()
+        return self._early is not None and bool(np.isin(early, self._early).any())
+
+    @property
+    def plain(self) -> bool:
+        """Whether the next draw is the model's likeliest token, and nothing is said of it."""
+        return self.greedy and self.logprobs is None and not self.changes
+
+    def change(self, row: Floats) -> None:
+        """Logit bias, penalties and masks, in place. Masks come last, so that nothing is added to an
+        infinity; the result is that of masks before all."""
+        if self._bias is not None:
+            ids, values = self._bias
+            row[ids] += values
+        if self._occurrences is not None:
+            self._occurrences.penalise(row)
+        if self._allowed is not None:
+            kept = row[self._allowed]
+            row.fill(-np.inf)
+            row[self._allowed] = kept
+        if self._bans is not None:
+            row[self._bans.now()] = -np.inf
+        if self._early is not None:
+            row[self._early] = -np.inf
+        if self.mask is not None:
+            row[~self.mask] = -np.inf
+
+    def accept(self, token: int, surprise: float | None = None) -> None:
+        """Notes what was drawn, and how surprising it was, in bits, where Mirostat steers."""
+        self.made += 1
+        if self._occurrences is not None:
+            self._occurrences.add(token)
+        if self._bans is not None:
+            self._bans.add(token)
+        if self.steering is not None and surprise is not None:
+            self.steering.observe(surprise)
+
+
+def check(sampling: Sampling, vocabulary: int) -> None:
+    """Raises InvalidValue for what has no meaning; the ranges that a dialect allows are narrower."""
+    wrong = {
+        "temperature": not 0 <= sampling.temperature < float("inf"),
+        "top_p": not 0 <= sampling.top_p <= 1,
+        "typical_p": not 0 <= sampling.typical_p <= 1,
+        "min_p": not 0 <= sampling.min_p <= 1,
+        "top_k": sampling.top_k < 0,
+        "repetition_penalty": not 0 < sampling.repetition_penalty < float("inf"),
+        "presence_penalty": not abs(sampling.presence_penalty) < float("inf"),
+        "frequency_penalty": not abs(sampling.frequency_penalty) < float("inf"),
+        "logit_bias": any(isnan(value) for _, value in sampling.logit_bias),
+        "allowed_token_ids": sampling.allowed_token_ids is not None and not sampling.allowed_token_ids,
+        "banned": not all(sampling.banned),
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise InvalidValue(f"{name} is {getattr(sampling, name)!r}, which has no meaning", param=name)
+    biased = [token for token, _ in sampling.logit_bias]
+    banned = [token for tokens in sampling.banned for token in tokens]
+    named = (
+        ("logit_bias", biased),
+        ("allowed_token_ids", sampling.allowed_token_ids or ()),
+        ("banned", banned),
+    )
+    for name, tokens in named:
+        require_known(name, tokens, vocabulary)
+
+
+def require_known(name: str, tokens: Iterable[int], vocabulary: int) -> None:
+    """Raises InvalidValue for an id outside the vocabulary."""
+    for token in tokens:
+        if not 0 <= token < vocabulary:
+            raise InvalidValue(
+                f"{name} holds {token}, no token id of this model; they go from 0 to {vocabulary - 1}",
+                param=name,
+            )
+
+
+def sum_biases(biases: Iterable[tuple[int, float]]) -> tuple[Ids, Floats]:
+    """Token ids and what is added to each; what is said twice adds up."""
+    sums: dict[int, float] = {}
+    for token, value in biases:
+        sums[token] = sums.get(token, 0.0) + value
+    with np.errstate(over="ignore"):  # a bias that no float32 holds bans the token
+        values = np.array(list(sums.values()), dtype=np.float64).clip(max=float(HUGE)).astype(np.float32)
+    return np.array(list(sums), dtype=np.intp), values
+
+
+# --- randomness
+
+STRIDE = np.uint64(0x9E3779B97F4A7C15)
+FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+S27, S30, S31, S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+
+
+def key_of(seed: int, choice: int) -> int:
+    """64 bits for seed and choice."""
+    packed = (seed % 2**64).to_bytes(8, "little") + choice.to_bytes(8, "little")
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little")
+
+
+def points(keys: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), each of its key and position alone: the SplitMix64 generator (Steele and others,
+    2014), started at the key and read at the position."""
+    state = np.array(keys, dtype=np.uint64) + np.array(positions, dtype=np.uint64) * STRIDE + STRIDE
+    state = (state ^ (state >> S30)) * FIRST
+    state = (state ^ (state >> S27)) * SECOND
+    return ((state ^ (state >> S31)) >> S11).astype(np.float64) * 2.0**-53

@@ -1,0 +1,64 @@
+"""`python -m antiphon.processes.coordinator`: the coordinator's process, where several HTTP processes serve.
+
+It opens no port. Its state is also in the ledger, in the runtime directory and in the HTTP processes, so the
+supervisor can start it again after it died.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from antiphon.domain.context import SystemClock
+from antiphon.engines.host.control import CoordinatorConfig, Lifeline, StatusPipe
+from antiphon.engines.host.runtime import leave
+from antiphon.errors import AntiphonError
+from antiphon.processes.coordinator.assemble import coordinating, open_database
+from antiphon.processes.ipc.frames import from_line
+from antiphon.settings.schema import Settings, decode_settings
+from antiphon.telemetry.logs import configure
+
+ORPHANED = 3
+"""Exit status of a coordinator whose supervisor is gone."""
+
+
+async def run(settings: Settings, config: CoordinatorConfig) -> None:
+    """Coordinates until told to stop."""
+    status, stop = StatusPipe(config.status_fd), asyncio.Event()
+    database, clock = open_database(settings), SystemClock()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    try:
+        async with coordinating(settings, config.socket, clock, database) as coordinator:
+            status.ready()
+            await status.pulse(stop)
+            coordinator.save()
+    except AntiphonError as error:
+        status.failed(error)
+        sys.exit(1)
+
+
+def _abandon(config: CoordinatorConfig) -> None:
+    """The supervisor is gone. What is not in the database yet is in the spool."""
+    leave(Path(config.socket).parent)
+    os._exit(ORPHANED)
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the supervisor's to answer
+    lifeline = Lifeline()
+    try:
+        settings = decode_settings(lifeline.line())
+        config = from_line(lifeline.line(), CoordinatorConfig)
+    except EOFError:
+        sys.exit(1)
+    configure(settings.log.level, settings.log.format)
+    lifeline.watch(told=lambda _: None, gone=lambda: _abandon(config))
+    uvloop.run(run(settings, config))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What a coordinator works with: the spool's way into the database, the counting of limits and its socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.domain.context import Clock
+from antiphon.errors import StoreUnavailable
+from antiphon.ledger.drain import Drain
+from antiphon.limits.local import LocalLimiter
+from antiphon.limits.seeding import SECOND, LedgerSeeds
+from antiphon.limits.snapshot import take
+from antiphon.processes.coordinator.coordinator import Coordinator, listening
+from antiphon.settings.schema import Settings
+from antiphon.store.base import EntryStore, TenancyStore
+
+if TYPE_CHECKING:
+    from antiphon.store.database import Database
+
+ENDING_S = 3.0
+"""Seconds that the database gets to take what is in the spool at the end; the spool keeps the rest."""
+
+LIMITS = "limits.json"
+"""File of the spool's directory in which counters outlive a clean stop."""
+
+
+@asynccontextmanager
+async def coordinating(
+    settings: Settings, path: str, clock: Clock, database: "Database | None" = None
+) -> AsyncIterator[Coordinator]:
+    """A coordinator that listens at the path while the context lasts. With keys it has a database, drains the
+    spool into it, and counts limits unless Redis does. Raises StartupError where the spool cannot be used."""
+    async with AsyncExitStack() as stack:
+        runtime, began = Path(path).parent, int(clock.wall() * SECOND)
+        drain = limiter = kept = None
+        if database is not None:
+            from antiphon.store.ledger import SqlEntries
+            from antiphon.store.tenancy import SqlTenancy
+
+            entries = SqlEntries(database)
+            drain = await stack.enter_async_context(draining(settings, entries))
+            if settings.limits.url is None:
+                tenancy = SqlTenancy(database)
+                seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock, began))
+                limiter = LocalLimiter(clock, seeds, opens=settings.limits.unavailable == "open")
+                kept = Path(settings.ledger.spool or "") / LIMITS
+
+        def make(tasks: asyncio.TaskGroup) -> Coordinator:
+            coordinator = Coordinator(tasks, runtime, began, limiter, drain, kept)
+            if kept is not None and limiter is not None:
+                snapshot = take(kept, limiter.now())
+                if snapshot is not None:
+                    coordinator.load(snapshot)
+            return coordinator
+
+        yield await stack.enter_async_context(listening(path, make))
+
+
+def open_database(settings: Settings) -> "Database | None":
+    """The database where keys are on. Its library is imported only then; nothing is read yet."""
+    if not settings.keys.enabled:
+        return None
+    from antiphon.store.database import Database
+
+    return Database(settings.keys.store or "", show_details=False)
+
+
+@asynccontextmanager
+async def draining(settings: Settings, entries: EntryStore) -> AsyncIterator[Drain]:
+    """Brings the spool into the database while the context lasts. Raises StartupError where it cannot be
+    used."""
+    drain = Drain(Path(settings.ledger.spool or ""), entries)
+    await asyncio.to_thread(drain.start)
+    try:
+        yield drain
+    finally:
+        await asyncio.to_thread(drain.stop, ENDING_S)
+
+
+@asynccontextmanager
+async def seeding(
+    entries: EntryStore, tenancy: TenancyStore, drain: Drain | None, clock: Clock, began: int | None = None
+) -> AsyncIterator[LedgerSeeds]:
+    """Asks the ledger what is used of limits while the context lasts; after what `drain` has to bring into
+    it, where it runs in this process. Where another process drains, as with two servers of one directory,
+    that one has had a moment for it, and the ledger is taken as it is. `began`: as of LedgerSeeds."""
+
+    def drained() -> None:
+        if drain is not None and not drain.drain_now() and not drain.standing.elsewhere:
+            raise StoreUnavailable("what was written down is not in the database yet")
+
+    seeds = LedgerSeeds(entries, clock.wall, drained, tenancy.families, began)
+    try:
+        yield seeds
+    finally:
+        await asyncio.to_thread(seeds.close)

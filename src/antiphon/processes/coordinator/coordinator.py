@@ -1,0 +1,233 @@
+"""One limiter, one list of adapters' names, one directory's revision and one sum of metrics for all HTTP
+processes of a server. `listening` offers them on a socket."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+from antiphon.errors import EngineError, LimitsUnavailable
+from antiphon.ledger.drain import Drain
+from antiphon.limits.local import LocalLimiter
+from antiphon.limits.snapshot import Snapshot, save
+from antiphon.processes.coordinator.frames import TO_COORDINATOR, Look, Names, ToCoordinator, Topic, Welcome
+from antiphon.processes.coordinator.session import Session
+from antiphon.processes.ipc.channel import Channel, bind_private, remove
+from antiphon.processes.ipc.frames import FrameReader
+from antiphon.task_group import task_group
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.totals import Totals
+
+BACKLOG = 64
+"""Connections that may wait to be accepted; an HTTP process opens one."""
+
+MOST_S = 1.0
+"""Seconds for which processes are waited for until they know a change; one that hangs learns it later."""
+
+UNCLAIMED_S = 10.0
+"""Seconds in which a process restates the claims of a snapshot; others count as used."""
+
+UNKNOWN = -1
+"""Revision of a process that has not said which it knows."""
+
+ADAPTERS = "adapters"
+"""File of the runtime directory that holds the names of adapters, for a coordinator that begins anew."""
+
+
+class Coordinator:
+    """What is counted and kept in one place."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        runtime: Path,
+        began: int,
+        limiter: LocalLimiter | None = None,
+        drain: Drain | None = None,
+        kept: Path | None = None,
+    ) -> None:
+        """`began`: Unix milliseconds; what ended earlier is in the ledger that the limiter begins with.
+        `limiter`: None where limits are not counted here. `kept`: the file in which what is counted outlives
+        this process."""
+        self.tasks = tasks
+        self.began = began
+        self.drain = drain
+        self.unclaimed: set[str] = set()
+        """Claims of a snapshot that no process has restated yet."""
+        self.is_loaded = False
+        """Whether it began with a snapshot: what does not stand in that has been counted."""
+        self._limiter = limiter
+        self._kept = kept
+        self._path = runtime / ADAPTERS
+        self._names = _read(self._path)
+        self._sessions: dict[Session, None] = {}
+        self.ended = Totals()
+        """Of processes that are gone."""
+        self._noted = asyncio.Event()
+        self._unclaiming: asyncio.Task[None] | None = None
+
+    @property
+    def limiter(self) -> LocalLimiter:
+        if self._limiter is None:
+            raise LimitsUnavailable("limits are not counted here")
+        return self._limiter
+
+    @property
+    def counts(self) -> bool:
+        """Whether limits are counted here."""
+        return self._limiter is not None
+
+    def save(self) -> None:
+        """Leaves what is counted now to the next coordinator."""
+        if self._limiter is not None and self._kept is not None:
+            try:
+                save(self._kept, self._limiter.snapshot())
+            except OSError as problem:
+                record("limits_not_saved", logging.WARNING, problem=os.strerror(problem.errno or 0))
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Goes on counting where another coordinator stopped."""
+        self.limiter.load(snapshot)
+        self.is_loaded = True
+        self.unclaimed = {claim.id for claim in snapshot.claims}
+        if self.unclaimed:
+            self._unclaiming = self.tasks.create_task(self._abandon_unclaimed())
+
+    # --- sessions -------------------------------------------------------------------------------------------
+
+    def connect(self) -> Channel[ToCoordinator]:
+        """The protocol of a new connection."""
+        session = Session(self)
+        channel: Channel[ToCoordinator] = Channel(FrameReader(TO_COORDINATOR), session.receive, session.lose)
+        session.link = channel
+        channel.greeted.add_done_callback(lambda greeted: self._greet(session, greeted))
+        return channel
+
+    def join(self, session: Session) -> None:
+        """Tells a process all that it has to know."""
+        self._sessions[session] = None
+        session.known[Topic.ADAPTERS] = UNKNOWN
+        session.link.put(Welcome(self.began))
+        session.link.put(Names(*self._names))
+
+    def forget(self, session: Session) -> None:
+        """A process is gone; what it counted stays in the sums."""
+        if session in self._sessions:
+            del self._sessions[session]
+            self.ended.add(session.totals, lives=False)
+        self.note()
+
+    def close(self) -> None:
+        """Ends every connection."""
+        if self._unclaiming is not None:
+            self._unclaiming.cancel()
+        for session in tuple(self._sessions):
+            session.link.cut("the coordinator is stopping")
+
+    def _greet(self, session: Session, greeted: asyncio.Future[None]) -> None:
+        if not greeted.cancelled() and greeted.exception() is None:
+            self.join(session)
+
+    async def _abandon_unclaimed(self) -> None:
+        await asyncio.sleep(UNCLAIMED_S)
+        for claim in self.unclaimed:
+            self.limiter.abandon(claim)
+        self.unclaimed.clear()
+
+    # --- what all processes know ----------------------------------------------------------------------------
+
+    async def publish(self, revision: int, names: bytes) -> bool:
+        """Puts other names of adapters in the place of those of a revision, in every process; False where
+        another process was faster. Raises EngineError where they cannot be kept."""
+        if revision != self._names[0]:
+            return False
+        written = (revision + 1, names)
+        try:
+            _write(self._path, *written)
+        except OSError as problem:
+            said = os.strerror(problem.errno or 0)
+            raise EngineError(f"the adapters cannot be changed: the runtime directory: {said}") from None
+        self._names = written
+        for session in self._sessions:
+            session.link.put(Names(*written))
+        await self._known(Topic.ADAPTERS, revision + 1)
+        return True
+
+    async def announce(self, revision: int, by: Session) -> None:
+        """Has every process read the directory, and waits until it knows the revision."""
+        for session in self._sessions:
+            if session is not by:
+                session.link.put(Look())
+        await self._known(Topic.DIRECTORY, revision)
+
+    def note(self) -> None:
+        """A process knows more, or is gone."""
+        self._noted.set()
+
+    async def _known(self, topic: Topic, revision: int) -> None:
+        """Waits until every process knows a revision of which it has read one, `MOST_S` at most."""
+
+        def late() -> int:
+            return sum(session.known.get(topic, revision) < revision for session in self._sessions)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MOST_S):
+                while late():
+                    self._noted.clear()
+                    await self._noted.wait()
+        if late():
+            record("processes_late", logging.WARNING, topic=topic, processes=late())
+
+    def others(self, session: Session) -> tuple[int, Totals]:
+        """How many other processes there are, and what they and those that ended count."""
+        totals = Totals()
+        totals.add(self.ended)
+        living = [each for each in self._sessions if each is not session]
+        for each in living:
+            totals.add(each.totals)
+        return len(living), totals
+
+
+@asynccontextmanager
+async def listening(
+    path: str, make: Callable[[asyncio.TaskGroup], Coordinator]
+) -> AsyncIterator[Coordinator]:
+    """Offers a coordinator on a socket that only this user may open. Where there can be none, as on a full
+    disk, it serves its own process alone."""
+    async with task_group() as tasks, AsyncExitStack() as stack:
+        coordinator = make(tasks)
+        try:
+            sock = bind_private(path)
+        except OSError as problem:
+            record("coordinator_alone", logging.WARNING, problem=os.strerror(problem.errno or 0))
+        else:
+            stack.callback(_remove_own, path, os.stat(path))
+            loop = asyncio.get_running_loop()
+            server = await loop.create_unix_server(coordinator.connect, sock=sock, backlog=BACKLOG)
+            stack.callback(server.close)
+        stack.callback(coordinator.close)
+        yield coordinator
+
+
+def _remove_own(path: str, own: os.stat_result) -> None:
+    """Takes the socket's path away, unless another process listens there by now."""
+    with suppress(FileNotFoundError):
+        if os.path.samestat(own, os.stat(path)):
+            remove(path)
+
+
+def _read(path: Path) -> tuple[int, bytes]:
+    """The names as they were written last, and their revision; 0 is never."""
+    try:
+        revision, names = path.read_bytes().split(b"\n", 1)
+        return int(revision), names
+    except (OSError, ValueError):
+        return 0, b""
+
+
+def _write(path: Path, revision: int, names: bytes) -> None:
+    new = path.with_suffix(".new")
+    new.write_bytes(b"%d\n%b" % (revision, names))
+    new.replace(path)

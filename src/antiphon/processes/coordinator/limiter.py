@@ -1,0 +1,178 @@
+"""The limits of an HTTP process: counted by the coordinator, in this process or in another one.
+
+It remembers what the process holds and what ended lately, and restates both to a coordinator that begins
+anew. What is settled is told in order and waits for nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.domain.context import Clock
+from antiphon.domain.limits import Amounts, Limit, LimitStatus
+from antiphon.errors import AntiphonError, BudgetExceeded, LargerThanLimit, LimitsUnavailable, RateLimited
+from antiphon.limits.local import LocalLimiter
+from antiphon.processes.coordinator.frames import (
+    Asking,
+    AskLimits,
+    Ended,
+    Extend,
+    Refused,
+    Reply,
+    Reserve,
+    Restore,
+    Settle,
+    Stand,
+    ToCoordinator,
+)
+
+RECENT_S = 10.0
+"""Seconds for which a claim that ended is remembered: the death of a coordinator may be noticed late."""
+
+PATIENCE_S = 3.0
+"""Seconds that a request waits for a coordinator that is away: it is back within one or two."""
+
+RETRY_AFTER = 1.0
+"""Seconds; what callers are told to wait."""
+
+NOTHING = Amounts()
+
+
+@dataclass(slots=True)
+class Claim:
+    """What this process reserved and has not settled."""
+
+    limits: tuple[Limit, ...]
+    amounts: Amounts
+
+    def add(self, more: Amounts) -> None:
+        """What was reserved beyond it."""
+        self.amounts = Amounts(
+            self.amounts.requests + more.requests,
+            self.amounts.input_tokens + more.input_tokens,
+            self.amounts.output_tokens + more.output_tokens,
+            self.amounts.cost + more.cost,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedClaim:
+    """What this process settled."""
+
+    message: Ended
+    told: int | None
+    """Which coordinator was told, by the moment at which it began; None while there was none."""
+    settled: float
+    """Monotonic seconds."""
+
+
+class Caller(Protocol):
+    """The way to the coordinator."""
+
+    @property
+    def is_reachable(self) -> bool: ...
+    def send(self, message: ToCoordinator) -> None: ...
+    async def call(self, make: Callable[[int], Asking]) -> Reply: ...
+
+
+class SharedLimiter:
+    """A `Limiter` over the coordinator."""
+
+    def __init__(self, caller: Caller, clock: Clock, patience: float = PATIENCE_S) -> None:
+        self._caller = caller
+        self._clock = clock
+        self._patience = patience
+        self.local: LocalLimiter | None = None
+        """That of a coordinator in this process: it is asked without a message."""
+        self._claims: dict[str, Claim] = {}
+        self._ended: deque[EndedClaim] = deque()
+        self._told: int | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether the coordinator can be asked now."""
+        return self._caller.is_reachable
+
+    def restate(self, began: int) -> Iterator[Restore | Ended]:
+        """What a coordinator that began then has to be told before anything is asked of it."""
+        self._told = began
+        for id_, claim in self._claims.items():
+            yield Restore(id_, claim.limits, claim.amounts)
+        for ended in self._ended:
+            if ended.told != began:
+                yield ended.message
+
+    def lose(self) -> None:
+        """There is no coordinator now."""
+        self._told = self.local = None
+
+    # --- the seam -------------------------------------------------------------------------------------------
+
+    async def reserve(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
+        asked = tuple(limits)
+        if self.local is not None and self.local.is_seeded(asked):
+            standings = self.local.reserve_seeded(claim, asked, amounts)
+        else:
+            try:
+                standings = await self._ask(lambda call: Reserve(call, claim, asked, amounts))
+            except (asyncio.CancelledError, LimitsUnavailable):
+                self._caller.send(Settle(claim, NOTHING))  # it may have been reserved meanwhile
+                raise
+        self._claims[claim] = Claim(asked, amounts)
+        return standings
+
+    async def extend(self, claim: str, limits: Sequence[Limit], amounts: Amounts) -> tuple[LimitStatus, ...]:
+        asked = tuple(limits)
+        if self.local is not None:
+            standings = self.local.extend_seeded(claim, asked, amounts)
+        else:
+            standings = await self._ask(lambda call: Extend(call, claim, asked, amounts))
+        if (held := self._claims.get(claim)) is not None:
+            held.add(amounts)
+        return standings
+
+    def settle(self, claim: str, amounts: Amounts, at: int | None = None) -> None:
+        held = self._claims.pop(claim, None)
+        if held is None:
+            return
+        if self.local is not None:
+            self.local.settle(claim, amounts)
+            return
+        self._caller.send(Settle(claim, amounts))
+        now, message = self._clock.monotonic(), Ended(claim, held.limits, held.amounts, amounts, at)
+        self._ended.append(EndedClaim(message, self._told, now))
+        while self._told is not None and self._ended[0].settled < now - RECENT_S:
+            self._ended.popleft()
+
+    async def standing(self, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+        asked = tuple(limits)
+        return await self._ask(lambda call: AskLimits(call, asked))
+
+    async def aclose(self) -> None:
+        """The connection is the caller's."""
+
+    async def _ask(self, make: Callable[[int], Asking]) -> tuple[LimitStatus, ...]:
+        """Asks until there is an answer, or patience is over. What was asked of a coordinator that went away
+        is asked again: it took what it counted with it."""
+        try:
+            async with asyncio.timeout(self._patience):
+                reply = await self._caller.call(make)
+        except TimeoutError:
+            raise LimitsUnavailable(
+                "the process that keeps the limits is away; try again", retry_after=RETRY_AFTER
+            ) from None
+        if isinstance(reply, Refused):
+            raise _error(reply)
+        if not isinstance(reply, Stand):
+            raise LimitsUnavailable("the coordinator answered out of turn")
+        return reply.standings
+
+
+def _error(refused: Refused) -> AntiphonError:
+    """The error as the coordinator raised it."""
+    error = refused.error.to_exception()
+    if isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
+        error.limit, error.standings = refused.limit, refused.standings
+    return error

@@ -1,0 +1,272 @@
+"""The coordinator's side of one HTTP process: the claims that it holds, what it knows, and what it counted.
+
+The end of a session ends the claims that were reserved over it and no others. What is asked of one claim is
+done in its order.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from antiphon.domain.limits import Amounts, LimitStatus
+from antiphon.errors import (
+    AntiphonError,
+    BudgetExceeded,
+    ErrorReport,
+    LargerThanLimit,
+    LimitsUnavailable,
+    RateLimited,
+)
+from antiphon.limits.local import LocalLimiter
+from antiphon.processes.coordinator.frames import (
+    Announce,
+    AskLimits,
+    AskTotals,
+    Done,
+    Ended,
+    Extend,
+    Know,
+    Others,
+    Ping,
+    Publish,
+    Refused,
+    Reply,
+    Report,
+    Reserve,
+    Restore,
+    Settle,
+    Stand,
+    ToCoordinator,
+    Topic,
+)
+from antiphon.processes.ipc.frames import FrameError, Hello, Message
+from antiphon.telemetry.logs import record
+from antiphon.telemetry.totals import Totals
+
+MAX_UNSENT = 16 * 1024 * 1024
+"""Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
+
+AGAIN_S = 0.2
+"""Seconds after which a ledger is asked again that could not be read while claims are restated."""
+
+NOTHING = Amounts()
+
+AskingLimits = Reserve | Extend | AskLimits
+
+
+class Link(Protocol):
+    """The way to a process: a `Channel`, or a call where it is the same process."""
+
+    unsent: int
+
+    def put(self, message: Message) -> None: ...
+    def cut(self, reason: str) -> None: ...
+
+
+class Owner(Protocol):
+    """The coordinator, as far as a session knows it."""
+
+    tasks: asyncio.TaskGroup
+    began: int
+    unclaimed: set[str]
+    is_loaded: bool
+
+    @property
+    def limiter(self) -> LocalLimiter:
+        """Raises LimitsUnavailable where limits are not counted here."""
+
+    async def publish(self, revision: int, names: bytes) -> bool: ...
+    async def announce(self, revision: int, by: "Session") -> None: ...
+    def others(self, session: "Session") -> tuple[int, Totals]: ...
+    def note(self) -> None: ...
+    def forget(self, session: "Session") -> None: ...
+
+
+class Session:
+    """One HTTP process's connection."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.link: Link
+        """Set by who makes the session, before anything is received."""
+        self.known: dict[Topic, int] = {}
+        """Revisions that the process answers by; of what it has not read yet none."""
+        self.totals = Totals()
+        self._claims: set[str] = set()
+        self._pending: dict[str, asyncio.Task[None]] = {}
+        """Claims whose limits are looked up in the ledger."""
+        self._restoring: set[asyncio.Task[None]] = set()
+        """Claims that count before anything else is asked."""
+        self.is_over = False
+
+    async def restored(self) -> None:
+        """Waits until everything counts that was restated so far."""
+        while self._restoring:
+            await asyncio.wait(tuple(self._restoring))
+
+    def receive(self, message: ToCoordinator) -> None:
+        match message:
+            case Hello():
+                raise FrameError("the process said Hello twice")
+            case Settle(claim, amounts):
+                self._settle(claim, amounts)
+            case Reserve() | Extend() | AskLimits():
+                self._count(message)
+            case Restore():
+                self._restore(message)
+            case Ended():
+                self._end(message)
+            case _:
+                self._receive_other(message)
+
+    def _receive_other(self, message: Know | Report | AskTotals | Ping | Publish | Announce) -> None:
+        match message:
+            case Know(topic, revision):
+                self.known[topic] = revision
+                self._owner.note()
+            case Report(totals):
+                self.totals = totals
+            case AskTotals(call):
+                self._reply(Others(call, *self._owner.others(self)))
+            case Ping(call):
+                self._reply(Done(call))
+            case Publish() | Announce():
+                self._owner.tasks.create_task(self._spread(message))
+
+    def lose(self, reason: str) -> None:
+        """The process is gone: what it reserved and cannot settle any more counts as used."""
+        self.is_over = True
+        record("worker_left", logging.DEBUG, reason=reason, claims=len(self._claims))
+        for claim in tuple(self._claims):
+            self._abandon(claim)
+        self._owner.forget(self)
+
+    # --- limits ---------------------------------------------------------------------------------------------
+
+    def _count(self, asking: AskingLimits) -> None:
+        """Answers at once, unless a counter has to be made or the claim waits for one."""
+        claim = "" if isinstance(asking, AskLimits) else asking.claim
+        try:
+            limiter, waits = self._owner.limiter, bool(self._restoring) or claim in self._pending
+            seeded = not waits and limiter.is_seeded(asking.limits)
+        except AntiphonError as error:
+            self._reply(refused(asking.call, error))
+            return
+        if seeded:
+            self._answer(asking)
+        else:
+            self._pend(claim, self._owner.tasks.create_task(self._seed(asking, self._pending.get(claim))))
+
+    async def _seed(self, asking: AskingLimits, before: asyncio.Task[None] | None) -> None:
+        await _over(before)
+        await self.restored()
+        try:
+            await self._owner.limiter.seed(asking.limits)
+        except AntiphonError as error:
+            self._reply(refused(asking.call, error))
+        else:
+            self._answer(asking)
+
+    def _answer(self, asking: AskingLimits) -> None:
+        try:
+            self._reply(Stand(asking.call, self._ask(asking)))
+        except AntiphonError as error:
+            self._reply(refused(asking.call, error))
+
+    def _ask(self, asking: AskingLimits) -> tuple[LimitStatus, ...]:
+        limiter = self._owner.limiter
+        match asking:
+            case AskLimits(_, limits):
+                return limiter.standing_seeded(limits)
+            case Extend(_, claim, limits, amounts):
+                return limiter.extend_seeded(claim, limits, amounts)
+            case Reserve(_, claim, limits, amounts):
+                if claim in self._owner.unclaimed:  # it was answered, and the answer was lost
+                    self._owner.unclaimed.discard(claim)
+                    limiter.settle(claim, NOTHING)
+                standings = limiter.reserve_seeded(claim, limits, amounts)
+                self._claims.add(claim)
+                return standings
+
+    def _restore(self, message: Restore | Ended) -> None:
+        task = self._owner.tasks.create_task(self._restate(message, self._pending.get(message.claim)))
+        self._restoring.add(task)
+        task.add_done_callback(self._restoring.discard)
+        self._pend(message.claim, task)
+
+    async def _restate(self, message: Restore | Ended, before: asyncio.Task[None] | None) -> None:
+        await _over(before)
+        self._owner.unclaimed.discard(message.claim)
+        while not self.is_over:
+            try:
+                await self._owner.limiter.restore(message.claim, message.limits, message.amounts)
+            except LimitsUnavailable:
+                await asyncio.sleep(AGAIN_S)  # what is asked meanwhile waits
+            else:
+                self._claims.add(message.claim)
+                return
+
+    def _end(self, message: Ended) -> None:
+        """What ended before this coordinator began is in the ledger, or in its snapshot."""
+        stands = message.claim in self._owner.unclaimed
+        ended_since = message.at is not None and message.at >= self._owner.began
+        if stands or (ended_since and not self._owner.is_loaded):
+            self._restore(message)
+            self._settle(message.claim, message.used)
+
+    def _settle(self, claim: str, amounts: Amounts) -> None:
+        if (pending := self._pending.get(claim)) is not None:
+            pending.add_done_callback(lambda _: self._settle(claim, amounts))
+        elif claim in self._claims:
+            self._claims.discard(claim)
+            self._owner.limiter.settle(claim, amounts)
+
+    def _abandon(self, claim: str) -> None:
+        if claim in self._claims and claim not in self._pending:
+            self._claims.discard(claim)
+            self._owner.limiter.abandon(claim)
+
+    def _pend(self, claim: str, task: asyncio.Task[None]) -> None:
+        """What else is asked of the claim waits for the task."""
+        if claim:
+            self._pending[claim] = task
+            task.add_done_callback(lambda _: self._done(claim, task))
+
+    def _done(self, claim: str, task: asyncio.Task[None]) -> None:
+        if self._pending.get(claim) is task:
+            del self._pending[claim]
+        if self.is_over:
+            self._abandon(claim)
+
+    # --- what is the same in all processes ------------------------------------------------------------------
+
+    async def _spread(self, message: Publish | Announce) -> None:
+        try:
+            if isinstance(message, Publish):
+                self._reply(Done(message.call, await self._owner.publish(message.revision, message.names)))
+            else:
+                await self._owner.announce(message.revision, self)
+                self._reply(Done(message.call))
+        except AntiphonError as error:
+            self._reply(refused(message.call, error))
+
+    def _reply(self, reply: Reply) -> None:
+        if self.link.unsent > MAX_UNSENT:
+            self.link.cut("the process has stopped reading")
+        else:
+            self.link.put(reply)
+
+
+async def _over(task: asyncio.Task[None] | None) -> None:
+    """Waits until a task is done, however it ends."""
+    if task is not None:
+        await asyncio.wait([task])
+
+
+def refused(call: int, error: AntiphonError) -> Refused:
+    """The error with what it says of limits."""
+    report = ErrorReport.of(error)
+    if not isinstance(error, RateLimited | BudgetExceeded | LargerThanLimit):
+        return Refused(call, report)
+    standings = tuple(each for each in error.standings if isinstance(each, LimitStatus))
+    return Refused(call, report, error.limit, standings)

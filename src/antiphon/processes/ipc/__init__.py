@@ -1,0 +1,1 @@
+"""Communication between the processes of one server, independent of what they send."""

@@ -1,0 +1,282 @@
+"""Runs one of our own functions on somebody else's data, in a process with hard limits that can be killed.
+
+A template, regular expression or schema may run for ever or use all memory, and native code cannot be
+interrupted from inside. `run_job` is the caller's side. `python -m antiphon.processes.sandbox` is the helper:
+it takes one job as JSON on standard input and answers with JSON on standard output. Only functions of this
+package can be jobs. This protects against hostile data, not against hostile native code.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from antiphon.errors import AntiphonError, ErrorReport, ServerBusy
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader
+    from asyncio.subprocess import Process
+
+PACKAGE = "antiphon."
+"""Where a job's function must live."""
+
+INTERPRETER_VARIABLES = frozenset(
+    "PATH HOME LANG LC_ALL LC_CTYPE TMPDIR LD_LIBRARY_PATH VIRTUAL_ENV "
+    "PYTHONPATH PYTHONHOME PYTHONUTF8 PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX".split()
+)
+"""What a Python needs of the environment to start; no credential is among it."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""A helper may start no other: numpy would try to as it is imported."""
+
+START_DEADLINE = 20.0
+"""Seconds for the interpreter to start; our own code, so slow only when the machine is."""
+
+START_CPU = 2
+"""Seconds of CPU that the start may take on top of the job's."""
+
+OPEN_FILES = 64
+"""Enough to import the job's modules."""
+
+CHUNK = 65536
+
+RETRY_AFTER = 5.0
+"""Seconds that callers are told to wait when the machine is too busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one job may take."""
+
+    seconds: float = 2.0
+    """Of CPU, once the function is called: on a busy machine an honest job waits, but works no longer."""
+    patience: float = 20.0
+    """Of wall clock, once the function is called; it ends a job that waits instead of working."""
+    memory: int = 256 * 1024 * 1024
+    """Bytes of address space, the interpreter's own included."""
+    answer: int = 4 * 1024 * 1024
+    """Bytes of JSON that come back."""
+    writes: int = 0
+    """Bytes of one file that it may write."""
+
+
+class Stop(StrEnum):
+    """Why a job did not end by itself."""
+
+    TIME = "time"
+    """It worked for longer than it may."""
+    WAIT = "wait"
+    """It waited for longer than anybody does: for the machine, or for what it had asked for; or somebody
+    else ended it."""
+    MEMORY = "memory"
+    ANSWER = "answer"
+    """It had more to say than the limit."""
+    CRASH = "crash"
+    """The process died, perhaps of what the function raised."""
+
+
+class JobStopped(Exception):
+    """The job passed a limit or broke. The caller knows whose data it was, and gives this its name for the
+    outside."""
+
+    def __init__(self, stop: Stop, message: str) -> None:
+        super().__init__(message)
+        self.stop = stop
+
+    def require_worked(self) -> None:
+        """Raises ServerBusy where the machine kept a job that asks nobody from its end, and its data did
+        not."""
+        if self.stop is Stop.WAIT:
+            problem = "the machine is too busy for this request's part in a helper; try again"
+            raise ServerBusy(problem, retry_after=RETRY_AFTER, cause=f"a helper's job: {self}")
+
+
+async def run_job(
+    target: str,
+    payload: Mapping[str, object],
+    limits: Limits = Limits(),
+    variables: Mapping[str, str] = NOTHING,
+) -> object:
+    """What the function `module:name` returns for the payload, both of JSON's types. `variables`: what its
+    environment holds besides what an interpreter needs.
+
+    Raises the AntiphonError that the function raised, or JobStopped. The process ends with this call,
+    also when it is cancelled.
+    """
+    try:
+        process = await _start(limits, variables)
+    except OSError as problem:
+        raise JobStopped(Stop.WAIT, f"the helper cannot be started: {problem.strerror}") from None
+    try:
+        answer = await _converse(process, json.dumps({"target": target, "payload": payload}).encode(), limits)
+    finally:
+        code = await _finish(process)
+    return _outcome(answer, code)
+
+
+def was_ended(code: int | None) -> bool:
+    """Whether a process with this exit status was ended by somebody else, an operator or a kernel that is out
+    of memory: by a signal that no data makes a process send itself."""
+    import signal
+
+    return code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+
+
+def kill(process: "Process", number: int = 9) -> None:
+    """Sends a signal to a process that may have ended. Not `Process.kill`: that may reap it before asyncio
+    does."""
+    import os
+
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+async def _start(limits: Limits, variables: Mapping[str, str]) -> "Process":
+    import asyncio
+    import os
+
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "antiphon.processes.sandbox", json.dumps(asdict(limits))),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name in INTERPRETER_VARIABLES}
+        | dict(variables),
+    )
+
+
+async def _finish(process: "Process") -> int:
+    """Ends the helper if it has not ended, with its pipes; its exit status."""
+    kill(process)
+    if process.stdout is not None:
+        while await process.stdout.read(CHUNK):  # what it had written before it died; unread, the pipe stays
+            pass
+    return await process.wait()
+
+
+async def _converse(process: "Process", job: bytes, limits: Limits) -> bytes:
+    """Hands over the job and takes the answer; empty when the helper died without one."""
+    import asyncio
+
+    if process.stdin is None or process.stdout is None:
+        raise JobStopped(Stop.CRASH, "the helper has no pipes")
+    if not process.stdin.is_closing():  # else the helper is dead already, and its end says how
+        process.stdin.write(job)
+        process.stdin.close()
+    seconds = START_DEADLINE
+    try:
+        async with asyncio.timeout(seconds):
+            await process.stdout.read(1)
+        seconds = limits.patience
+        async with asyncio.timeout(seconds):
+            return await _read_bounded(process.stdout, limits.answer)
+    except TimeoutError:
+        raise JobStopped(Stop.WAIT, f"it was not done after {seconds:g} s") from None
+
+
+async def _read_bounded(stream: "StreamReader", most: int) -> bytes:
+    """Everything until the end, if that is not too much."""
+    answer = bytearray()
+    while chunk := await stream.read(CHUNK):
+        answer += chunk
+        if len(answer) > most:
+            raise JobStopped(Stop.ANSWER, f"it had more to say than {most} bytes")
+    return bytes(answer)
+
+
+def _outcome(answer: bytes, code: int) -> object:
+    import signal
+
+    if code in (-signal.SIGPROF, -signal.SIGXCPU):
+        raise JobStopped(Stop.TIME, "it took too much time")
+    try:
+        said = json.loads(answer)
+    except ValueError:  # there is none, or a part of one
+        raise _to_job_stopped(code) from None
+    if "result" in said:
+        return said["result"]
+    if "error" in said:
+        raise ErrorReport(**said["error"]).to_exception()
+    raise JobStopped(Stop(said["stop"]), said["message"])
+
+
+def _to_job_stopped(code: int) -> JobStopped:
+    """Of a helper that ended before it had said all."""
+    import signal
+
+    if code == -signal.SIGALRM or was_ended(code):
+        return JobStopped(Stop.WAIT, f"the helper was ended by {signal.Signals(-code).name}")
+    return JobStopped(Stop.CRASH, f"the helper ended with status {code} and no answer")
+
+
+# --- the helper's side --------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """One job. The first byte of the answer says that the job begins now."""
+    import os
+
+    limits = Limits(**json.loads(sys.argv[1]))
+    _confine(limits)
+    os.environ.update(ONE_THREAD)
+    job = json.loads(sys.stdin.buffer.read())
+    function = _function(job["target"])
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+    _alarm(limits)
+    sys.stdout.buffer.write(_answer(function, job["payload"]))
+    sys.stdout.buffer.flush()
+
+
+def _confine(limits: Limits) -> None:
+    import math
+    import resource
+
+    cpu = math.ceil(limits.seconds) + START_CPU
+    for kind, most in (
+        (resource.RLIMIT_AS, limits.memory),
+        (resource.RLIMIT_CPU, cpu),
+        (resource.RLIMIT_FSIZE, limits.writes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+def _alarm(limits: Limits) -> None:
+    """Ends this process when its time is up, also when its parent is no longer there to do so."""
+    import signal
+
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+    signal.setitimer(signal.ITIMER_REAL, limits.patience + 1)
+
+
+def _function(target: str) -> Callable[[Mapping[str, object]], object]:
+    module, _, name = target.partition(":")
+    if not module.startswith(PACKAGE):
+        raise ValueError(f"{target} is not a function of this package")
+    function: Callable[[Mapping[str, object]], object] = getattr(import_module(module), name)
+    return function
+
+
+def _answer(function: Callable[[Mapping[str, object]], object], payload: Mapping[str, object]) -> bytes:
+    """What it returns or refuses. Any other error ends the helper, and that too is an answer."""
+    try:
+        return json.dumps({"result": function(payload)}).encode()
+    except AntiphonError as error:
+        return json.dumps({"error": asdict(ErrorReport.of(error))}).encode()
+    except MemoryError:
+        return json.dumps({"stop": Stop.MEMORY, "message": "it took more memory than it may"}).encode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""Starts, watches and ends every process of one server, and binds its TCP socket.
+
+    supervisor ─┬─ engine host of each model     (python -m antiphon.engines.host)
+                ├─ HTTP processes, 1 or several  (python -m antiphon.assembly; `workers`)
+                └─ coordinator, of several       (python -m antiphon.processes.coordinator)
+
+Each child holds the end of a pipe whose other end only this process has, so a supervisor that is killed takes
+its children with it. An engine host that dies is started again at once; three deaths in a minute stop that,
+and the HTTP processes are told so. A host that cannot load at the first start ends the server with its
+reason. SIGUSR2 replaces the HTTP processes, one after the other, while the server serves. No framework is
+imported here, and nothing of what the children do.
+"""
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.engines.base import EngineInfo, EngineState, KVLayout, LoadSpec
+from antiphon.engines.host.child import DEATHS, WINDOW, Child, Watch, start_child
+from antiphon.engines.host.confine import other_user
+from antiphon.engines.host.control import CoordinatorConfig, EngineNews, HostConfig, HttpConfig
+from antiphon.engines.host.runtime import coordinator_path, runtime_directory, socket_path
+from antiphon.errors import AddressUnavailable, AntiphonError
+from antiphon.processes.ipc.frames import to_line
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES
+from antiphon.processes.workers import MARGIN, RETIRE, Workers
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import Settings, choose_interpreter, encode_settings
+from antiphon.telemetry.logs import record
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted, also while the HTTP process starts again."""
+
+HOST_DEADLINE = 5.0
+"""Seconds that an engine host gets to end by itself, and the coordinator."""
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+MALLOC = "GLIBC_TUNABLES"
+LARGE_PAGES = "glibc.malloc.hugetlb=1"
+"""Has glibc ask Linux for large pages, where the system leaves that to programs: a token reads all weights,
+and looking up every 4 KB of them takes 5 % of a step. It is read when a process starts."""
+
+HOST_VARIABLES = INTERPRETER_VARIABLES | {
+    "USER",
+    "TZ",
+    "XDG_RUNTIME_DIR",
+    "XDG_CACHE_HOME",
+    "PYTHONWARNINGS",
+    MALLOC,
+}
+HOST_PREFIXES = ("LC_", "DYLD_", "OMP_", "GOMP_", "KMP_", "GGML_", "CUDA_", "HIP_", "ROCR_")
+"""What of the environment reaches an engine host: what an interpreter, a library and its threads need, and no
+credential."""
+
+SECRET_VARIABLES = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+OWN_VARIABLES = "ANTIPHON_"
+"""What does not reach the HTTP processes and the coordinator by their environment: the settings, which hold
+keys, passwords and the pepper, are handed to them, and models are fetched before they start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """What the children run; the defaults are the product."""
+
+    engine: str = "antiphon.engines.llama.engine:LlamaTokenEngine"
+    """`module:attribute` of the token engine."""
+    http: str = "antiphon.assembly"
+    """Module of an HTTP process."""
+    coordinator: str = "antiphon.processes.coordinator"
+    """Module of the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Everything is up."""
+
+    url: str
+    engines: Mapping[str, EngineInfo]
+    """By the model's name."""
+
+
+def supervise(
+    settings: Settings,
+    serving: Callable[[Serving], None],
+    programs: Programs = Programs(),
+    replaced: Callable[[str | None], None] = lambda _: None,
+) -> int:
+    """Serves until SIGTERM, SIGINT or SIGHUP; `serving` is told once, when every process is ready, `replaced`
+    of the end of each rolling restart, with why it failed where it did.
+
+    Returns the exit status. Raises a StartupError when the server cannot start or cannot go on.
+    """
+    _no_core_dumps()
+    signal.signal(RETIRE, signal.SIG_IGN)  # until there is something to replace
+    if settings.engine.user is not None:
+        other_user(settings.engine.user)  # refused before anything is started
+    with bind(settings.server.host, settings.server.port) as listener, runtime_directory() as runtime:
+        return asyncio.run(_Supervisor(settings, listener, runtime, programs, replaced).run(serving))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises AddressUnavailable, with what to do about it."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError):
+        raise AddressUnavailable(
+            f"cannot listen on {host!r}: it is not an address; try --host 127.0.0.1"
+        ) from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as problem:
+        listener.close()
+        raise AddressUnavailable(_explain_bind_error(problem, host, port)) from None
+    return listener
+
+
+def _explain_bind_error(problem: OSError, host: str, port: int) -> str:
+    match problem.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} of {host} is taken; stop what listens there, or choose another port with --port"
+            )
+        case errno.EACCES:
+            return f"port {port} needs rights that this user lacks; choose one above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"{host} is not an address of this machine; try --host 127.0.0.1"
+        case code:
+            return f"cannot listen on port {port} of {host}: {os.strerror(code or 0)}"
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where the socket is reached; with the port that was really bound."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def host_environment(environ: Mapping[str, str], wait_policy: str) -> dict[str, str]:
+    """What an engine host gets of an environment; what the user said to OpenMP or glibc stands."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in HOST_VARIABLES or name.startswith(HOST_PREFIXES)
+    }
+    return {"OMP_WAIT_POLICY": wait_policy, MALLOC: LARGE_PAGES} | kept
+
+
+def http_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What an HTTP process and the coordinator get of an environment."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in SECRET_VARIABLES and not name.startswith(OWN_VARIABLES)
+    }
+
+
+def _no_core_dumps() -> None:
+    """Children inherit it: neither a key nor a prompt shall lie in a file because a process crashed."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+class _Supervisor:
+    """The running server: one watch for each child."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        runtime: Path,
+        programs: Programs,
+        replaced: Callable[[str | None], None],
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._runtime = runtime
+        self._programs = programs
+        self._sockets = {
+            model.name: socket_path(runtime, index) for index, model in enumerate(settings.models)
+        }
+        self._hosts = [self._host_watch(model) for model in settings.models]
+        self._workers = Workers(
+            settings.server.workers,
+            settings.server.retire_timeout,
+            self._start_http,
+            self._note_progress,
+            self._fail,
+            replaced,
+        )
+        self._coordinator = Watch("the coordinator", self._start_coordinator, lambda *_: None, paced=True)
+        self._has_coordinator = settings.server.workers > 1
+        self._news: dict[str, EngineNews] = {}
+        self._infos: dict[str, EngineInfo] = {}
+        self._up = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._failure: AntiphonError | None = None
+
+    async def run(self, serving: Callable[[Serving], None]) -> int:
+        """Everything from the first start to the last end."""
+        for number in STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                asyncio.get_running_loop().add_signal_handler(number, self._asked_to_stop)
+        asyncio.get_running_loop().add_signal_handler(RETIRE, self._workers.replace)
+        async with asyncio.TaskGroup() as group:
+            announcing = group.create_task(self._announce(serving))
+            for watch in self._watches():
+                group.create_task(self._guard(watch))
+            group.create_task(self._workers.keep())
+            await self._stop.wait()
+            announcing.cancel()
+            await self._end_all()
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    async def _announce(self, serving: Callable[[Serving], None]) -> None:
+        await self._up.wait()
+        with suppress(OSError):  # nobody may be there to read the panel
+            serving(Serving(url_of(self._listener), self._infos))
+
+    def _watches(self) -> list[Watch]:
+        """Of all but the HTTP processes."""
+        return [*self._hosts, self._coordinator] if self._has_coordinator else self._hosts
+
+    async def _guard(self, watch: Watch) -> None:
+        """A child that was never ready ends the server, with its own reason if it gave one."""
+        try:
+            await watch.keep()
+        except AntiphonError as error:
+            self._fail(error)
+
+    def _fail(self, error: AntiphonError) -> None:
+        self._failure = self._failure or error
+        self._stop.set()
+
+    def _asked_to_stop(self) -> None:
+        """The first signal ends the server in order, the second at once."""
+        record("asked_to_stop")
+        if self._stop.is_set():
+            self._workers.kill()
+            for watch in self._watches():
+                watch.kill()
+        self._stop.set()
+
+    async def _end_all(self) -> None:
+        """First no new connection, then the HTTP processes, which drain, then the hosts they drained into,
+        and the coordinator, which they told what they used."""
+        self._listener.close()
+        await self._workers.stop(self._settings.server.drain_timeout + MARGIN)
+        async with asyncio.TaskGroup() as group:
+            for watch in self._watches():
+                group.create_task(watch.stop(HOST_DEADLINE))
+
+    # --- engine hosts ---------------------------------------------------------------------------------------
+
+    def _host_watch(self, model: ModelSettings) -> Watch:
+        return Watch(
+            f"the engine of {model.name}",
+            lambda: self._start_host(model),
+            lambda state, info: self._host_changed(model.name, state, info),
+        )
+
+    async def _start_host(self, model: ModelSettings) -> Child:
+        settings = self._settings
+
+        def configuration(status_fd: int) -> bytes:
+            return to_line(
+                HostConfig(
+                    name=model.name,
+                    factory=self._programs.engine,
+                    load=load_spec(model, settings),
+                    socket=self._sockets[model.name],
+                    status_fd=status_fd,
+                    log_level=settings.log.level,
+                    log_format=settings.log.format,
+                    user=settings.engine.user,
+                )
+            )
+
+        command = [choose_interpreter(settings), "-P", "-m", "antiphon.engines.host"]
+        return await start_child(
+            command, configuration, host_environment(os.environ, settings.engine.wait_policy)
+        )
+
+    def _host_changed(self, name: str, state: EngineState, info: EngineInfo | None) -> None:
+        failed = f"the engine of {name} died {DEATHS} times within {WINDOW:g} s and was given up"
+        news = EngineNews(name, state, failed if state is EngineState.FAILED else "")
+        self._news[name] = news
+        self._workers.tell(to_line(news))
+        if info is not None:
+            self._infos[name] = info
+        self._note_progress()
+
+    # --- the HTTP processes and the coordinator ------------------------------------------------------------
+
+    async def _start_http(self) -> Child:
+        listen_fd = self._listener.fileno()
+
+        def configuration(status_fd: int) -> bytes:
+            wiring = HttpConfig(listen_fd, status_fd, str(self._runtime), self._sockets)
+            news = b"".join(to_line(news) for news in self._news.values())
+            return encode_settings(self._settings) + b"\n" + to_line(wiring) + news
+
+        command = [sys.executable, "-P", "-m", self._programs.http]
+        return await start_child(command, configuration, http_environment(os.environ), [listen_fd])
+
+    async def _start_coordinator(self) -> Child:
+        def configuration(status_fd: int) -> bytes:
+            wiring = CoordinatorConfig(coordinator_path(self._runtime), status_fd)
+            return encode_settings(self._settings) + b"\n" + to_line(wiring)
+
+        command = [sys.executable, "-P", "-m", self._programs.coordinator]
+        return await start_child(command, configuration, http_environment(os.environ))
+
+    def _note_progress(self) -> None:
+        if self._workers.are_ready and len(self._infos) == len(self._settings.models):
+            self._up.set()
+
+
+def load_spec(model: ModelSettings, settings: Settings) -> LoadSpec:
+    """What the host of this model is told to load."""
+    return LoadSpec(
+        model=model.path,
+        context_length=model.context_length,
+        sequences=model.sequences,
+        threads=model.threads,
+        exact=model.exact,
+        kv_type=model.kv_type,
+        library=settings.engine.library,
+        layout=KVLayout(model.layout),
+        cells=model.cells,
+        step_latency=model.step_latency,
+        queue=model.queue,
+        queue_per_actor=model.queue_per_actor,
+        keep_prefixes=model.keep_prefixes,
+        weights_in_memory=model.weights == "memory",
+        adapter_memory=settings.lora.memory_bytes,
+    )

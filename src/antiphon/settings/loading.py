@@ -1,0 +1,212 @@
+"""Reads settings: a flag beats an environment variable, which beats `antiphon.toml`.
+
+Unknown keys are errors that name the nearest known key. Opens no file but the one whose path it is given.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import msgspec
+
+from antiphon import validation_messages
+from antiphon.errors import SettingsError
+from antiphon.settings.error_messages import explain, suggest_nearest
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import SECTIONS, TABLE_LISTS, Settings, list_settings
+from antiphon.settings.server import ServerSettings, is_loopback
+from antiphon.settings.tenancy import require_complete_oidc
+
+ENVIRONMENT_PREFIX = "ANTIPHON_"
+FOREIGN_PREFIX = "ANTIPHON_TEST_"
+"""Variables of the test suite; never settings."""
+
+
+class SourceKind(StrEnum):
+    """Where a value can come from, weakest first."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    VARIABLE = "variable"
+    FLAG = "flag"
+
+
+Layers = Sequence[tuple[SourceKind, Mapping[str, object]]]
+"""The values of each source by section and name, weakest source first."""
+
+
+def format_flag(section: str, name: str) -> str:
+    """The flag of a setting."""
+    prefix = "log-" if section == "log" else ""
+    return f"--{prefix}{name.replace('_', '-')}"
+
+
+def make_speller(
+    layers: Layers,
+    tree: Mapping[str, object],
+    file: Path | None,
+    variables: Mapping[tuple[str, str], str],
+) -> Callable[[str], str]:
+    """Returns a function that names the setting at a path as its strongest source does.
+
+    `tree`: all sources merged.
+    """
+
+    def spell(path: str) -> str:
+        listed, bracket, _ = path.partition("[")
+        if bracket and listed in TABLE_LISTS:
+            place, _, name = path.partition(".")
+            number = int(place.removeprefix(f"{listed}[").removesuffix("]")) + 1
+            return name_item_setting(
+                TABLE_LISTS[listed], validation_messages.find_value(tree, place), name, f"number {number}"
+            )
+        section, _, name = path.partition("[")[0].partition(".")
+        kind = next(kind for kind, layer in reversed(layers) if _has_setting(layer.get(section), name))
+        if kind is SourceKind.FLAG and name:
+            return format_flag(section, name)
+        if kind is SourceKind.VARIABLE and name:
+            return variables[section, name]
+        return f"{path} in {file}"
+
+    return spell
+
+
+def name_model_setting(values: object, name: str) -> str:
+    """Names a setting of a model, by the model's name where it has one."""
+    return name_item_setting("model", values, name, "without a name")
+
+
+def name_item_setting(noun: str, values: object, name: str, otherwise: str) -> str:
+    """Names a setting of a table in a list, by the table's name where it has one."""
+    called = values.get("name") if isinstance(values, Mapping) else None
+    which = f"the {noun} {called if called and isinstance(called, str) else otherwise}"
+    return f"{name} of {which}" if name else which
+
+
+def _has_setting(section: object, name: str) -> bool:
+    """Whether a layer's section has the setting; without a name, whether the layer has the section."""
+    return section is not None and (not name or (isinstance(section, dict) and name in section))
+
+
+def load_settings(
+    flags: Mapping[str, Mapping[str, object]],
+    environ: Mapping[str, str],
+    file: Path | None,
+    models: list[dict[str, object]],
+    adapters: list[dict[str, object]] | None = None,
+    aliases: list[dict[str, object]] | None = None,
+) -> Settings:
+    """Returns the effective settings. `flags`: what the command line sets, by section. `models`, `adapters`
+    and `aliases` replace those of the file, unless they are empty.
+
+    Raises SettingsError with one sentence that names the key, its source, and the nearest known key.
+    """
+    tree: dict[str, Any] = {}
+    layers = read_layers(flags, environ, file)
+    for _, layer in layers:
+        _merge(tree, layer)
+    tree |= {name: many for name, many in zip(TABLE_LISTS, (models, adapters, aliases), strict=True) if many}
+    try:
+        settings = msgspec.convert(tree, Settings, strict=False)
+    except msgspec.ValidationError as problem:
+        speller = make_speller(layers, tree, file, {place: env for env, place in _list_variables().items()})
+        raise SettingsError(explain(str(problem), tree, Settings, speller)) from None
+    _require_safe_listener(settings.server, settings.keys.enabled)
+    require_complete_oidc(settings.oidc, settings.keys.enabled)
+    _require_unique_names(settings.models)
+    return settings
+
+
+def read_layers(
+    flags: Mapping[str, Mapping[str, object]], environ: Mapping[str, str], file: Path | None
+) -> list[tuple[SourceKind, dict[str, Any]]]:
+    """Reads the values of each source, weakest first. Raises SettingsError."""
+    return [
+        (SourceKind.FILE, _read_file(file) if file else {}),
+        (SourceKind.VARIABLE, _read_environment(environ)),
+        (SourceKind.FLAG, {section: dict(values) for section, values in flags.items() if values}),
+    ]
+
+
+def build_model(values: Mapping[str, object]) -> ModelSettings:
+    """Converts values to one model's settings. Raises SettingsError."""
+    try:
+        return msgspec.convert(values, ModelSettings)
+    except msgspec.ValidationError as problem:
+        raise SettingsError(
+            explain(str(problem), values, ModelSettings, partial(name_model_setting, values))
+        ) from None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as problem:
+        raise SettingsError(
+            f"cannot read the settings file {file}: {os.strerror(problem.errno or 0)}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{file} is not valid TOML: {problem}") from None
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    places = _list_variables()
+    tree: dict[str, Any] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(FOREIGN_PREFIX):
+            continue
+        if variable not in places:
+            raise SettingsError(f"unknown environment variable {variable}{suggest_nearest(variable, places)}")
+        section, name = places[variable]
+        if value:
+            tree.setdefault(section, {})[name] = _parse_value(section, name, value)
+    return tree
+
+
+def _list_variables() -> dict[str, tuple[str, str]]:
+    """Section and name of the setting of each variable."""
+    return {env: (section, name) for section in SECTIONS for name, env, _, _ in list_settings(section)}
+
+
+def _parse_value(section: str, name: str, value: str) -> object:
+    """Splits a list at its commas. The decoder converts other values by their type."""
+    hint = get_type_hints(get_type_hints(Settings)[section])[name]
+    if get_origin(hint) is tuple:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
+    """Keeps a section that is no table as it is: the decoder refuses it."""
+    for section, values in over.items():
+        known = tree.setdefault(section, {})
+        if isinstance(known, dict) and isinstance(values, dict):
+            known.update(values)
+        else:
+            tree[section] = values if known == {} else known
+
+
+def _require_safe_listener(server: ServerSettings, has_keys: bool) -> None:
+    if server.api_key is not None and not (16 <= len(server.api_key) <= 512 and server.api_key.isprintable()):
+        raise SettingsError(
+            "ANTIPHON_API_KEY must be 16 to 512 printable characters; make one with: openssl rand -hex 24"
+        )
+    if server.api_key is None and not has_keys and not is_loopback(server.host):
+        raise SettingsError(
+            f"refusing to listen on {server.host} without a key: set ANTIPHON_API_KEY (openssl rand -hex 24 "
+            "makes one) or ANTIPHON_KEYS=true, or listen on 127.0.0.1"
+        )
+
+
+def _require_unique_names(models: tuple[ModelSettings, ...]) -> None:
+    seen: set[str] = set()
+    for model in models:
+        if model.name in seen:
+            raise SettingsError(
+                f"two models are named {model.name!r}; give one another name with --model NAME=PATH"
+            )
+        seen.add(model.name)

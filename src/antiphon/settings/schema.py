@@ -1,0 +1,155 @@
+"""The whole tree of settings, and copies of it with other values. Reads no file."""
+
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.settings.fields import AT_LEAST_ZERO, describe
+from antiphon.settings.models import (
+    AdapterSettings,
+    AliasSettings,
+    HubSettings,
+    LoraSettings,
+    ModelSettings,
+    assign_models,
+)
+from antiphon.settings.server import LogSettings, ServerSettings
+from antiphon.settings.tenancy import KeysSettings, LedgerSettings, LimitsSettings, OidcSettings
+
+
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The embedded engine and its processes."""
+
+    interpreter: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_ENGINE_INTERPRETER", "Python that runs engine hosts; none means the server's own."
+        ),
+    ] = None
+    library: Annotated[
+        str | None,
+        describe("ANTIPHON_ENGINE_LIBRARY", "Path of the llama.cpp library; none searches the usual places."),
+    ] = None
+    user: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_ENGINE_USER",
+            "User whose rights engine hosts take when root starts the server; none keeps the server's.",
+        ),
+    ] = None
+    wait_policy: Annotated[
+        Literal["passive", "active"],
+        describe(
+            "ANTIPHON_ENGINE_WAIT_POLICY",
+            "How idle OpenMP threads wait: passive for shared machines, active for idle ones.",
+        ),
+    ] = "passive"
+    restart_patience: Annotated[
+        float,
+        describe(
+            "ANTIPHON_ENGINE_RESTART_PATIENCE",
+            "Seconds that a request waits for an engine that is starting again.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 15.0
+    prefix_sharing: Annotated[
+        Literal["project", "server"],
+        describe(
+            "ANTIPHON_ENGINE_PREFIX_SHARING",
+            "Who shares what is kept of a prompt: each project for itself, or all that send no salt.",
+        ),
+    ] = "project"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings of a server."""
+
+    server: ServerSettings = ServerSettings()
+    engine: EngineSettings = EngineSettings()
+    hub: HubSettings = HubSettings()
+    lora: LoraSettings = LoraSettings()
+    keys: KeysSettings = KeysSettings()
+    limits: LimitsSettings = LimitsSettings()
+    ledger: LedgerSettings = LedgerSettings()
+    oidc: OidcSettings = OidcSettings()
+    log: LogSettings = LogSettings()
+    models: tuple[ModelSettings, ...] = ()
+    adapters: tuple[AdapterSettings, ...] = ()
+    aliases: tuple[AliasSettings, ...] = ()
+
+
+SECTIONS: tuple[str, ...] = ("server", "engine", "hub", "lora", "keys", "limits", "ledger", "oidc", "log")
+
+
+def list_settings(section: str) -> Iterator[tuple[str, str, str, object]]:
+    """Yields (name, environment variable, line of documentation, default) of each setting of a section."""
+    cls = get_type_hints(Settings)[section]
+    hints = get_type_hints(cls, include_extras=True)
+    for field in msgspec.structs.fields(cls):
+        meta = next(item for item in get_args(hints[field.name]) if isinstance(item, Meta) and item.extra)
+        yield field.name, (meta.extra or {})["env"], meta.description or "", field.default
+
+
+def with_models(settings: Settings, models: Iterable[ModelSettings]) -> Settings:
+    """The same settings with other models."""
+    return msgspec.structs.replace(settings, models=tuple(models))
+
+
+def with_lora(
+    settings: Settings, registry: str, directories: Iterable[str], paths: Mapping[str, str]
+) -> Settings:
+    """The same settings with other paths of adapters. `paths`: by the adapter's name."""
+    lora = msgspec.structs.replace(settings.lora, registry=registry, directories=tuple(directories))
+    adapters = tuple(
+        msgspec.structs.replace(adapter, path=paths[adapter.name]) for adapter in settings.adapters
+    )
+    return msgspec.structs.replace(settings, lora=lora, adapters=adapters)
+
+
+def with_keys(settings: Settings, store: str, pepper: str, spool: str) -> Settings:
+    """The same settings with another database, pepper and spool."""
+    keys = msgspec.structs.replace(settings.keys, store=store, pepper=pepper)
+    ledger = msgspec.structs.replace(settings.ledger, spool=spool)
+    return msgspec.structs.replace(settings, keys=keys, ledger=ledger)
+
+
+def with_assigned_models(settings: Settings, embedding: Collection[str] | None = ()) -> Settings:
+    """The same settings, in which each adapter names its model. `embedding`: as in `assign_models`.
+
+    Raises SettingsError.
+    """
+    return msgspec.structs.replace(
+        settings, adapters=assign_models(settings.adapters, settings.models, embedding)
+    )
+
+
+def change_model(model: ModelSettings, **values: object) -> ModelSettings:
+    """The same model with other values."""
+    return msgspec.structs.replace(model, **values)
+
+
+def dump_model(model: ModelSettings) -> dict[str, object]:
+    """The model's settings by name, as `build_model` takes them."""
+    return msgspec.structs.asdict(model)
+
+
+def encode_settings(settings: Settings) -> bytes:
+    """One line of JSON for a child process. Contains secrets: send it through a pipe."""
+    return msgspec.json.encode(settings)
+
+
+def decode_settings(line: bytes) -> Settings:
+    """Decodes what `encode_settings` wrote."""
+    return msgspec.json.decode(line, type=Settings)
+
+
+def choose_interpreter(settings: Settings) -> str:
+    """The Python that runs engine hosts."""
+    return settings.engine.interpreter or sys.executable
+
+
+TABLE_LISTS = {"models": "model", "adapters": "adapter", "aliases": "alias"}
+"""Settings that are lists of tables, with the noun for one table."""

@@ -1,0 +1,163 @@
+"""Settings of the HTTP side and of the log."""
+
+import ipaddress
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.settings.fields import AT_LEAST_ZERO, KIB, MIB, POSITIVE, describe
+
+
+class ServerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP side."""
+
+    host: Annotated[
+        str, describe("ANTIPHON_HOST", "Address to listen on; any but a loopback one needs a key.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, describe("ANTIPHON_PORT", "TCP port to listen on; 0 takes a free one."), Meta(ge=0, le=65535)
+    ] = 8000
+    workers: Annotated[
+        int,
+        describe(
+            "ANTIPHON_WORKERS",
+            "HTTP processes, which share the port, the engines and all limits (workers.md); each takes a "
+            "core under load.",
+        ),
+        Meta(ge=1, le=64),
+    ] = 1
+    api_key: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_API_KEY", "The service key that callers must send; without one only loopback is served."
+        ),
+    ] = None
+    max_body_bytes: Annotated[
+        int,
+        describe("ANTIPHON_MAX_BODY_BYTES", "Largest request body in bytes; a larger one is a 413."),
+        Meta(ge=KIB),
+    ] = 8 * MIB
+    max_bodies_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_MAX_BODIES_BYTES",
+            "Bytes of all running requests' bodies together in one HTTP process, at least one whole body; "
+            "beyond them a request is a 503. Where keys are on, one caller's are at most as many as it "
+            "leaves free; beyond that its requests are a 429.",
+        ),
+        Meta(ge=KIB),
+    ] = 64 * MIB
+    unknown_fields: Annotated[
+        Literal["refuse", "report"],
+        describe(
+            "ANTIPHON_UNKNOWN_FIELDS",
+            "What becomes of a generation's unknown fields: refused with 400, or ignored and named in the "
+            "header x-antiphon-ignored.",
+        ),
+    ] = "refuse"
+    schema_keywords: Annotated[
+        Literal["report", "strict"],
+        describe(
+            "ANTIPHON_SCHEMA_KEYWORDS",
+            "What becomes of a JSON Schema's keywords that are unknown or cannot be kept: named in the "
+            "header x-antiphon-relaxed, or refused with 400 as if the schema were strict.",
+        ),
+    ] = "report"
+    request_templates: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_REQUEST_TEMPLATES",
+            "Whether callers may send a chat template of their own (chat_template), a program that is run "
+            "within bounds in a process of its own (chat.md); without this it is refused.",
+        ),
+    ] = False
+    max_logprobs: Annotated[
+        int,
+        describe(
+            "ANTIPHON_MAX_LOGPROBS",
+            "Most of the likeliest tokens that a request may have at each place (logprobs, top_logprobs, "
+            "prompt_logprobs); -1 allows the whole vocabulary. A wide answer is slow to write.",
+        ),
+        Meta(ge=-1),
+    ] = 20
+    receive_timeout: Annotated[
+        float,
+        describe("ANTIPHON_RECEIVE_TIMEOUT", "Seconds in which a request must have arrived whole."),
+        POSITIVE,
+    ] = 30.0
+    keep_alive_interval: Annotated[
+        float,
+        describe(
+            "ANTIPHON_KEEP_ALIVE_INTERVAL", "Seconds of silence after which a stream gets a comment line."
+        ),
+        POSITIVE,
+    ] = 10.0
+    send_timeout: Annotated[
+        float,
+        describe(
+            "ANTIPHON_SEND_TIMEOUT",
+            "Seconds in which a client must take something of what waits for it, a stream or a whole answer; "
+            "then it is cut.",
+        ),
+        POSITIVE,
+    ] = 60.0
+    request_timeout: Annotated[
+        float,
+        describe("ANTIPHON_REQUEST_TIMEOUT", "Seconds that one generation may take, queueing included."),
+        POSITIVE,
+    ] = 3600.0
+    drain_timeout: Annotated[
+        float,
+        describe("ANTIPHON_DRAIN_TIMEOUT", "Seconds that running requests get to finish at shutdown."),
+        AT_LEAST_ZERO,
+    ] = 5.0
+    retire_timeout: Annotated[
+        float,
+        describe(
+            "ANTIPHON_RETIRE_TIMEOUT",
+            "Seconds that running requests get to finish when a rolling restart replaces their HTTP process.",
+        ),
+        AT_LEAST_ZERO,
+    ] = 600.0
+    cors_origins: Annotated[
+        tuple[str, ...],
+        describe("ANTIPHON_CORS_ORIGINS", "Web origins that browsers may call from; none by default."),
+    ] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        describe(
+            "ANTIPHON_ALLOWED_HOSTS", "Host names accepted besides loopback ones while no key is configured."
+        ),
+    ] = ()
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """The settings without the key; what `repr` and logs show."""
+        values = msgspec.structs.asdict(self)
+        return [(name, "***" if name == "api_key" and value else value) for name, value in values.items()]
+
+    def __repr__(self) -> str:
+        return f"ServerSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Log records on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        describe("ANTIPHON_LOG_LEVEL", "Least severe level that is written."),
+    ] = "info"
+    format: Annotated[
+        Literal["text", "json"],
+        describe("ANTIPHON_LOG_FORMAT", "One line for people, or one JSON object, for each record."),
+    ] = "text"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

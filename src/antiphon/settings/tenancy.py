@@ -1,0 +1,216 @@
+"""Settings of keys, limits, the ledger and single sign-on."""
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.errors import SettingsError
+from antiphon.settings.fields import MIB, describe
+from antiphon.settings.server import is_loopback
+
+
+class KeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Projects, users and their keys (keys.md). Without `enabled` the others are refused at the start."""
+
+    enabled: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_KEYS",
+            "Whether callers need a key that this server made; the first start then makes the operator's, in "
+            "`admin.key` beside the database.",
+        ),
+    ] = False
+    store: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_STORE",
+            "Database of projects, users and keys, as `sqlite:///PATH` or `postgresql://...`; none means "
+            "`antiphon.db` in `ANTIPHON_HOME`, or in the platform's directory for data.",
+        ),
+    ] = None
+    pepper: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_PEPPER",
+            "The secret that keys' digests are made with, at least 64 hexadecimal digits, the same on every "
+            "node; none means the one in the file `pepper` in `ANTIPHON_HOME`, made at the first start.",
+        ),
+    ] = None
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """The settings without secrets; what `repr` and logs show."""
+        return [("enabled", self.enabled), ("store", "***"), ("pepper", "***" if self.pepper else None)]
+
+
+class LimitsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who counts what is used of limits and budgets, where keys are on (limits.md)."""
+
+    url: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_LIMITS_URL",
+            "Redis or Valkey that counts for several servers, as `redis://[USER:PASSWORD@]HOST:PORT/DB`, "
+            "`rediss://...` or `unix:///PATH`; none means that this server counts alone.",
+        ),
+    ] = None
+    prefix: Annotated[
+        str,
+        describe(
+            "ANTIPHON_LIMITS_PREFIX",
+            "What the names of keys in Redis begin with; servers that share limits say the same.",
+        ),
+        Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9:._-]+$"),
+    ] = "antiphon"
+    unavailable: Annotated[
+        Literal["closed", "open"],
+        describe(
+            "ANTIPHON_LIMITS_UNAVAILABLE",
+            "What becomes of limited requests while nobody can say what is used: `closed` refuses them with "
+            "503, `open` has each HTTP process count alone.",
+        ),
+    ] = "closed"
+    reserve_tokens: Annotated[
+        int,
+        describe(
+            "ANTIPHON_LIMITS_RESERVE_TOKENS",
+            "Output tokens that a request without `max_tokens` takes of its limits before it begins, and "
+            "those by which it takes more while it runs.",
+        ),
+        Meta(ge=1, le=1_000_000),
+    ] = 512
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """The settings without the address, which may hold a password; what `repr` and logs show."""
+        values = msgspec.structs.asdict(self)
+        return [(name, "***" if name == "url" and value else value) for name, value in values.items()]
+
+
+LONGEST_SYNC_S = 60
+
+
+class LedgerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What each generation took, where keys are on (ledger.md)."""
+
+    spool: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_SPOOL",
+            "Directory in which generations are written down before they are in the database, on a disk of "
+            "this machine; none means `spool` in `ANTIPHON_HOME`.",
+        ),
+    ] = None
+    spool_bytes: Annotated[
+        int,
+        describe(
+            "ANTIPHON_SPOOL_BYTES",
+            "Bytes that the spool may grow to while the database is away, at least 4 MiB for each HTTP "
+            "process; beyond them requests are a 503.",
+        ),
+        Meta(ge=8 * MIB),
+    ] = 64 * MIB
+    sync_interval: Annotated[
+        float,
+        describe(
+            "ANTIPHON_SPOOL_SYNC_INTERVAL",
+            "Seconds after which the spool is on the disk at the latest: what a power failure may take.",
+        ),
+        Meta(gt=0, le=LONGEST_SYNC_S),
+    ] = 0.2
+
+
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Algorithms with a public key: whoever can check a token cannot make one."""
+
+GROUP = Meta(pattern=r"^.+=[^=:]+:(owner|member|viewer)$")
+ADDRESS = Meta(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")
+
+
+class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Users who come with a token of another server, an OpenID Connect issuer (single-sign-on.md)."""
+
+    issuer: Annotated[
+        Annotated[str, ADDRESS] | None,
+        describe(
+            "ANTIPHON_OIDC_ISSUER",
+            "Address of the issuer whose tokens are accepted, exactly as its tokens spell it; needs "
+            "`ANTIPHON_KEYS`. None accepts none.",
+            example="https://login.example.org/realms/main",
+        ),
+    ] = None
+    audience: Annotated[
+        str | None,
+        describe(
+            "ANTIPHON_OIDC_AUDIENCE", "For whom a token must be made; has to be said beside the issuer."
+        ),
+    ] = None
+    keys_url: Annotated[
+        Annotated[str, ADDRESS] | None,
+        describe(
+            "ANTIPHON_OIDC_KEYS_URL",
+            "Where the issuer's public keys are; none asks the issuer.",
+            example="https://login.example.org/realms/main/certs",
+        ),
+    ] = None
+    algorithms: Annotated[
+        tuple[Algorithm, ...],
+        describe("ANTIPHON_OIDC_ALGORITHMS", "How tokens may be signed."),
+    ] = ("RS256", "ES256")
+    user_claim: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=128)],
+        describe(
+            "ANTIPHON_OIDC_USER_CLAIM", "Claim that holds the user's email address, as the store has it."
+        ),
+    ] = "email"
+    add_users: Annotated[
+        bool,
+        describe(
+            "ANTIPHON_OIDC_ADD_USERS",
+            "Whether a user who is not in the store is added, at the first request.",
+        ),
+    ] = False
+    groups_claim: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=128)],
+        describe(
+            "ANTIPHON_OIDC_GROUPS_CLAIM",
+            "Claim that holds the names of the user's groups; dots lead into objects.",
+        ),
+    ] = "groups"
+    groups: Annotated[
+        tuple[Annotated[str, GROUP], ...],
+        describe(
+            "ANTIPHON_OIDC_GROUPS",
+            "What groups make of their users, as `GROUP=PROJECT:ROLE`. Who is in no group of a project "
+            "that is named here is no member of it.",
+            example="ml-team=default:member",
+        ),
+    ] = ()
+    leeway: Annotated[
+        Annotated[int, Meta(ge=0, le=300)],
+        describe("ANTIPHON_OIDC_LEEWAY", "Seconds by which the issuer's clock may differ from ours."),
+    ] = 30
+
+
+def require_complete_oidc(oidc: OidcSettings, has_keys: bool) -> None:
+    """Raises SettingsError for single sign-on that cannot work, or whose tokens somebody on the network could
+    forge. `has_keys`: whether keys are on."""
+    if oidc.issuer is None:
+        if oidc != OidcSettings():
+            raise SettingsError(
+                "oidc.issuer is missing: the other settings of oidc act on nothing without it"
+            )
+        return
+    if not has_keys:
+        raise SettingsError(
+            "oidc.issuer needs keys.enabled (ANTIPHON_KEYS=true): users are kept with the keys"
+        )
+    if not oidc.audience:
+        raise SettingsError("oidc.audience is missing: say for whom the issuer's tokens must be made")
+    if not oidc.algorithms:
+        raise SettingsError("oidc.algorithms is empty; leave it out for RS256 and ES256")
+    for name, url in (("issuer", oidc.issuer), ("keys_url", oidc.keys_url)):
+        if url and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or ""):
+            raise SettingsError(
+                f"oidc.{name} must be an https address: whoever is on the way could sign tokens"
+            )

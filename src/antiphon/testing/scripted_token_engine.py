@@ -1,0 +1,395 @@
+"""A token engine that says what a script tells it, without weights, processes or threads.
+
+It keeps the contract of `TokenEngine` and the semantics of sampling, so it passes `check_token_engine`, and
+it can be told to wait, to hold at a token, to fail at a token and to go on without end. Its queue is bounded.
+Prefix reuse happens inside a group only. A scripted continuation is said whatever the sampling;
+log-probabilities are the toy model's.
+"""
+
+import asyncio
+import sys
+from array import array
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import chain, cycle, repeat
+
+from antiphon.domain.context import Clock, SystemClock
+from antiphon.domain.fair_queue import Bounds, FairSemaphore
+from antiphon.domain.load import Load
+from antiphon.domain.sampling import AskedSampling
+from antiphon.engines.base import (
+    Counts,
+    EngineInfo,
+    LoadSpec,
+    PromptScores,
+    Segment,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenEvent,
+    TokenRequest,
+    Vocabulary,
+)
+from antiphon.errors import (
+    AntiphonError,
+    ContextLengthExceeded,
+    EngineBusy,
+    EngineUnavailable,
+    InvalidValue,
+    Overloaded,
+    UnsupportedParameter,
+)
+from antiphon.testing.toy_model import ScriptedAdapters, Tokenizer, ToySampler, best, build_vocabulary, rank
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error raised at a point of the sequence."""
+
+    error: AntiphonError
+    after: int | None = 0
+    """Tokens made before it; None fails while queued, 0 after the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A place where the sequence stands still until the event is set."""
+
+    event: asyncio.Event
+    after: int | None = 0
+    """Tokens made before it; None holds in the middle of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is said to a prompt, and how. Without text and tokens the toy model speaks, by the sampling asked
+    for."""
+
+    text: str | bytes | None = None
+    """The continuation; the end-of-sequence token follows."""
+    tokens: tuple[int, ...] | None = None
+    """The continuation as ids; the end-of-sequence token follows, unless one of these ends the sequence."""
+    endless: bool = False
+    """Whether the continuation begins again when it is through."""
+    burst: int = 1
+    """Most tokens in one Steps event."""
+    prefill: float = 0.0
+    """Seconds that the prompt takes."""
+    pace: float | None = 0.0
+    """Seconds before each Steps event; 0 only lets others run, None not even that."""
+    hold: Hold | None = None
+    failure: Failure | None = None
+
+
+Scripts = Script | Callable[[TokenRequest], Script]
+TOY = Script()
+BOUNDS = LoadSpec("scripted")
+
+
+def scripted_info(
+    context_length: int = 2048, sequences: int = 4, chat_template: str | None = CHATML
+) -> EngineInfo:
+    """Facts of a model that does not exist."""
+    return EngineInfo(
+        architecture="scripted",
+        parameters=1000,
+        size=1000,
+        quantization="none",
+        trained_context=context_length,
+        context_length=context_length,
+        vocabulary=0,
+        sequences=sequences,
+        threads=1,
+        exact=True,
+        library="scripted",
+        library_path="",
+        cpu_features=(),
+        chat_template=chat_template,
+        sampling=AskedSampling(),
+    )
+
+
+@dataclass(slots=True)
+class _Group:
+    """Siblings: the first to hold the lock computes the prompt, the others find it computed."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    computed: bool = False
+    members: int = 0
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """One running sequence: what it said, and why it ended."""
+
+    request: TokenRequest
+    script: Script
+    prompt: tuple[int, ...]
+    group: _Group
+    room: int
+    cached: int = 0
+    past: tuple[int, ...] = ()
+    made: int = 0
+    cells: int = 0
+    running: bool = False
+    cause: StopCause | None = None
+
+
+class ScriptedTokenEngine:
+    """`TokenEngine` without a model. `requests` holds every request in order; `ended` counts the ones that
+    are over."""
+
+    def __init__(
+        self,
+        script: Scripts = TOY,
+        *,
+        info: EngineInfo | None = None,
+        vocabulary: Vocabulary | None = None,
+        clock: Clock | None = None,
+        spec: LoadSpec = BOUNDS,
+    ) -> None:
+        """Of `spec` the bounds of the queue and the size of a prefill chunk count."""
+        self.script = script
+        self.requests: list[TokenRequest] = []
+        self.ended = 0
+        self.closed = False
+        self.table = vocabulary or build_vocabulary()
+        self.tokenizer = Tokenizer(self.table)
+        self._facts = replace(info or scripted_info(), vocabulary=len(self.table.pieces))
+        self.adapters = ScriptedAdapters(self.table)
+        self._clock = clock or SystemClock()
+        self._slots = FairSemaphore(Bounds(self._facts.sequences, sys.maxsize, sys.maxsize))
+        self._counters = Load(free_sequences=self._facts.sequences)
+        self._groups: dict[str, _Group] = {}
+        self._spec = spec
+        self._waiting: Counter[str] = Counter()
+
+    # --- the seam ---
+
+    async def load(self, spec: LoadSpec) -> EngineInfo:
+        return await self.info()
+
+    async def tokenize(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        return self.tokenizer.encode(pieces, add_bos)
+
+    async def vocabulary(self) -> Vocabulary:
+        return self.table
+
+    async def info(self) -> EngineInfo:
+        return replace(self._facts, load=self._counters)
+
+    async def add_adapter(self, digest: str, path: str) -> None:
+        self.adapters.add(digest, path)
+
+    async def remove_adapter(self, digest: str) -> None:
+        self.adapters.remove(digest)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        with self.adapters.use(request.adapter):
+            async with aclosing(self._generate(request)) as events:
+                async for event in events:
+                    yield event
+
+    async def _generate(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        if request.constraint is not None:
+            raise UnsupportedParameter("a script follows no constraint", param=request.constraint.field)
+        sequence = self._accept(request)
+        self._require_room(request, sequence.group)
+        script, begun = sequence.script, self._clock.monotonic()
+        self.requests.append(request)
+        sequence.group.members += 1
+        try:
+            await self._queue(sequence)
+            async with sequence.group.lock:
+                self._admit(sequence)
+                yield SequenceStarted(len(sequence.prompt), sequence.cached, self._clock.monotonic() - begun)
+                await self._prefill(sequence)
+            for scores in self._prompt_scores(sequence):
+                yield scores
+            words = self._words(sequence)
+            while sequence.cause is None:
+                await self._stand(script, sequence.made)
+                if script.pace is not None:
+                    await asyncio.sleep(script.pace)
+                yield self._step(sequence, words)
+            self._leave(sequence)
+            yield SequenceFinished(
+                sequence.cause, Counts(len(sequence.prompt), sequence.made, sequence.cached)
+            )
+        finally:
+            self._leave(sequence)
+            sequence.group.members -= 1
+            if not sequence.group.members and request.group is not None:
+                self._groups.pop(request.group, None)
+            self.ended += 1
+
+    # --- one sequence ---
+
+    def _prompt(self, segments: Sequence[Segment]) -> tuple[int, ...]:
+        prompt = tuple(token for segment in segments for token in segment.tokens)
+        size = len(self.table.pieces)
+        for token in prompt:
+            if not 0 <= token < size:
+                raise InvalidValue(f"token id {token} is outside the vocabulary of {size} tokens")
+        return prompt
+
+    def _accept(self, request: TokenRequest) -> _Sequence:
+        prompt = self._prompt(request.segments)
+        room = self._facts.context_length - len(prompt)
+        if self.closed:
+            raise EngineUnavailable("the scripted engine is closed")
+        least = 1 if request.prompt_logprobs is None else 0
+        if not prompt or request.max_tokens < least:
+            raise InvalidValue("a sequence needs a prompt, and max_tokens of at least 1 unless it is scored")
+        if room < min(1, request.max_tokens):
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {self._facts.context_length} tokens. "
+                f"However, your prompt has {len(prompt)} tokens."
+            )
+        script = self.script(request) if callable(self.script) else self.script
+        group = _Group() if request.group is None else self._groups.setdefault(request.group, _Group())
+        room = min(room, request.max_tokens)
+        cause = None if room else StopCause.LENGTH
+        return _Sequence(request, script, prompt, group, room, past=prompt, cause=cause)
+
+    def _require_room(self, request: TokenRequest, group: _Group) -> None:
+        """Raises EngineBusy or Overloaded; never for a sibling of a sequence that is there."""
+        if group.members or self._slots.has_room(request.actor):
+            return
+        refusal: AntiphonError | None = None
+        if self._counters.queued >= self._spec.queue:
+            refusal = EngineBusy("the queue is full; try again", retry_after=1.0)
+        elif self._waiting[request.actor] >= self._spec.queue_per_actor:
+            refusal = Overloaded("too many of your requests are waiting; try again", retry_after=1.0)
+        if refusal is not None:
+            self._groups.pop(request.group or "", None)
+            raise refusal
+
+    async def _queue(self, sequence: _Sequence) -> None:
+        failure, actor = sequence.script.failure, sequence.request.actor
+        self._count(queued=1)
+        self._waiting[actor] += 1
+        try:
+            if failure is not None and failure.after is None:
+                raise failure.error
+            await self._slots.acquire(actor, self._clock, sequence.request.priority)
+        finally:
+            self._count(queued=-1)
+            self._waiting[actor] -= 1
+        sequence.running = True
+        self._count(running=1, free_sequences=-1)
+
+    def _admit(self, sequence: _Sequence) -> None:
+        shared = sequence.group.computed and sequence.request.prompt_logprobs is None
+        sequence.cached = len(sequence.prompt) - 1 if shared else 0
+        sequence.cells = len(sequence.prompt)
+        self._count(cells_used=sequence.cells)
+
+    async def _prefill(self, sequence: _Sequence) -> None:
+        hold = sequence.script.hold
+        if hold is not None and hold.after is None:
+            await hold.event.wait()
+        if not sequence.cached:
+            await asyncio.sleep(sequence.script.prefill)
+        sequence.group.computed = True
+        self._count(prefill_tokens=len(sequence.prompt) - sequence.cached, steps=1)
+
+    def _leave(self, sequence: _Sequence) -> None:
+        """Frees what the sequence holds; once."""
+        if sequence.running:
+            sequence.running = False
+            self._count(running=-1, free_sequences=1, cells_used=-sequence.cells)
+            self._slots.release(sequence.request.actor, self._clock)
+
+    @staticmethod
+    async def _stand(script: Script, made: int) -> None:
+        """Waits or fails where the script says so."""
+        if script.hold is not None and script.hold.after == made:
+            await script.hold.event.wait()
+        if script.failure is not None and script.failure.after == made:
+            raise script.failure.error
+
+    def _words(self, sequence: _Sequence) -> Iterator[int]:
+        """The tokens of this sequence, one by one; `past` must hold the ones before."""
+        script, request = sequence.script, sequence.request
+        said = script.tokens if script.text is None else self.tokenizer.plain(script.text)
+        if said is not None:
+            eos = self.table.eos_id if self.table.eos_id is not None else 0
+            return cycle(said) if script.endless else chain(said, repeat(eos))
+        ends = frozenset((*self._ends(request), *request.stop_token_ids))
+        sampler = ToySampler(request.sampling, request.choice, sequence.prompt, ends)
+        toy = self.adapters.toy(request.adapter)
+        return iter(lambda: sampler.next(toy.logprobs(sequence.past)), -1)
+
+    def _ends(self, request: TokenRequest) -> tuple[int, ...]:
+        return () if request.sampling.ignore_eos else self.table.end_ids
+
+    def _prompt_scores(self, sequence: _Sequence) -> Iterator[PromptScores]:
+        """In chunks as an engine computes them; the first token is scored by nobody."""
+        wanted, prompt = sequence.request.prompt_logprobs, sequence.prompt
+        if wanted is None:
+            return
+        for start in range(1, len(prompt), self._spec.prefill_chunk):
+            places = range(start, min(start + self._spec.prefill_chunk, len(prompt)))
+            toy = self.adapters.toy(sequence.request.adapter)
+            rows = [toy.logprobs(prompt[:place]) for place in places]
+            likeliest = [pair for row in rows for pair in best(row, wanted)]
+            yield PromptScores(
+                start,
+                array("f", [row[prompt[place]] for row, place in zip(rows, places, strict=True)]).tobytes(),
+                array("i", [token for token, _ in likeliest]).tobytes(),
+                array("f", [value for _, value in likeliest]).tobytes(),
+                array("i", [rank(row, prompt[at]) for row, at in zip(rows, places, strict=True)]).tobytes(),
+            )
+
+    def _step(self, sequence: _Sequence, words: Iterator[int]) -> Steps:
+        script, wanted = sequence.script, sequence.request.logprobs
+        marks = {mark.after for mark in (script.hold, script.failure) if mark is not None}
+        tokens: list[int] = []
+        before = sequence.past
+        for token in words:
+            tokens.append(token)
+            sequence.past = (*sequence.past[-8:], token)
+            sequence.made += 1
+            sequence.cause = self._cause(token, sequence)
+            if sequence.cause is not None or len(tokens) >= script.burst or sequence.made in marks:
+                break
+        sequence.cells += len(tokens)
+        self._count(decoded_tokens=len(tokens), steps=1, cells_used=len(tokens))
+        return Steps(tuple(tokens)) if wanted is None else self._score_steps(sequence, before, tokens, wanted)
+
+    def _cause(self, token: int, sequence: _Sequence) -> StopCause | None:
+        if token in sequence.request.stop_token_ids:
+            return StopCause.STOP_TOKEN
+        if token in self._ends(sequence.request):
+            return StopCause.END
+        return StopCause.LENGTH if sequence.made >= sequence.room else None
+
+    def _score_steps(
+        self, sequence: _Sequence, before: tuple[int, ...], tokens: list[int], wanted: int
+    ) -> Steps:
+        toy = self.adapters.toy(sequence.request.adapter)
+        rows = [toy.logprobs(before + tuple(tokens[:index])) for index in range(len(tokens))]
+        chosen = tuple(row[token] for row, token in zip(rows, tokens, strict=True))
+        if listed := sequence.request.logprob_token_ids:
+            return Steps(tuple(tokens), chosen, tuple(tuple((at, row[at]) for at in listed) for row in rows))
+        return Steps(tuple(tokens), chosen, tuple(best(row, wanted) for row in rows) if wanted else ())
+
+    def _count(self, **changes: int) -> None:
+        self._counters = replace(
+            self._counters,
+            **{name: getattr(self._counters, name) + change for name, change in changes.items()},
+        )

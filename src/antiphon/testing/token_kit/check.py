@@ -1,0 +1,364 @@
+"""The conformance checks of token engines, and the rules about order, counts, ends, refusals and adapters."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+from antiphon.engines.base import (
+    Adapting,
+    SequenceFinished,
+    SequenceStarted,
+    Steps,
+    StopCause,
+    TextPiece,
+    TokenEngine,
+    TokenKind,
+    TokenRequest,
+    TokenSegment,
+)
+from antiphon.errors import AntiphonError, InvalidValue
+from antiphon.testing.rules import PATIENCE, beside, require, require_error
+from antiphon.testing.token_kit.lifecycle_rules import CLOSING_RULES, QUEUE_RULES
+from antiphon.testing.token_kit.logprob_rules import SCORE_RULES, VALUE_RULES
+from antiphon.testing.token_kit.probe import Probe, Run
+from antiphon.testing.token_kit.sampling_rules import CONSTRAINT_RULES, SAMPLING_RULES
+
+SENTENCES = (
+    "Once upon a time there was a cat that sat on the mat and thought about the world.",
+    "Hello world, this is a longer sentence which the model has to read before it says anything at all.",
+    "The dog is in the garden and the bird is on the roof, and neither of them can see the other one.",
+)
+
+
+async def check_token_engine(
+    engine: TokenEngine,
+    *,
+    prompts: Sequence[tuple[int, ...]] | None = None,
+    tolerance: float = 0.0,
+    patience: float = PATIENCE,
+    queue: int | None = None,
+    queue_per_actor: int | None = None,
+) -> None:
+    """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
+    idle.
+
+    `prompts`: at least three of different content and at least 16 tokens; by default English sentences.
+    `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch; 0 asks for
+    equal tokens, as exact mode promises. `queue`, `queue_per_actor`: what the engine was loaded with, at
+    least 16; without them its queue is not tried.
+    """
+    probe = await Probe.of(engine, tolerance, patience)
+    probe.prompts = tuple(prompts or await sentences(engine))
+    probe.queue, probe.queue_per_actor = queue, queue_per_actor
+    for rule in RULES:
+        await rule(probe)
+        await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+
+
+async def sentences(engine: TokenEngine) -> list[tuple[int, ...]]:
+    """Prompts in English."""
+    return [await engine.tokenize([TextPiece(text)], True) for text in SENTENCES]
+
+
+async def events_come_in_order(probe: Probe) -> None:
+    events = [event async for event in probe.engine.generate(probe.request(max_tokens=5))]
+    require(
+        isinstance(events[0], SequenceStarted) and isinstance(events[-1], SequenceFinished),
+        "a sequence begins with SequenceStarted and ends with SequenceFinished",
+    )
+    require(
+        events[1:-1] and all(isinstance(event, Steps) for event in events[1:-1]),
+        "between SequenceStarted and SequenceFinished there are Steps and nothing else",
+    )
+    require(
+        all(event.tokens for event in events if isinstance(event, Steps)),
+        "Steps hold at least one token each",
+    )
+
+
+async def counts_are_true(probe: Probe) -> None:
+    for index, prompt in enumerate(probe.prompts):
+        run = await probe.run(probe.request(index, max_tokens=7))
+        require(
+            run.counts.completion_tokens == len(run.tokens),
+            "completion_tokens counts the tokens of Steps, the last included",
+        )
+        require(
+            run.counts.prompt_tokens == run.started.prompt_tokens == len(prompt),
+            "SequenceStarted and the counts agree on the prompt's tokens",
+        )
+        require(
+            0 <= run.counts.cached_tokens < len(prompt), "at least the prompt's last token is computed anew"
+        )
+        require(run.started.queued >= 0, "queued is a time in seconds")
+
+
+async def max_tokens_is_kept(probe: Probe) -> None:
+    for limit in (1, 2, 9):
+        run = await probe.run(probe.request(max_tokens=limit))
+        require(len(run.tokens) <= limit, "a sequence makes at most max_tokens tokens")
+        ended = run.tokens[-1] in probe.vocabulary.end_ids
+        require(
+            (run.cause is StopCause.END) == ended,
+            "the cause is END exactly when the last token is an end-of-generation token",
+        )
+        require(
+            ended or len(run.tokens) == limit, "a sequence does not end before max_tokens without a reason"
+        )
+        require(
+            ended or run.cause is StopCause.LENGTH, "a sequence that is cut at max_tokens ends with LENGTH"
+        )
+        early = set(run.tokens[:-1]) & set(probe.vocabulary.end_ids)
+        require(not early, "nothing comes after an end-of-generation token")
+
+
+async def stop_tokens_end_the_sequence(probe: Probe) -> None:
+    free = await probe.run(probe.request(max_tokens=12))
+    stop = free.tokens[len(free.tokens) // 2]
+    run = await probe.run(probe.request(max_tokens=12, stop=(stop,)))
+    expected = free.tokens[: free.tokens.index(stop) + 1]
+    require(
+        run.tokens == expected, "a stop token ends the sequence where it first appears, and is part of Steps"
+    )
+    allowed = {StopCause.STOP_TOKEN} | ({StopCause.END} if stop in probe.vocabulary.end_ids else set())
+    require(run.cause in allowed, "a sequence that a stop token ended says STOP_TOKEN")
+    require(run.counts.completion_tokens == len(expected), "the stop token is counted")
+
+
+async def foreign_tokens_are_refused(probe: Probe) -> None:
+    for token in (len(probe.vocabulary.pieces), -1, 2**31):
+        segments = (TokenSegment((*probe.prompts[0], token)),)
+        await require_error(
+            probe.run(TokenRequest(segments, max_tokens=2)),
+            InvalidValue,
+            "generate refuses ids outside the vocabulary with InvalidValue",
+        )
+
+
+async def context_is_kept(probe: Probe) -> None:
+    context = probe.info.context_length
+    words = [token for prompt in probe.prompts for token in prompt]
+    prompt = tuple((words * (context // len(words) + 1))[: context - 3])
+    run = await probe.run(TokenRequest((TokenSegment(prompt),), max_tokens=50))
+    require(
+        len(run.tokens) <= 4,
+        "a sequence fills at most the context, the token that is not computed any more aside",
+    )
+    require(run.cause is not StopCause.LENGTH or len(run.tokens) >= 3, "a sequence may use the whole context")
+    too_long = TokenRequest((TokenSegment(prompt + prompt[:8]),), max_tokens=1)
+    await require_error(
+        probe.run(too_long),
+        AntiphonError,
+        "a prompt longer than the context is refused with an error of the tree",
+    )
+
+
+async def vocabulary_is_whole(probe: Probe) -> None:
+    table = probe.vocabulary
+    require(
+        len(table.pieces) == len(table.kinds) == probe.info.vocabulary,
+        "the vocabulary has a piece and a kind for each of the ids that info counts",
+    )
+    controls = {index for index, kind in enumerate(table.kinds) if kind is TokenKind.CONTROL}
+    require(not any(table.pieces[index] for index in controls), "a control token adds no text")
+    require(controls <= set(table.names), "each control token has its name")
+    require(
+        all(0 <= index < len(table.pieces) for index in table.end_ids), "end_ids are ids of the vocabulary"
+    )
+    require(table.end_ids, "a model can end its turn")
+
+
+async def text_becomes_tokens_and_back(probe: Probe) -> None:
+    table = probe.vocabulary
+    for text in ("Hello world", "naïve café 😀 日本語", "  two spaces\n\n\tand a tab", "a\u0000b"):
+        tokens = await probe.engine.tokenize([TextPiece(text)], False)
+        back = b"".join(table.pieces[token] for token in tokens)
+        require(
+            back in (text.encode(), b" " + text.encode()),
+            "the pieces of a text's tokens are the text's bytes",
+        )
+        require(
+            table.space_prefix or back == text.encode(),
+            "only a tokenizer with space_prefix puts a space before a text",
+        )
+        split = [TextPiece(text[:4]), TextPiece(text[4:])]
+        require(await probe.engine.tokenize(split, False) == tokens, "pieces are tokenized as one text")
+    if table.bos_id is not None:
+        with_bos = await probe.engine.tokenize([TextPiece("Hello")], True)
+        require(with_bos[0] == table.bos_id, "add_bos puts the BOS first")
+        require(
+            with_bos[1:] == await probe.engine.tokenize([TextPiece("Hello")], False),
+            "add_bos adds one token only",
+        )
+
+
+async def control_text_needs_leave(probe: Probe) -> None:
+    for index, name in probe.vocabulary.names.items():
+        tokens = await probe.engine.tokenize([TextPiece(f"a{name}b")], False)
+        require(
+            index not in tokens,
+            "the text of a control token stays text unless the piece may hold control tokens",
+        )
+        split = [TextPiece(name[:2]), TextPiece(name[2:]), TextPiece(name[:1], True), TextPiece(name[1:])]
+        tokens = await probe.engine.tokenize(split, False)
+        require(index not in tokens, "a control token is not put together from several pieces")
+        mixed = [TextPiece("a"), TextPiece(name, True), TextPiece("b")]
+        require(
+            index in await probe.engine.tokenize(mixed, False),
+            "a piece that may hold control tokens yields them",
+        )
+
+
+async def totals_only_grow(probe: Probe) -> None:
+    before = (await probe.engine.info()).load
+    run: Run = await probe.run(probe.request(max_tokens=6))
+    after = (await probe.engine.info()).load
+    require(
+        after.decoded_tokens - before.decoded_tokens == len(run.tokens),
+        "decoded_tokens grows by the tokens that were made",
+    )
+    computed = run.counts.prompt_tokens - run.counts.cached_tokens
+    require(
+        after.prefill_tokens - before.prefill_tokens >= computed,
+        "prefill_tokens grows by the prompt tokens computed",
+    )
+    require(after.steps > before.steps, "steps grows with each call of decode")
+
+
+ORDER_RULES = (
+    events_come_in_order,
+    counts_are_true,
+    max_tokens_is_kept,
+    stop_tokens_end_the_sequence,
+    foreign_tokens_are_refused,
+    context_is_kept,
+    vocabulary_is_whole,
+    text_becomes_tokens_and_back,
+    control_text_needs_leave,
+    totals_only_grow,
+)
+RULES = (
+    *ORDER_RULES,
+    *VALUE_RULES,
+    *CLOSING_RULES,
+    *SAMPLING_RULES,
+    *CONSTRAINT_RULES,
+    *SCORE_RULES,
+    *QUEUE_RULES,
+)
+
+
+UNKNOWN = "0" * 64
+LENGTH = 12
+
+
+async def check_adapters(
+    engine: TokenEngine,
+    adapters: Mapping[str, str],
+    *,
+    tolerance: float = 0.0,
+    patience: float = PATIENCE,
+) -> None:
+    """Raises AssertionError with the sentence of the first rule that `engine` breaks. It must be loaded and
+    idle.
+
+    `adapters`: paths by digest, of at least two adapters that the engine does not know yet; each must change
+    what is said. `tolerance`: how far log-probabilities may differ between a sequence alone and in a batch.
+    """
+    probe = await Probe.of(engine, tolerance, patience)
+    probe.prompts, probe.adapters = tuple(await sentences(engine)), adapters
+    for rule in ADAPTER_RULES:
+        await rule(probe)
+        await probe.require_idle(f"a sequence that is over leaves nothing behind ({rule.__name__})")
+
+
+@asynccontextmanager
+async def _add_adapters(probe: Probe) -> AsyncIterator[Adapting]:
+    """The engine with all adapters; without any afterwards."""
+    engine = probe.engine
+    if not isinstance(engine, Adapting):
+        raise TypeError(f"{type(engine).__name__} takes no adapters: it is not Adapting")
+    for digest, path in probe.adapters.items():
+        await engine.add_adapter(digest, path)
+    yield engine
+    for digest in probe.adapters:
+        await engine.remove_adapter(digest)
+
+
+def _request(probe: Probe, digest: str | None) -> TokenRequest:
+    return replace(probe.request(max_tokens=LENGTH, logprobs=2), adapter=digest)
+
+
+async def unknown_adapters_are_refused(probe: Probe) -> None:
+    rule = "an adapter that was not added is refused with InvalidValue, before a sequence begins"
+    await require_error(probe.run(_request(probe, UNKNOWN)), InvalidValue, rule)
+    async with _add_adapters(probe) as engine:
+        await require_error(
+            engine.add_adapter(UNKNOWN, "there-is-no-such-file.gguf"),
+            InvalidValue,
+            "a file that cannot be read is refused with InvalidValue",
+        )
+        await require_error(probe.run(_request(probe, UNKNOWN)), InvalidValue, rule)
+        for digest, path in probe.adapters.items():
+            await engine.add_adapter(digest, path)  # one that is there already is no error
+        await engine.remove_adapter(UNKNOWN)  # nor is an unknown one
+    for digest in probe.adapters:
+        await require_error(probe.run(_request(probe, digest)), InvalidValue, rule)
+
+
+async def adapters_never_answer_for_each_other(probe: Probe) -> None:
+    names = (None, *probe.adapters)
+    async with _add_adapters(probe):
+        # under a salt of its own each is computed anew
+        salted = {name: replace(_request(probe, name), cache_salt=f"alone with {name}") for name in names}
+        first = {name: await probe.run(salted[name]) for name in names}
+        for name in reversed(names):
+            for other in names:
+                _require_same(first[other], await probe.run(_request(probe, other)), probe)
+            _require_same(first[name], await probe.run(_request(probe, name)), probe)
+        wanted = [name for name in names for _ in range(3)]
+        runs = await probe.runs([_request(probe, name) for name in wanted])
+        for name, run in zip(wanted, runs, strict=True):
+            _require_same(first[name], run, probe)
+        said = {(run.tokens, run.logprobs) for run in first.values()}
+        require(len(said) == len(names), "each adapter changes what is said")
+
+
+def _require_same(first: Run, run: Run, probe: Probe) -> None:
+    """Equal tokens and, up to the tolerance, log-probabilities, as far as the two best can be told apart."""
+    rule = "what is computed with one adapter, or with none, never shows in an answer with another"
+    for place, token in enumerate(first.tokens):
+        (_, best), (_, second) = first.alternatives[place]
+        if run.tokens[place] != token:
+            require(best - second < probe.tolerance, rule)
+            return
+        require(abs(run.logprobs[place] - first.logprobs[place]) <= probe.tolerance, rule)
+
+
+async def a_removed_adapter_serves_to_the_end(probe: Probe) -> None:
+    digest = next(iter(probe.adapters))
+    long = replace(probe.request(max_tokens=40), adapter=digest)
+    async with _add_adapters(probe) as engine:
+        whole = await probe.run(long)
+        async with aclosing(probe.engine.generate(long)) as events:
+            await anext(events)
+            await engine.remove_adapter(digest)
+            await require_error(
+                probe.run(_request(probe, digest)),
+                InvalidValue,
+                "an adapter that was removed is refused to new sequences at once",
+            )
+            async with beside(probe.run(probe.request(max_tokens=4))):
+                steps = [event async for event in events if isinstance(event, Steps)]
+        tokens = tuple(token for step in steps for token in step.tokens)
+        require(
+            tokens == whole.tokens or (probe.tolerance and len(tokens) == len(whole.tokens)),
+            "a sequence goes on with an adapter that was removed meanwhile",
+        )
+
+
+ADAPTER_RULES = (
+    unknown_adapters_are_refused,
+    adapters_never_answer_for_each_other,
+    a_removed_adapter_serves_to_the_end,
+)

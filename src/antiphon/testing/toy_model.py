@@ -1,0 +1,350 @@
+"""A toy language model without weights: its vocabulary and tokenizer, its distribution, its sampler, its
+adapters.
+
+The distribution is a hash of the last tokens. It makes no sense, but it has true log-probabilities and ends
+its turn now and then. The vocabulary has bytes, some words, pieces that cut characters in half, and the
+control tokens of common chat templates. The sampler is slow and obvious: masks, bias and penalties,
+temperature, then min-p, top-k, top-p, typical-p, or Mirostat (version 2 only) in their place.
+Log-probabilities stand for logits. Each draw depends on seed, choice and position alone. An adapter makes the
+toy model another one, so its tokens show which adapter computed them.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from pathlib import Path
+
+from antiphon.domain.sampling import Mirostat, Sampling
+from antiphon.engines.base import TextPiece, TokenKind, Vocabulary
+from antiphon.errors import InvalidValue
+
+MEMORY = 3
+"""Tokens of the past that the next one depends on."""
+CANDIDATES = 6
+"""Tokens that are likely at each place."""
+
+
+class ToyModel:
+    """Raw log-probabilities of the next token."""
+
+    def __init__(self, vocabulary: Vocabulary, adapter: str = "") -> None:
+        """`adapter`: what makes it another model, if anything."""
+        self._salt = adapter.encode()
+        kinds = vocabulary.kinds
+        self._speakable = [index for index, kind in enumerate(kinds) if kind is TokenKind.NORMAL]
+        self._size = len(kinds)
+        self._eos = vocabulary.eos_id
+        self._cached = lru_cache(maxsize=4096)(self._distribution)
+
+    def logprobs(self, past: tuple[int, ...]) -> tuple[float, ...]:
+        """Log-probability of each id after these tokens; sums to one."""
+        return self._cached(past[-MEMORY:])
+
+    def _distribution(self, past: tuple[int, ...]) -> tuple[float, ...]:
+        noise = blake2b(self._salt + repr(past).encode(), digest_size=64).digest()
+        logits = [noise[index % 64] / 256 + (index * 37 % 101) / 101 for index in range(self._size)]
+        for place in range(CANDIDATES):
+            pick = int.from_bytes(noise[place * 4 : place * 4 + 4], "little")
+            logits[self._speakable[pick % len(self._speakable)]] += 5.0 + pick % 997 / 500
+        if self._eos is not None and noise[63] < 24:
+            logits[self._eos] += 6.0
+        total = math.log(math.fsum(map(math.exp, logits)))
+        return tuple(logit - total for logit in logits)
+
+
+def rank(row: tuple[float, ...], token: int) -> int:
+    """1 for the likeliest token of a row, and so on."""
+    return 1 + sum(value > row[token] for value in row)
+
+
+def best(row: tuple[float, ...], count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens, best first."""
+    return tuple(sorted(enumerate(row), key=lambda pair: -pair[1])[:count])
+
+
+Weighted = list[tuple[float, int]]
+"""Probabilities with their ids, likeliest first; they need not sum to one."""
+
+
+def draw(seed: int, choice: int, position: int) -> float:
+    """A number in [0, 1) that depends on nothing else."""
+    key = b"".join((value & (2**64 - 1)).to_bytes(8, "little") for value in (seed, choice, position))
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little") / 2**64
+
+
+class ToySampler:
+    """The draws of one sequence."""
+
+    def __init__(self, sampling: Sampling, choice: int, prompt: Sequence[int], ends: frozenset[int]) -> None:
+        """`ends`: tokens that would end the sequence, which is forbidden for the first `min_tokens`."""
+        if sampling.mirostat is not None and sampling.mirostat.version != Mirostat().version:
+            raise InvalidValue("the toy knows version 2 of Mirostat only")
+        self._sampling = sampling
+        self._choice = choice
+        self._ends = ends
+        self._prompt = frozenset(prompt)
+        self._said: Counter[int] = Counter()
+        self._output: list[int] = []
+        self._bias = dict(sampling.logit_bias)
+        self._allowed = None if sampling.allowed_token_ids is None else frozenset(sampling.allowed_token_ids)
+        self._threshold = 2 * sampling.mirostat.target if sampling.mirostat is not None else 0.0
+
+    def next(self, raw: Sequence[float]) -> int:
+        """The next token after `raw` log-probabilities."""
+        position = self._said.total()
+        legal = [
+            (self._logit(token, value), token) for token, value in enumerate(raw) if self._is_legal(token)
+        ]
+        token = self._draw(sorted(legal, key=lambda pair: (-pair[0], pair[1])), position)
+        self._said[token] += 1
+        self._output.append(token)
+        return token
+
+    def _is_legal(self, token: int) -> bool:
+        early = self._said.total() < self._sampling.min_tokens and token in self._ends
+        return not early and (self._allowed is None or token in self._allowed) and not self._is_banned(token)
+
+    def _is_banned(self, token: int) -> bool:
+        output = tuple(self._output)
+        ended = [banned for banned in self._sampling.banned if banned[-1] == token]
+        return any(output[len(output) - len(banned) + 1 :] == banned[:-1] for banned in ended)
+
+    def _logit(self, token: int, value: float) -> float:
+        sampling, count = self._sampling, self._said[token]
+        value += self._bias.get(token, 0.0)
+        if count or token in self._prompt:
+            factor = sampling.repetition_penalty
+            value = value / factor if value > 0 else value * factor
+        return value - sampling.frequency_penalty * count - sampling.presence_penalty * bool(count)
+
+    def _draw(self, ranked: Weighted, position: int) -> int:
+        sampling = self._sampling
+        if sampling.temperature == 0:
+            return ranked[0][1]
+        best = ranked[0][0]
+        weights = [(math.exp((value - best) / sampling.temperature), token) for value, token in ranked]
+        number = draw(sampling.seed, self._choice, position)
+        if sampling.mirostat is None:
+            return _pick(_truncate(weights, sampling), number)
+        return self._draw_mirostat(_shares(weights), number, sampling.mirostat)
+
+    def _draw_mirostat(self, shares: Weighted, number: float, mirostat: Mirostat) -> int:
+        near = [pair for pair in shares if pair[0] > 0 and -math.log2(pair[0]) <= self._threshold]
+        kept = _shares(near or shares[:1])
+        token = _pick(kept, number)
+        surprise = -math.log2(next(share for share, other in kept if other == token))
+        self._threshold -= mirostat.rate * (surprise - mirostat.target)
+        return token
+
+
+def _shares(weights: Weighted) -> Weighted:
+    total = math.fsum(weight for weight, _ in weights)
+    return [(weight / total, token) for weight, token in weights]
+
+
+def _pick(weights: Weighted, number: float) -> int:
+    target = number * math.fsum(weight for weight, _ in weights)
+    for weight, token in weights:
+        target -= weight
+        if target < 0:
+            return token
+    return weights[-1][1]
+
+
+def _truncate(weights: Weighted, sampling: Sampling) -> Weighted:
+    """Min-p, top-k, top-p, typical-p, in this order."""
+    weights = [pair for pair in weights if pair[0] >= sampling.min_p]
+    if sampling.top_k > 0:
+        weights = weights[: sampling.top_k]
+    weights = _keep_share(weights, sampling.top_p)
+    return weights if sampling.typical_p >= 1 else _apply_typical(weights, sampling.typical_p)
+
+
+def _keep_share(weights: Weighted, share: float) -> Weighted:
+    """The first of them that together have this share; at least one."""
+    kept: Weighted = []
+    room = share * math.fsum(weight for weight, _ in weights)
+    for pair in weights:
+        kept.append(pair)
+        room -= pair[0]
+        if room <= 0:
+            break
+    return kept
+
+
+def _apply_typical(weights: Weighted, share: float) -> Weighted:
+    shares = [pair for pair in _shares(weights) if pair[0] > 0]
+    entropy = -math.fsum(part * math.log(part) for part, _ in shares)
+    near = sorted(shares, key=lambda pair: abs(-math.log(pair[0]) - entropy))
+    return sorted(_keep_share(near, share), reverse=True)
+
+
+CONTROLS = (
+    "<s>",
+    "</s>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "[INST]",
+    "[/INST]",
+    "<bos>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+)
+END_CONTROLS = ("</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+SPACED = " the a an and cat dog sat on mat once upon time Hello world is of to in"
+BARE = "Hello,Once,The,user,assistant,system,model,st,op,END,é,日本,語,ing,er"
+HALVES = (
+    b"\xf0\x9f",  # the first half of many emoji, as byte-level tokenizers cut them
+    b"\x98\x80",  # and the second half of one
+    b" \xe6",  # a space and the first byte of a three-byte character
+)
+WORDS: tuple[bytes, ...] = (
+    *(b" " + word for word in SPACED.encode().split()),
+    *BARE.encode().split(b","),
+    b"  ",
+    b"\n\n",
+    *HALVES,
+)
+
+
+def build_vocabulary(
+    words: Sequence[bytes] = WORDS, bos: str | None = "<s>", add_bos: bool = True, space_prefix: bool = False
+) -> Vocabulary:
+    """Ids in order: unknown, the control tokens, the 256 bytes, the words, one unused."""
+    pieces = [b"", *(b"" for _ in CONTROLS), *(bytes((value,)) for value in range(256)), *words, b""]
+    kinds = [TokenKind.UNKNOWN, *(TokenKind.CONTROL for _ in CONTROLS), *(TokenKind.BYTE for _ in range(256))]
+    kinds += [TokenKind.NORMAL for _ in words] + [TokenKind.UNUSED]
+    ids = {name: index for index, name in enumerate(CONTROLS, start=1)}
+    return Vocabulary(
+        pieces=tuple(pieces),
+        kinds=tuple(kinds),
+        names={index: name for name, index in ids.items()},
+        end_ids=tuple(ids[name] for name in END_CONTROLS),
+        bos_id=None if bos is None else ids[bos],
+        eos_id=ids["</s>"],
+        add_bos=add_bos,
+        space_prefix=space_prefix,
+    )
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Longest match from the left over the pieces of a vocabulary that has every byte."""
+
+    vocabulary: Vocabulary
+
+    @cached_property
+    def _ids(self) -> dict[bytes, int]:
+        usable = (TokenKind.BYTE, TokenKind.NORMAL)
+        table = zip(self.vocabulary.pieces, self.vocabulary.kinds, strict=True)
+        return {piece: index for index, (piece, kind) in enumerate(table) if kind in usable}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._ids))
+
+    @cached_property
+    def controls(self) -> dict[str, int]:
+        """Id of each control token, by its text."""
+        return {name: index for index, name in self.vocabulary.names.items()}
+
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        return re.compile("(" + "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True))) + ")")
+
+    def plain(self, text: str | bytes) -> tuple[int, ...]:
+        """Ids of text that holds no control token, without the prefix space."""
+        data = text.encode() if isinstance(text, str) else text
+        return tuple(self._longest_matches(data))
+
+    def _longest_matches(self, data: bytes) -> Iterator[int]:
+        at = 0
+        while at < len(data):
+            for size in range(min(self._longest, len(data) - at), 0, -1):
+                found = self._ids.get(data[at : at + size])
+                if found is not None:
+                    yield found
+                    at += size
+                    break
+
+    def encode(self, pieces: Sequence[TextPiece], add_bos: bool) -> tuple[int, ...]:
+        """Ids of the pieces joined to one text; plain text on both sides of a piece's edge is one run."""
+        ids: list[int] = []
+        if add_bos and self.vocabulary.bos_id is not None:
+            ids.append(self.vocabulary.bos_id)
+        for index, run in enumerate(self._runs(pieces)):
+            if isinstance(run, int):
+                ids.append(run)
+            else:
+                prefix = " " if index == 0 and self.vocabulary.space_prefix else ""
+                ids.extend(self.plain(prefix + run))
+        return tuple(ids)
+
+    def _runs(self, pieces: Sequence[TextPiece]) -> Iterator[str | int]:
+        """Alternates between stretches of plain text and ids of control tokens."""
+        text = ""
+        for piece in pieces:
+            for part in self._control.split(piece.text) if piece.control else (piece.text,):
+                found = self.controls.get(part) if piece.control else None
+                if found is None:
+                    text += part
+                    continue
+                if text:
+                    yield text
+                text = ""
+                yield found
+        if text:
+            yield text
+
+
+class ScriptedAdapters:
+    """Which adapters there are, who runs with them, and what the toy model is with each."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.paths: dict[str, str] = {}
+        """Of those that new sequences may name, by digest."""
+        self.unfit: set[str] = set()
+        """Digests that are refused, as a library refuses a file."""
+        self.running: Counter[str] = Counter()
+        """Sequences, by digest; also of adapters that were removed."""
+        self._vocabulary = vocabulary
+        self._toys: dict[str | None, ToyModel] = {}
+
+    def add(self, digest: str, path: str) -> None:
+        if digest in self.unfit:
+            raise InvalidValue("the library refuses the adapter", param="adapter")
+        if not Path(path).is_file():
+            raise InvalidValue(f"the adapter {Path(path).name} cannot be read", param="adapter")
+        self.paths[digest] = path
+
+    def remove(self, digest: str) -> None:
+        self.paths.pop(digest, None)
+
+    @contextmanager
+    def use(self, digest: str | None) -> Iterator[None]:
+        """While a sequence runs with it. Raises InvalidValue for one that is not there."""
+        if digest is None:
+            yield
+            return
+        if digest not in self.paths:
+            raise InvalidValue(f"the engine has no adapter {digest!r}", param="adapter")
+        self.running[digest] += 1
+        try:
+            yield
+        finally:
+            self.running[digest] -= 1
+
+    def toy(self, digest: str | None) -> ToyModel:
+        """The toy model, computing with an adapter."""
+        if digest not in self._toys:
+            self._toys[digest] = ToyModel(self._vocabulary, digest or "")
+        return self._toys[digest]

@@ -1,0 +1,102 @@
+"""Compiled grammars that are kept: a copy says what a new one says, whoever else goes his way meanwhile."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from antiphon.constraints.checking_process import any_allowed, checked
+from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.mask_workers import LEAST, PER_CHARACTER, Compiled
+from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.errors import EngineError
+from tests.support.constraint_texts import END, TOKENS
+
+WORDS = Vocabulary(TOKENS)
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+}
+Make = Callable[[Grammar, Vocabulary], Matcher]
+
+
+def schema(**more: object) -> Grammar:
+    source = json.dumps(SCHEMA | {"properties": SCHEMA["properties"] | more})  # type: ignore[operator]
+    return checked(Constraint(ConstraintKind.JSON_SCHEMA, source), WORDS)
+
+
+def lark(source: str) -> Grammar:
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": source}]}))
+
+
+def text(make: Make, grammar: Grammar, seed: int) -> bytes:
+    """A text, or the beginning of one, of tokens that are drawn by chance from masks alone."""
+    matcher, chosen, made = make(grammar, WORDS), Random(seed), bytearray()
+    for _ in range(80):
+        token = any_allowed(matcher.mask(), chosen, WORDS.size)
+        assert token is not None
+        if token == END:
+            break
+        made += TOKENS.pieces[token]
+        matcher.consume([token])
+    return bytes(made)
+
+
+def test_copies_say_what_new_ones_say_in_any_order_and_side_by_side():
+    compiled, grammars = Compiled(), [schema(), schema(city={"enum": ["Paris", "London"]})]
+    asked = [(grammar, seed) for seed in range(40) for grammar in grammars]
+    wanted = [text(Matcher, *each) for each in asked]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda each: text(compiled.matcher, *each), asked)) == wanted
+    assert len({*wanted}) > 20
+
+
+class Counted(Compiled):
+    """Counts what is compiled: it looks at its clock before and after."""
+
+    def __init__(self, most: int, seconds: float = 0.0) -> None:
+        self.looks = 0
+        self._seconds = seconds
+        super().__init__(most, self._look)
+
+    def _look(self) -> float:
+        self.looks += 1
+        return self.looks * self._seconds
+
+    @property
+    def compiled(self) -> int:
+        return self.looks // 2
+
+
+def test_what_is_asked_for_again_is_not_compiled_again():
+    compiled, grammar = Counted(10**9), schema()
+    for _ in range(5):
+        compiled.matcher(grammar, WORDS).mask()
+    assert compiled.compiled == 1
+    compiled.matcher(schema(x={"type": "null"}), WORDS)
+    assert compiled.compiled == 2
+
+
+def test_it_holds_no_more_than_its_bytes_and_what_took_long_counts_more():
+    compiled = Counted(10 * LEAST)
+    for at in range(50):
+        compiled.matcher(lark(f"start: /a{{{at + 1}}}/"), WORDS)
+        assert LEAST <= compiled.held <= 10 * LEAST
+    slow = Counted(10**9, seconds=0.5)
+    slow.matcher(schema(), WORDS)
+    assert slow.held == 200_000_000
+    long = Counted(10**9)
+    long.matcher(grammar := schema(**{f"p{at}": {"type": "null"} for at in range(50)}), WORDS)
+    assert long.held == PER_CHARACTER * len(grammar.text)
+
+
+def test_what_does_not_compile_is_not_kept():
+    compiled = Counted(10**9)
+    for _ in range(2):
+        with pytest.raises(EngineError):
+            compiled.matcher(lark("start: /(/"), WORDS)
+    assert compiled.held == 0

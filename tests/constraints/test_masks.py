@@ -1,0 +1,376 @@
+"""Guides: forced tokens and masks come from beside the decode thread, and every failure is an error."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from llguidance import LLParserLimits
+
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.grammar import Grammar
+from antiphon.constraints.guide import CAP, PATIENCE, Guide
+from antiphon.constraints.mask_workers import WORKERS, Lent, Masks, own_cpu, tokens_of
+from antiphon.constraints.matching import BEYOND, DEAD_END, STOPPED, Matcher, Vocabulary, is_callers
+from antiphon.domain.constraint import Constraint, ConstraintKind
+from antiphon.engines.base import TokenKind, TokenRequest, TokenSegment
+from antiphon.engines.base import Vocabulary as Table
+from antiphon.engines.llama.guided_decoding import Guiding
+from antiphon.engines.llama.sequence import Sequence
+from antiphon.errors import AntiphonError, EngineBusy, EngineError, InvalidValue, UnsupportedParameter
+from tests.support.constraint_texts import END, TOKENS
+
+KIND = ConstraintKind
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def masks() -> Iterator[Masks]:
+    made = Masks(TOKENS)
+    yield made
+    made.close()
+
+
+def grammar(kind: ConstraintKind, source: str) -> Grammar:
+    return checked(Constraint(kind, source), Vocabulary(TOKENS))
+
+
+def lark(source: str) -> Grammar:
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": source}]}))
+
+
+def answered(guide: Guide, seconds: float = 10.0) -> Guide:
+    until = time.monotonic() + seconds
+    while not guide.ready and time.monotonic() < until:
+        time.sleep(0.0005)
+    assert guide.ready
+    return guide
+
+
+def text_of(masks: Masks, source: Grammar, seed: int) -> bytes:
+    """A text as the decode thread makes one, with a model that knows nothing."""
+    chosen, made = Random(seed), list[int]()
+    guide = masks.guide(source)
+    while len(made) < 500:
+        forced = answered(guide).take_forced()
+        made += forced
+        if forced and forced[-1] == END:
+            break
+        token = chosen.choice(np.flatnonzero(guide.allowed()).tolist())
+        made.append(token)
+        if token == END:
+            break
+        guide.advance(token)
+    assert made.pop() == END
+    return b"".join(TOKENS.pieces[token] for token in made)
+
+
+def test_a_text_follows_its_schema_and_ends_where_it_is_complete(masks: Masks):
+    source = grammar(KIND.JSON_SCHEMA, json.dumps(SCHEMA))
+    for seed in range(10):
+        found = json.loads(text_of(masks, source, seed))
+        assert len(found["name"]) <= 6 and found["age"] <= 120
+
+
+def test_what_is_forced_comes_as_a_list_and_the_mask_is_of_what_follows(masks: Masks):
+    guide = answered(masks.guide(grammar(KIND.REGEX, "abc[xy]z")))
+    assert guide.get_forced() == (ord("a"), ord("b"), ord("c"))
+    assert np.flatnonzero(guide.allowed()).tolist() == [ord("a")]
+    guide.advance(ord("a"))
+    assert guide.take_forced() == (ord("b"), ord("c"))
+    assert np.flatnonzero(guide.allowed()).tolist() == [ord("x"), ord("y")]
+    guide.advance(ord("x"))
+    assert answered(guide).take_forced() == (ord("z"),)
+    assert np.flatnonzero(guide.allowed()).tolist() == [END]
+
+
+def test_what_a_worker_finds_out_is_seen_between_steps_only(masks: Masks):
+    guide = answered(masks.guide(grammar(KIND.REGEX, "ab[xy]")))
+    assert guide.settled and not guide.seen
+    guide.look()
+    assert guide.seen
+    guide.take_forced()
+    guide.advance(ord("x"))
+    assert not answered(guide).seen
+
+
+def test_a_token_that_is_not_allowed_is_an_error_for_ever(masks: Masks):
+    guide = answered(masks.guide(grammar(KIND.REGEX, "[ab]{9}")))
+    guide.advance(ord("c"))
+    for _ in range(2):
+        with pytest.raises(EngineError):
+            answered(guide).get_forced()
+        with pytest.raises(EngineError):
+            guide.allowed()
+        guide.advance(ord("a"))
+
+
+def test_a_grammar_that_does_not_compile_allows_nothing(masks: Masks):
+    with pytest.raises(EngineError):
+        answered(masks.guide(lark("start: /(/"))).allowed()
+
+
+class Nowhere:
+    """A desk where nobody works."""
+
+    def __init__(self) -> None:
+        self.news = threading.Event()
+        self.size = len(TOKENS.pieces)
+
+    def put(self, guide: Guide) -> None: ...
+    def abandon(self, guide: Guide) -> None: ...
+
+
+def test_a_guide_that_was_not_answered_yet_allows_nothing():
+    waiting = Guide(lark(""), Nowhere())
+    for ask in (waiting.get_forced, waiting.allowed):
+        with pytest.raises(EngineError):
+            ask()
+
+
+class Failing:
+    """A matcher that fails at its `at`-th call, as native code may: by something that is no error of ours."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.complete = False
+
+    def _count(self) -> None:
+        self.left -= 1
+        if not self.left:
+            raise RuntimeError("the native matcher is gone")
+
+    def consume(self, tokens: list[int]) -> None:
+        self._count()
+
+    def forced(self) -> list[int]:
+        self._count()
+        return []
+
+    def mask(self) -> bytes:
+        self._count()
+        return b"\xff" * 64
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_matcher_that_breaks_is_an_error_of_its_guide(at: int):
+    """Also the fourth: a mask that would allow the end where the matcher says the text is not complete."""
+    guide = Guide(lark(""), Nowhere())
+    guide._matcher = Failing(at)  # type: ignore[assignment]
+    words = Vocabulary(TOKENS)
+    with suppress(RuntimeError):
+        guide.work(words)
+    assert guide.ready
+    with pytest.raises(EngineError):
+        guide.allowed()
+
+
+class Panic(BaseException):
+    """As native code raises it: no Exception."""
+
+
+class Panicking(Failing):
+    def _count(self) -> None:
+        raise Panic
+
+
+def test_a_worker_outlives_what_native_code_does(masks: Masks, caplog: pytest.LogCaptureFixture):
+    for _ in range(2 * WORKERS):
+        guide = answered(masks.guide(grammar(KIND.REGEX, "a[bc]")))
+        guide._matcher = Panicking(1)  # type: ignore[assignment]
+        guide.take_forced()
+        guide.advance(ord("b"))
+        with pytest.raises(EngineError) as raised:
+            answered(guide).allowed()
+        assert "Panic at" in (raised.value.cause or "") and "Panic at" in caplog.text
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced()
+
+
+class Stuck(Guide):
+    """Keeps a worker for as long as it is not let go, which has had so much CPU."""
+
+    def __init__(self, masks: Masks, leave: threading.Event, cpu: float) -> None:
+        self.entered, self.go, self.cpu = threading.Event(), leave, cpu
+        super().__init__(lark(""), masks)
+
+    def work(self, vocabulary: Vocabulary, *_: Any, **__: Any) -> None:
+        self._spent = lambda: self.cpu
+        self.entered.set()
+        assert self.go.wait(30)
+
+
+@pytest.mark.parametrize(("cpu", "replaced"), [(CAP + 1, True), (CAP - 1, False)])
+def test_a_worker_that_is_stuck_is_replaced_and_others_are_answered(masks: Masks, cpu: float, replaced: bool):
+    leave = threading.Event()
+    stuck = [Stuck(masks, leave, cpu) for _ in range(WORKERS)]
+    for guide in stuck:
+        assert guide.entered.wait(30) and guide.overdue() is replaced
+        masks.abandon(guide)
+    if replaced:
+        assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced()
+    leave.set()
+    assert answered(masks.guide(grammar(KIND.REGEX, "ab"))).get_forced(), "who comes back works on"
+
+
+def following(guide: Guide) -> tuple[Guiding, Sequence]:
+    """A sequence that follows a guide, with nothing else to compute."""
+    constraint = Constraint(KIND.REGEX, "ab", field="guided_regex")
+    sequence = Sequence(TokenRequest((TokenSegment((1, 2)),), 9, constraint=constraint), (1, 2), 100)
+    sequence.guide, sequence.id, sequence.computed = guide, 0, 1
+    return Guiding(), sequence
+
+
+def test_a_machine_without_time_for_an_answer_makes_nobody_fail_until_nobody_would_wait():
+    now = [0.0]
+    guide = Guide(lark(""), Nowhere(), lambda: now[0])
+    guiding, sequence = following(guide)
+    for now[0] in (CAP + 1, 10 * CAP, PATIENCE):
+        assert guiding.find_failed([sequence]) == []
+    now[0] = PATIENCE + 1
+    ((_, error),) = guiding.find_failed([sequence])
+    assert isinstance(error, EngineBusy) and error.retry_after and "no worker" in (error.cause or "")
+
+
+def test_an_answer_that_takes_too_much_work_is_the_constraints_fault():
+    guide = Guide(lark(""), Nowhere())
+    guide._spent = lambda: CAP + 1
+    guiding, sequence = following(guide)
+    ((_, error),) = guiding.find_failed([sequence])
+    assert isinstance(error, InvalidValue) and error.param == "guided_regex" and "simpler" in error.message
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (BEYOND + "lexer error: too many states", InvalidValue),
+        (DEAD_END, InvalidValue),
+        (STOPPED + "InternalError", EngineError),
+    ],
+)
+def test_what_ends_a_guide_is_the_callers_fault_only_where_it_is(cause: str, kind: type[AntiphonError]):
+    guide = Guide(lark(""), Nowhere())
+    guide.error, guide.ready = EngineError("it stopped", cause=cause), True
+    guiding, sequence = following(guide)
+    ((_, error),) = guiding.find_failed([sequence])
+    assert type(error) is kind and error.cause == cause
+
+
+GROWING = 'start: s\ns: "a" | s "a" | s s s'
+STATES = "start: /(a|b)*a(a|b){40}/"
+
+
+@pytest.mark.parametrize(
+    ("source", "limit"),
+    [
+        (GROWING, "max_items_in_row"),
+        (GROWING, "step_max_items"),
+        (STATES, "step_lexer_fuel"),
+        (STATES, "max_lexer_states"),
+    ],
+)
+def test_what_passes_a_limit_of_the_matcher_is_told_from_a_defect(source: str, limit: str):
+    words = Vocabulary(TOKENS)
+    few: dict[str, Any] = {limit: 3}
+    words.limits = LLParserLimits(**few)
+    matcher = Matcher(lark(source), words)
+
+    def follow() -> None:
+        for _ in range(20):
+            matcher.mask()
+            matcher.forced()
+            matcher.consume([ord("a")])
+
+    with pytest.raises(EngineError) as raised:
+        follow()
+    assert is_callers(raised.value), raised.value.message
+
+
+def test_a_token_that_is_not_allowed_is_our_fault_and_no_word_of_the_log():
+    matcher = Matcher(grammar(KIND.REGEX, "ab"), Vocabulary(TOKENS))
+    with pytest.raises(EngineError, match='"c"') as raised:
+        matcher.consume([ord("c")])
+    assert not is_callers(raised.value) and raised.value.cause == STOPPED + "InternalError"
+
+
+def test_a_clock_of_cpu_is_of_its_thread_alone_and_ends_with_it():
+    clocks, begun, go = list[Callable[[], float]](), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        clocks.append(own_cpu())
+        begun.set()
+        assert go.wait(30)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert begun.wait(30)
+    own, before = own_cpu(), time.monotonic()
+    start = own()
+    while own() - start < 0.05:
+        sum(range(1000))
+    (other,) = clocks
+    assert other() < 0.05 <= own() - start <= time.monotonic() - before + 0.01
+    go.set()
+    thread.join()  # which returns a moment before the system has ended the thread
+    end = time.monotonic() + 10
+    while other() != 0.0 and time.monotonic() < end:
+        time.sleep(0.001)
+    assert other() == 0.0
+
+
+def table(kinds: Callable[[int], TokenKind], ends: tuple[int, ...]) -> Table:
+    pieces = tuple(bytes([token]) for token in range(256))
+    return Table(pieces, tuple(kinds(token) for token in range(256)), {}, ends)
+
+
+def test_only_tokens_of_text_are_part_of_it_and_a_model_that_cannot_end_is_refused():
+    found = tokens_of(table(lambda token: TokenKind.CONTROL if token == 7 else TokenKind.NORMAL, (9, 10)))
+    assert found.pieces[7] == found.pieces[9] == b"" and found.pieces[8] == b"\x08" and found.ends == (9, 10)
+    with pytest.raises(UnsupportedParameter):
+        tokens_of(table(lambda token: TokenKind.NORMAL, ()))
+
+
+def test_a_tokenizer_that_is_taken_back_is_left_by_everybody_and_called_no_more():
+    inside, leave = threading.Event(), threading.Event()
+    calls: list[bytes] = []
+
+    def tokenize(text: bytes) -> list[int]:
+        calls.append(text)
+        inside.set()
+        assert leave.wait(10)
+        return [1]
+
+    lent = Lent(tokenize)
+    caller = threading.Thread(target=lent, args=(b"a",))
+    back = threading.Thread(target=lent.take_back)
+    caller.start()
+    assert inside.wait(10)
+    back.start()
+    back.join(0.05)
+    assert back.is_alive(), "it was taken back from under a call"
+    leave.set()
+    back.join(10)
+    caller.join(10)
+    assert not back.is_alive() and lent(b"b") == [] and calls == [b"a"]
+
+
+def test_a_guide_that_fails_between_two_looks_of_a_step_ends_in_the_next_one(masks: Masks):
+    """Its worker goes on while the decode thread looks at it."""
+    guiding, request = Guiding(), TokenRequest((TokenSegment((1, 2)),), 9)
+    sequence = Sequence(request, (1, 2), 100)
+    sequence.guide = guide = answered(masks.guide(grammar(KIND.CHOICE, '["ab"]')))
+    sequence.id, sequence.computed = 0, 1
+    guide.look()
+    assert guiding.find_failed([sequence]) == []
+    guide.error = EngineError("it cannot go on")
+    assert guiding.collect_forced([sequence]) == []
+    assert [one for one, _ in guiding.find_failed([sequence])] == [sequence]

@@ -1,0 +1,69 @@
+"""A coordinator and the ends of HTTP processes, over a real socket, in one event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from antiphon.domain.context import SystemClock
+from antiphon.limits.local import LocalLimiter
+from antiphon.limits.seeding import Seeds
+from antiphon.limits.snapshot import take
+from antiphon.processes.coordinator.client import CoordinatorClient, joined
+from antiphon.processes.coordinator.coordinator import Coordinator, listening
+
+PATIENCE = 30.0
+KEPT = "limits.json"
+
+
+@asynccontextmanager
+async def coordinating(
+    path: str, seeds: Seeds | None = None, began: int | None = None, limiter: LocalLimiter | None = None
+) -> AsyncIterator[Coordinator]:
+    """A coordinator without a database. `began`: Unix milliseconds."""
+    clock, directory = SystemClock(), Path(path).parent
+
+    def make(tasks: asyncio.TaskGroup) -> Coordinator:
+        at = int(clock.wall() * 1_000) if began is None else began
+        counting = limiter or LocalLimiter(clock, seeds)
+        coordinator = Coordinator(tasks, directory, at, counting, kept=directory / KEPT)
+        if (snapshot := take(directory / KEPT, counting.now())) is not None:
+            coordinator.load(snapshot)
+        return coordinator
+
+    async with listening(path, make) as coordinator:
+        yield coordinator
+
+
+@asynccontextmanager
+async def connected(path: str) -> AsyncIterator[CoordinatorClient]:
+    """The end of an HTTP process beside which the coordinator runs in another."""
+    async with joined(path, SystemClock()) as client:
+        await client.joined()
+        yield client
+
+
+class Processes:
+    """HTTP processes of which one runs the coordinator; each may end by itself."""
+
+    def __init__(self, path: str, stack: AsyncExitStack) -> None:
+        self._path, self._stack = path, stack
+        self._ends: dict[CoordinatorClient, Callable[[], Awaitable[None]]] = {}
+
+    async def begin(self, seeds: Seeds | None = None) -> CoordinatorClient:
+        own = await self._stack.enter_async_context(AsyncExitStack())
+        begin = partial(coordinating, self._path, seeds)
+        client = await own.enter_async_context(joined(self._path, SystemClock(), begin))
+        self._ends[client] = own.aclose
+        return client
+
+    async def end(self, client: CoordinatorClient) -> None:
+        """In order."""
+        await self._ends.pop(client)()
+
+    async def kill(self, client: CoordinatorClient) -> None:
+        """It leaves nothing to anybody."""
+        if client.coordinator is not None:
+            client.coordinator._kept = None
+        await self.end(client)

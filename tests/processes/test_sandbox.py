@@ -1,0 +1,192 @@
+"""The killable helper: hostile data costs a small process and two seconds; the function's words come back."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import ServerBusy, TemplateRefused
+from antiphon.processes.sandbox import INTERPRETER_VARIABLES, ONE_THREAD, JobStopped, Limits, Stop, run_job
+from antiphon.rendering.template.chat_template import SpecialTokens, build_proof
+from tests.support.processes import descendants
+
+PATIENCE = 40.0
+"""Seconds for what may take the start of an interpreter and two seconds."""
+
+SHORT = Limits(seconds=0.5, patience=1.0)
+DEFAULT = Limits()
+JOBS = "antiphon.testing.sandbox_jobs"
+
+
+async def stopped(target: str, limits: Limits = SHORT, **payload: object) -> Stop:
+    """Why the job was stopped."""
+    with pytest.raises(JobStopped) as raised:
+        async with asyncio.timeout(PATIENCE):
+            await run_job(f"{JOBS}:{target}", payload, limits)
+    return raised.value.stop
+
+
+def helpers() -> list[int]:
+    """Helpers that live under this process."""
+    return descendants(os.getpid(), "antiphon.processes.sandbox")
+
+
+async def test_what_the_function_returns_comes_back() -> None:
+    payload = {"text": "Grüße 😀 \ud83d\x00", "numbers": [1, 2.5, None, True], "nested": {"a": []}}
+    assert await run_job(f"{JOBS}:repeat", payload) == payload
+
+
+async def test_what_the_function_refuses_comes_back_as_its_own_error() -> None:
+    with pytest.raises(TemplateRefused, match="not these messages") as raised:
+        await run_job(f"{JOBS}:refuse", {})
+    assert raised.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("target", "why"), [("spin", Stop.TIME), ("spin_in_native_code", Stop.TIME), ("sleep", Stop.WAIT)]
+)
+async def test_a_job_that_never_ends_is_ended(target: str, why: Stop) -> None:
+    begun = time.monotonic()
+    assert await stopped(target, Limits(0.5, 1.0 if why is Stop.WAIT else PATIENCE)) is why
+    assert time.monotonic() - begun >= SHORT.seconds
+    assert helpers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_helper_that_somebody_ends_says_nothing_of_its_data(number: signal.Signals) -> None:
+    async with asyncio.TaskGroup() as group:
+        stop = group.create_task(stopped("sleep", Limits(seconds=60, patience=60)))
+        async with asyncio.timeout(PATIENCE):
+            while not helpers():
+                await asyncio.sleep(0.01)
+        os.kill(helpers()[0], number)
+    assert stop.result() is Stop.WAIT
+
+
+def test_who_waited_for_the_machine_is_told_to_come_again_and_whose_data_it_was_is_not() -> None:
+    with pytest.raises(ServerBusy) as raised:
+        JobStopped(Stop.WAIT, "it was not done after 20 s").require_worked()
+    assert raised.value.retry_after and "20 s" in (raised.value.cause or "")
+    for stop in set(Stop) - {Stop.WAIT}:
+        JobStopped(stop, "the data's own fault").require_worked()
+
+
+async def test_a_helper_that_cannot_be_started_says_nothing_of_its_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", os.devnull)
+    with pytest.raises(JobStopped, match="cannot be started") as raised:
+        await run_job(f"{JOBS}:repeat", {})
+    assert raised.value.stop is Stop.WAIT
+
+
+async def test_a_job_that_waits_for_the_machine_is_not_one_that_takes_long() -> None:
+    assert await run_job(f"{JOBS}:nap", {"seconds": 0.5}, Limits(seconds=0.2)) == "awake"
+
+
+async def test_a_job_that_works_too_long_is_not_waited_for() -> None:
+    begun = time.monotonic()
+    assert await stopped("spin", Limits(seconds=0.5, patience=PATIENCE)) is Stop.TIME
+    assert time.monotonic() - begun < PATIENCE
+
+
+async def test_a_job_that_takes_all_memory_gets_none() -> None:
+    assert await stopped("grow", DEFAULT) is Stop.MEMORY
+
+
+async def test_a_job_that_says_too_much_is_not_heard_out() -> None:
+    assert await stopped("talk", Limits(answer=1000)) is Stop.ANSWER
+
+
+@pytest.mark.parametrize("target", ["crash", "fail"])
+async def test_a_job_that_dies_is_told_from_one_that_refuses(target: str) -> None:
+    assert await stopped(target, DEFAULT) is Stop.CRASH
+
+
+async def test_a_job_that_is_to_write_may(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    await run_job(f"{JOBS}:write", {"path": str(path)}, Limits(writes=1))
+    assert path.stat().st_size == 1
+
+
+async def test_a_job_cannot_write_files(tmp_path: Path) -> None:
+    assert await stopped("write", DEFAULT, path=str(tmp_path / "file")) is Stop.CRASH
+    assert not (tmp_path / "file").exists() or (tmp_path / "file").stat().st_size == 0
+
+
+@pytest.mark.parametrize("target", ["json:dumps", "builtins:dict", "antiphonic:dumps"])
+async def test_only_functions_of_this_package_are_jobs(target: str) -> None:
+    with pytest.raises(JobStopped) as raised:
+        await run_job(target, {})
+    assert raised.value.stop is Stop.CRASH
+
+
+async def test_a_job_sees_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_API_KEY", "a canary that must not be seen")
+    monkeypatch.setenv("VENDOR_API_KEY", "another")
+    seen = await run_job(f"{JOBS}:environment", {})
+    assert isinstance(seen, list)
+    assert set(seen) <= INTERPRETER_VARIABLES | {"LC_CTYPE", *ONE_THREAD}
+    more = await run_job(f"{JOBS}:environment", {}, variables={"HTTPS_PROXY": "http://proxy.example"})
+    assert isinstance(more, list) and set(more) - set(seen) == {"HTTPS_PROXY"}, "but for what it is given"
+
+
+async def test_a_caller_that_leaves_takes_the_helper_with_it() -> None:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run_job(f"{JOBS}:sleep", {}, Limits(seconds=60)))
+        async with asyncio.timeout(PATIENCE):
+            while not helpers():
+                await asyncio.sleep(0.01)
+        task.cancel()
+    async with asyncio.timeout(PATIENCE):
+        while helpers():
+            await asyncio.sleep(0.01)
+
+
+async def test_jobs_do_not_hold_up_the_event_loop() -> None:
+    async with asyncio.TaskGroup() as group:
+        job = group.create_task(stopped("spin"))
+        ticks = 0
+        while not job.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+    assert ticks > 10
+
+
+HONEST = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+HOSTILE = (
+    "{{ ''.__class__.__mro__ }}",
+    "{% for i in range(10**9) %}a{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 'a' * 10**9 }}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% set x = namespace(a='aaaa') %}{% for i in range(99999) %}{% set x.a = x.a ~ x.a %}{% endfor %}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
+    "{% if %}",
+)
+
+
+async def proved(template: str) -> None:
+    special = SpecialTokens(("<s>", "</s>"), "<s>", "</s>")
+    async with asyncio.timeout(PATIENCE):
+        await run_job("antiphon.rendering.template.chat_template:prove", build_proof(template, special))
+
+
+async def test_an_honest_template_is_proved() -> None:
+    await proved(HONEST)
+
+
+@pytest.mark.parametrize("template", HOSTILE, ids=range(len(HOSTILE)))
+async def test_a_hostile_template_is_refused_or_killed_within_the_limits(template: str) -> None:
+    with pytest.raises((TemplateRefused, JobStopped)) as raised:
+        await proved(template)
+    assert "0x7f" not in str(raised.value)
+    assert os.sep + "usr" not in str(raised.value)

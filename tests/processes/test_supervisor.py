@@ -1,0 +1,473 @@
+"""The supervisor with real processes: what dies comes back, what cannot start says why, and nothing is left
+behind."""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.engines.base import EngineState, SequenceStarted
+from antiphon.engines.host.client import host_engine
+from antiphon.errors import AddressUnavailable, AntiphonError, EngineDied, EngineLost
+from antiphon.processes.supervisor import (
+    Programs,
+    bind,
+    host_environment,
+    http_environment,
+    load_spec,
+    url_of,
+)
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import LoraSettings, ModelSettings
+from antiphon.settings.schema import EngineSettings, Settings
+from benchmarks.make_adapter import write_adapter
+from tests.support.host_engines import SPEC, asking
+from tests.support.host_link import short_directory
+from tests.support.model_files import CANTOR
+from tests.support.processes import alive, descendants, environment
+from tests.support.waiting import PATIENCE, wait_until
+
+ROOT = Path(__file__).parents[2]
+HOST = "antiphon.engines.host"
+HTTP = "tests.engines.host.http_standin"
+CANARY = "canary-key-0123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server of scripted engines."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    temporary: Path
+
+    def knows(self) -> dict[str, Any]:
+        """What the HTTP process knows now."""
+        address = (self.url.rpartition(":")[0].removeprefix("http://"), int(self.url.rpartition(":")[2]))
+        with socket.create_connection(address, timeout=PATIENCE) as connection:
+            data = b""
+            while chunk := connection.recv(65536):
+                data += chunk
+        known: dict[str, Any] = json.loads(data)
+        return known
+
+    def states(self, model: str = "cantor") -> list[str]:
+        """What the HTTP process was told of one engine, in order."""
+        with contextlib.suppress(ConnectionError, TimeoutError, json.JSONDecodeError):
+            return [news["state"] for news in self.knows()["news"] if news["engine"] == model]
+        return []
+
+    def host(self) -> int:
+        """The engine host's process, once there is one."""
+        wait_until(lambda: descendants(self.process.pid, HOST) != [], what="an engine host")
+        return descendants(self.process.pid, HOST)[0]
+
+    def kill_host(self) -> int:
+        """Kills the engine host; its process."""
+        pid = self.host()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), what="the death of the host")
+        return pid
+
+    def kill_http(self) -> int:
+        """Kills the HTTP process; which one that was."""
+        pid: int = self.knows()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), what="the death of the HTTP process")
+        return pid
+
+    def family(self) -> list[int]:
+        return descendants(self.process.pid)
+
+    def left_behind(self) -> list[str]:
+        return sorted(str(path.relative_to(self.temporary)) for path in self.temporary.rglob("*"))
+
+
+def launched(temporary: Path, **asked: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.engines.host.serve_scripted", json.dumps(asked)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            "XDG_RUNTIME_DIR": str(temporary),
+            "ANTIPHON_API_KEY": CANARY,
+        },
+    )
+
+
+@contextmanager
+def serving(**asked: object) -> Iterator[Server]:
+    """A server of which every process is up. Whatever the test did, nothing of it remains."""
+    with short_directory() as temporary:
+        process = launched(temporary, **asked)
+        family: list[int] = []
+        try:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            server = Server(process, said["url"], temporary)
+            family = server.family()
+            yield server
+            family = server.family() or family
+        finally:
+            for pid in (process.pid, *family):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.communicate()
+
+
+def refused(**asked: object) -> tuple[int, str, list[str]]:
+    """Exit status, last line of standard error and what was left behind, of a server that does not come
+    up."""
+    with short_directory() as temporary:
+        process = launched(temporary, **asked)
+        _, errors = process.communicate(timeout=PATIENCE)
+        left = [str(path) for path in temporary.rglob("*")]
+        lines = [line for line in errors.decode().splitlines() if not line.startswith('{"time')]
+        assert "Traceback" not in errors.decode()
+        assert len(lines) == 1, errors.decode()
+        return process.returncode, lines[0], left
+
+
+# --- start --------------------------------------------------------------------------------------------------
+
+
+def test_it_says_where_it_listens_when_everything_is_up() -> None:
+    with serving(models=["cantor", "a model with spaces/and a slash"]) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert len(descendants(server.process.pid, HOST)) == 2
+        assert len(descendants(server.process.pid, HTTP)) == 1
+        wait_until(
+            lambda: server.states("a model with spaces/and a slash") == ["ready"], what="news of the engine"
+        )
+
+
+def test_a_taken_port_is_one_line_and_a_failure() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, line, left = refused(port=port)
+    assert status == 1
+    advice = "stop what listens there, or choose another port with --port"
+    assert line == f"antiphon: port {port} of 127.0.0.1 is taken; {advice}"
+    assert left == []
+
+
+def test_an_engine_that_cannot_load_ends_the_server_with_its_own_sentence() -> None:
+    status, line, left = refused(engine="Unloadable", models=["a", "b"])
+    assert status == 1
+    assert line == "antiphon: no engine library was found; install one"
+    assert left == []
+
+
+def test_an_engine_that_dies_while_it_loads_ends_the_server() -> None:
+    status, line, left = refused(engine="Dying")
+    assert status == 1
+    assert line == "antiphon: the engine of cantor ended with signal SIGSEGV before it was ready"
+    assert left == []
+
+
+def test_an_adapter_that_the_engine_refuses_ends_the_server(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "abad.gguf", CANTOR, rank=1)
+    asked = {"adapters": {"pirate": str(tmp_path / "abad.gguf")}, "http": "antiphon.assembly"}
+    status, line, left = refused(engine="choosy", **asked)
+    assert status == 1
+    assert line == (
+        "antiphon: the adapter pirate cannot be served: the library refuses the adapter; name another file "
+        "with --lora, or leave it out"
+    )
+    assert left == []
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    status, line, _ = refused(interpreter="/nowhere/python")
+    assert status == 1
+    assert "/nowhere/python" in line
+
+
+def test_an_http_process_that_cannot_start_ends_the_server() -> None:
+    status, line, _ = refused(http="tests.support.host_link")
+    assert status == 1
+    assert line == "antiphon: the HTTP process ended with status 0 before it was ready"
+
+
+def test_a_child_of_another_release_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_NONSENSE", "1")
+    status, line, left = refused()
+    assert status == 1
+    assert line.startswith("antiphon: the HTTP process is not of this release, install one for both")
+    assert left == []
+
+
+# --- deaths -------------------------------------------------------------------------------------------------
+
+
+async def test_under_load_a_killed_host_costs_only_what_was_in_its_batch_and_is_back_within_seconds() -> None:
+    with serving() as server:
+        path = (await asyncio.to_thread(server.knows))["sockets"]["cantor"]
+        async with host_engine(path, "cantor") as client, asyncio.timeout(2 * PATIENCE):
+            info = await client.load(SPEC)
+            streams = [client.generate(asking()) for _ in range(info.sequences + 8)]
+            async with asyncio.TaskGroup() as group:
+                ends = [group.create_task(end_of(events)) for events in streams]
+                while (load := (await client.info()).load).running < info.sequences or load.queued < 8:
+                    await asyncio.sleep(0.01)
+                killed = time.monotonic()
+                await asyncio.to_thread(server.kill_host)
+                found = [await end for end in ends]
+            assert found.count(EngineDied) == info.sequences
+            assert found.count(EngineLost) == 8
+            assert client.state() is EngineState.RESTARTING
+            await client.load(SPEC)
+            assert isinstance(await anext(client.generate(asking())), SequenceStarted)
+            assert time.monotonic() - killed < PATIENCE
+            news = await asyncio.to_thread(server.states)
+            assert news == ["ready", "restarting", "ready"]
+            assert len(descendants(server.process.pid, HOST)) == 1
+
+
+async def end_of(events) -> type[AntiphonError] | None:
+    try:
+        async for _ in events:
+            pass
+    except AntiphonError as error:
+        return type(error)
+    return None
+
+
+def test_three_deaths_in_a_minute_stop_the_restarts_and_the_http_process_is_told() -> None:
+    with serving() as server:
+        for _ in range(2):
+            dead = server.kill_host()
+            wait_until(lambda: server.host() != dead, what="another host")  # noqa: B023
+        server.kill_host()
+        wait_until(lambda: server.states()[-1:] == ["failed"], what="the news that the engine was given up")
+        time.sleep(0.3)
+        assert descendants(server.process.pid, HOST) == []
+        last = server.knows()["news"][-1]
+        assert last["detail"] == "the engine of cantor died 3 times within 60 s and was given up"
+        assert server.process.poll() is None
+
+
+def test_a_killed_http_process_is_started_again_and_knows_how_the_engines_stand() -> None:
+    with serving() as server:
+        wait_until(lambda: server.states() == ["ready"], what="news")
+        dead = server.kill_http()
+        assert server.knows()["pid"] != dead
+        assert server.states() == ["ready"]
+
+
+def test_an_http_process_that_keeps_dying_ends_the_server() -> None:
+    with serving() as server:
+        for _ in range(3):
+            server.kill_http()
+        assert server.process.wait(PATIENCE) == 1
+        assert server.process.stderr is not None
+        assert b"antiphon: the HTTP process died 3 times within 60 s" in server.process.stderr.read()
+        assert server.left_behind() == []
+
+
+def test_one_of_several_http_processes_that_keeps_dying_rests_while_the_others_serve() -> None:
+    with serving(workers=2) as server:
+        other, victim = descendants(server.process.pid, HTTP)
+        for _ in range(2):
+            os.kill(victim, signal.SIGKILL)
+            wait_until(
+                lambda: len(set(descendants(server.process.pid, HTTP)) - {victim}) == 2,  # noqa: B023
+                what="another one",
+            )
+            (victim,) = set(descendants(server.process.pid, HTTP)) - {other}
+        os.kill(victim, signal.SIGKILL)
+        said = server.process.stderr
+        assert said is not None
+        wait_until(lambda: b"process_rests" in said.readline(), what="the rest after the third")
+        assert descendants(server.process.pid, HTTP) == [other]
+        assert server.knows()["pid"] == other
+
+
+# --- ends ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_however_it_ends_no_process_and_no_file_is_left(number: signal.Signals) -> None:
+    with serving(models=["a", "b"]) as server:
+        family = server.family()
+        assert len(family) == 3
+        assert len([name for name in server.left_behind() if name.endswith(".sock")]) == 2
+        server.process.send_signal(number)
+        assert server.process.wait(PATIENCE) == (-9 if number is signal.SIGKILL else 0)
+        wait_until(lambda: not any(map(alive, family)), what="the end of every process")
+        wait_until(lambda: server.left_behind() == [], what="the end of every file")
+
+
+def test_at_the_end_no_connection_is_taken_while_the_hosts_wait_for_what_drains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STANDIN_NOTE", str(tmp_path / "note"))
+    with serving(models=["a", "b"]) as server:
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+    assert json.loads((tmp_path / "note").read_text()) == {"server": False, "a": True, "b": True}
+
+
+@pytest.mark.slow
+def test_it_ends_in_time_although_a_host_does_not_answer() -> None:
+    with serving() as server:
+        pid = server.host()
+        os.kill(pid, signal.SIGSTOP)
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+        assert not alive(pid)
+        assert server.left_behind() == []
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    with serving() as server:
+        pid = server.host()
+        os.kill(pid, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: descendants(server.process.pid, HTTP) == [], what="the end of the HTTP process")
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(PATIENCE) == 0
+        assert time.monotonic() - begun < 4
+        assert not alive(pid)
+
+
+def test_a_signal_while_engines_load_ends_it_too() -> None:
+    with short_directory() as temporary:
+        process = launched(temporary, engine="Loading")
+        wait_until(lambda: descendants(process.pid, HOST) != [], what="an engine host")
+        family = descendants(process.pid)
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+        wait_until(lambda: not any(map(alive, family)), what="the end of every process")
+        assert list(temporary.rglob("*")) == []
+
+
+# --- secrets ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def core_dumps() -> Iterator[None]:
+    """As a user has it who wants them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+def test_a_host_is_given_no_credential_and_no_process_shows_one_or_may_dump_its_memory() -> None:
+    with core_dumps(), serving(api_key=CANARY) as server:
+        assert server.knows()["key"] == CANARY
+        given = environment(server.host())
+        assert not any(CANARY in value for value in given.values())
+        assert "ANTIPHON_API_KEY" not in given
+        assert given["OMP_WAIT_POLICY"] == "passive"
+        assert given["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+        assert "ANTIPHON_API_KEY" not in environment(server.knows()["pid"])
+        for pid in server.family():
+            assert CANARY not in Path(f"/proc/{pid}/cmdline").read_text()
+            assert "Max core file size        0 " in Path(f"/proc/{pid}/limits").read_text()
+
+
+def test_the_environment_of_a_host_is_a_list_of_what_may_pass() -> None:
+    offered = {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "GGML_X": "1",
+        "OMP_NUM_THREADS": "2",
+        "ANTIPHON_API_KEY": "a",
+        "ANTIPHON_PEPPER": "p",
+        "ANTIPHON_STORE": "postgresql://a:b@c/d",
+        "OPENAI_API_KEY": "b",
+        "AWS_SECRET_ACCESS_KEY": "c",
+        "LD_PRELOAD": "d",
+        "DATABASE_URL": "e",
+    }
+    assert host_environment(offered, "active") == {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "GGML_X": "1",
+        "OMP_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "active",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    }
+    said = {"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    assert host_environment(said, "passive") == said
+    assert http_environment(offered) == {k: v for k, v in offered.items() if not k.startswith("ANTIPHON_")}
+
+
+# --- the address --------------------------------------------------------------------------------------------
+
+
+def test_a_free_port_is_taken_when_none_is_named_and_shown() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        assert listener.getsockname()[1] != 0
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_an_ipv6_address_is_shown_in_brackets() -> None:
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        with pytest.raises(AddressUnavailable):
+            bind("::1", 0)
+        return
+    with bind("[::1]", 0) as listener:
+        assert url_of(listener).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize(
+    ("host", "sentence"),
+    [
+        ("192.0.2.1", "not an address of this machine"),
+        ("no such host", "is not an address"),
+        ("a" * 300, "is not an"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_a_sentence(host: str, sentence: str) -> None:
+    with pytest.raises(AddressUnavailable, match=sentence):
+        bind(host, 0)
+
+
+def test_the_programs_of_the_product_are_there() -> None:
+    module, _, attribute = Programs().engine.partition(":")
+    assert callable(getattr(importlib.import_module(module), attribute))
+    assert importlib.util.find_spec(Programs().http) is not None
+
+
+def test_every_setting_of_a_model_reaches_its_engine():
+    said = {"path": "m.gguf", "sequences": 3, "context_length": 100, "threads": 2, "exact": True} | {
+        "kv_type": "f32",
+        "layout": "streams",
+        "cells": 500,
+        "queue": 7,
+        "queue_per_actor": 5,
+        "step_latency": 0.5,
+        "keep_prefixes": False,
+    }
+    settings = Settings(engine=EngineSettings(library="lib.so"), lora=LoraSettings(memory_bytes=9))
+    spec = load_spec(build_model({"name": "m", "weights": "memory", **said}), settings)
+    assert {name: getattr(spec, name) for name in said if name != "path"} == {
+        name: value for name, value in said.items() if name != "path"
+    }
+    assert (spec.model, spec.library) == ("m.gguf", "lib.so")
+    assert (spec.adapter_memory, spec.weights_in_memory) == (9, True)
+    above = {"name", "tool_calls", "reasoning", "weights"}  # of the model in front of the engine
+    assert {*said} | above == {*ModelSettings.__struct_fields__}

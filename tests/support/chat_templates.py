@@ -1,0 +1,77 @@
+"""Chat templates in the manner of four families of models, and small helpers; the templates are written for
+these tests."""
+
+from collections.abc import Mapping
+
+from antiphon.domain.messages import Message, Role
+from antiphon.domain.request import Conversation
+from antiphon.rendering.template.chat_template import ChatTemplate, SpecialTokens, prove
+from antiphon.testing import FakeClock
+from antiphon.testing.scripted_token_engine import CHATML
+from antiphon.testing.toy_model import CONTROLS
+
+LLAMA = (
+    "{{- bos_token }}{%- for message in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}"
+    "{{- message['content'] | trim + '<|eot_id|>' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
+MISTRAL = """
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content'] %}
+    {%- set turns = messages[1:] %}
+{%- else %}
+    {%- set turns = messages %}
+{%- endif %}
+{{- bos_token }}
+{%- for message in turns %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('users and assistants must take turns, beginning with a user') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {%- if loop.first and system is defined %}
+            {{- '[INST] ' + system + '\n\n' + message['content'] + '[/INST]' }}
+        {%- else %}
+            {{- '[INST] ' + message['content'] + '[/INST]' }}
+        {%- endif %}
+    {%- else %}
+        {{- ' ' + message['content'] + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+GEMMA = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for message in messages %}"
+    "<start_of_turn>{{ 'model' if message.role == 'assistant' else message.role }}\n"
+    "{{ message.content.strip() }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+FRAMING = (
+    "{% for message in messages %}{{ '<|' ~ message.name ~ '|>' }}{{ message.content }}<|eot_id|>{% endfor %}"
+)
+"""Puts a text of the caller between the two halves of a control token's name."""
+
+FAMILIES = {"chatml": CHATML, "llama": LLAMA, "mistral": MISTRAL, "gemma": GEMMA}
+SPECIAL = SpecialTokens(CONTROLS, "<s>", "</s>")
+
+
+def template(source: str, *names: str) -> ChatTemplate:
+    return ChatTemplate(source, SpecialTokens((*CONTROLS, *names), "<s>", "</s>"))
+
+
+def talk(*texts: str, system: str | None = None) -> Conversation:
+    """A user and an assistant in turns."""
+    turns = [Message((Role.USER, Role.ASSISTANT)[index % 2], text) for index, text in enumerate(texts)]
+    return Conversation((*([Message(Role.SYSTEM, system)] if system is not None else ()), *turns))
+
+
+def written(source: str, conversation: Conversation, *names: str) -> str:
+    """The prompt with each control token in ⟦ ⟧."""
+    pieces = template(source, *names).render(conversation, FakeClock())
+    return "".join(f"⟦{piece.text}⟧" if piece.control else piece.text for piece in pieces)
+
+
+async def prove_here(payload: Mapping[str, object]) -> None:
+    """Proves without a process, for tests of other things."""
+    prove(payload)

@@ -1,0 +1,66 @@
+"""`--cpu-seconds N` prints the CPU seconds of the N costliest test files and of the N costliest tests.
+
+A figure is what the process of a test and its children used from its setup to its teardown. A child counts
+where it is waited for: the server of a session's fixture counts for the last test of the worker.
+"""
+
+import resource
+from collections import defaultdict
+from collections.abc import Generator
+
+import pytest
+
+__all__ = ["pytest_addoption", "pytest_configure"]
+
+
+class CpuSeconds:
+    """Counts in each worker, and prints where the workers' figures come together."""
+
+    def __init__(self, shown: int) -> None:
+        self._shown = shown
+        self._tests = defaultdict[str, float](float)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        before = _used()
+        try:
+            return (yield)
+        finally:
+            self._tests[item.nodeid] += _used() - before
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["cpu_seconds"] = dict(self._tests)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        for test, seconds in getattr(node, "workeroutput", {}).get("cpu_seconds", {}).items():
+            self._tests[test] += seconds
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        files = defaultdict[str, float](float)
+        for test, seconds in self._tests.items():
+            files[test.partition("::")[0]] += seconds
+        for title, counted in (("files", files), ("tests", self._tests)):
+            terminalreporter.section(f"CPU seconds of the costliest {title}")
+            ranked = sorted(counted.items(), key=lambda each: -each[1])
+            for name, seconds in ranked[: self._shown]:
+                terminalreporter.line(f"{seconds:8.2f} {name}")
+        terminalreporter.line(f"{sum(files.values()):8.2f} in all tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "print the CPU seconds of the N costliest files and tests"
+    parser.addoption("--cpu-seconds", type=int, default=0, metavar="N", help=words)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if shown := config.getoption("cpu_seconds"):
+        config.pluginmanager.register(CpuSeconds(shown))
+
+
+def _used() -> float:
+    """CPU seconds of this process and of the children that it waited for."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in both)

@@ -1,0 +1,257 @@
+"""A real server on a free loopback port, in the test's own event loop, over a scripted engine; and raw HTTP
+to talk to it.
+"""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.auth.keyring import ServiceKey
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.aliases import Aliases
+from antiphon.domain.context import Context
+from antiphon.domain.events import Event
+from antiphon.domain.request import GenerationRequest
+from antiphon.engines.base import RequestSize, TokenEngine
+from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.http.app import all_endpoints, create_app
+from antiphon.http.serve import make_server
+from antiphon.http.state import AppState
+from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.run import Pipeline
+from antiphon.rendering.renderer import Renderer
+from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import Answer, ScriptedEngine
+from antiphon.testing.scripted_engine import ScriptedRequest
+from tests.support.chat_templates import prove_here
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+KEY = "canary-key-4f1d0c8e55"
+HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+PROMPT: dict[str, Any] = {"model": "m", "prompt": "hi"}
+PUBLIC = frozenset({"/health", "/health/ready", "/docs", "/docs/page.css", "/docs/page.js"})
+"""Paths that anybody may read: they hold no data."""
+
+TOO_LATE = 5.0
+"""Seconds in which a refusal must have come; stated: milliseconds, some tens for the largest bodies."""
+
+PATIENCE = 10
+"""Seconds after which a raw exchange has hung."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One HTTP response, read whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json()["error"]
+
+    def events(self) -> list[Any]:
+        """The data lines of a stream; `[DONE]` stays a text."""
+        lines = [line[6:] for line in self.body.decode().split("\n") if line.startswith("data: ")]
+        return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+class Line:
+    """One connection, spoken to in bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def until(self, mark: bytes) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return await self.reader.readuntil(mark)
+
+    async def rest(self) -> bytes:
+        """All that comes until the server closes."""
+        async with asyncio.timeout(PATIENCE):
+            return await self.reader.read()
+
+    async def reply(self) -> Reply:
+        """The next response."""
+        head = (await self.until(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:] if line)
+        }
+        status = int(head[0].split(" ")[1])
+        if headers.get("transfer-encoding") == "chunked":
+            return Reply(status, headers, await self._chunks())
+        async with asyncio.timeout(PATIENCE):
+            return Reply(
+                status, headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
+            )
+
+    async def _chunks(self) -> bytes:
+        body = b""
+        while size := int(await self.until(b"\r\n"), 16):
+            body += (await self.reader.readexactly(size + 2))[:-2]
+        await self.until(b"\r\n")
+        return body
+
+    def drop(self) -> None:
+        """Leaves without a word."""
+        self.writer.transport.abort()
+
+
+def request_bytes(
+    path: str, body: Any = None, *, method: str | None = None, headers: Mapping[str, str | None] | None = None
+) -> bytes:
+    """A request with the headers a polite client sends; `headers` replace them, and None takes one away."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    fields: dict[str, str | None] = {"host": "localhost"}
+    if body is not None:
+        fields |= {"content-type": "application/json", "content-length": str(len(data))}
+    fields.update(headers or {})
+    verb = method or ("GET" if body is None else "POST")
+    lines = [
+        f"{verb} {path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in fields.items() if value is not None),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
+
+
+class LooseEngine(ScriptedEngine):
+    """An engine that yields whatever a test's generator does, contract or not."""
+
+    def __init__(self, events: Callable[[], AsyncGenerator[Event, None]]) -> None:
+        super().__init__()
+        self._loose = events
+
+    async def prepare(self, request: GenerationRequest, context: Context) -> ScriptedRequest:
+        return ScriptedRequest(RequestSize(5, 1000), partial(self.stream, request))
+
+    @asynccontextmanager
+    async def stream(
+        self, request: GenerationRequest, context: Context
+    ) -> AsyncGenerator[AsyncIterator[Event], None]:
+        async with aclosing(self._loose()) as events:
+            yield events
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server."""
+
+    port: int
+    engine: ScriptedEngine
+    edge: AppState
+    connections: set[Any]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def line(self) -> AsyncIterator[Line]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        try:
+            yield Line(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    async def ask(self, path: str, body: Any = None, **how: Any) -> Reply:
+        """One request on a connection of its own."""
+        async with self.line() as line:
+            await line.send(request_bytes(path, body, **how))
+            return await line.reply()
+
+    async def raw(self, data: bytes) -> Reply:
+        """The response to bytes as they are."""
+        async with self.line() as line:
+            await line.send(data)
+            return await line.reply()
+
+
+@asynccontextmanager
+async def serving(
+    engine: ScriptedEngine | Answer | None = None,
+    *,
+    key: str | None = None,
+    accounting: Accounting | None = None,
+    **settings: Any,
+) -> AsyncIterator[Served]:
+    """A server with one model `m`, ended at once when the test is done."""
+    made = engine if isinstance(engine, ScriptedEngine) else ScriptedEngine(engine or Answer())
+    models = Models((Model("m", (ModelRoute(made),), 1_700_000_000),), Aliases(Fireworks.aliases))
+    verifiers: tuple[TokenVerifier, ...] = (ServiceKey(key),) if key else ()
+    chosen = msgspec.structs.replace(ServerSettings(), **settings)
+    metrics = Metrics()
+    pipeline = Pipeline(models, metrics, restart_patience=0.0, accounting=accounting)
+    how = (chosen.unknown_fields == "report", chosen.schema_keywords == "strict")
+    others = (Fireworks(*how), Empower(*how))
+    edge = AppState(pipeline, models, OpenAI(*how), chosen, verifiers, metrics=metrics, others=others)
+    async with serving_edge(edge) as (port, connections):
+        yield Served(port, made, edge, connections)
+
+
+@asynccontextmanager
+async def serving_tokens(**engines: TokenEngine) -> AsyncIterator[Served]:
+    """A server that renders for token engines, by their models' names; its scripted engine serves nobody."""
+    rendered = ((name, Renderer(engine, prove=prove_here)) for name, engine in engines.items())
+    models = Models(tuple(Model(name, (ModelRoute(engine),), 1_700_000_000) for name, engine in rendered))
+    pipeline, others = Pipeline(models, Metrics(), restart_patience=0.0), (Fireworks(), Empower())
+    edge = AppState(pipeline, models, OpenAI(), ServerSettings(), others=others)
+    async with serving_edge(edge) as (port, connections):
+        yield Served(port, ScriptedEngine(), edge, connections)
+
+
+@asynccontextmanager
+async def serving_edge(edge: AppState) -> AsyncIterator[tuple[int, set[Any]]]:
+    """A server over an edge: its port, and its open connections."""
+    server = make_server(create_app(edge), edge)
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await server.startup([listener])
+        await server.on_tick(0)
+        try:
+            yield listener.getsockname()[1], server.server_state.connections
+        finally:
+            for open_server in server.servers:
+                open_server.close()
+            for connection in tuple(server.server_state.connections):
+                connection.transport.abort()
+            await gone(server.server_state.tasks)
+
+
+def targets_of(edge: AppState) -> list[tuple[str, str]]:
+    """Method and path of every endpoint, at each of its paths, with the names in braces as they are."""
+    return [
+        (endpoint.method, re.sub(r":path", "", path))
+        for endpoint in all_endpoints(edge)
+        for path in endpoint.paths
+    ]
+
+
+async def gone(things: Any, seconds: float = PATIENCE) -> None:
+    """Waits until a collection is empty."""
+    async with asyncio.timeout(seconds):
+        while len(things):
+            await asyncio.sleep(0.002)

@@ -1,0 +1,129 @@
+"""A server whose one model `m` is rendered over a scripted token engine and takes adapters from a directory:
+everything as it ships but the library.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.auth.keyring import ServiceKey
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.aliases import Aliases
+from antiphon.engines.registry import Model, ModelRoute, Models
+from antiphon.http.state import AppState
+from antiphon.pipeline.adapters import Adapters, AdapterTarget
+from antiphon.pipeline.deployments import Deployments
+from antiphon.pipeline.run import Pipeline
+from antiphon.rendering.adapter_renderer import AdapterRenderer
+from antiphon.rendering.renderer import Renderer
+from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.metrics import Metrics
+from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.registry import AdapterStore
+from antiphon.weights.gguf import read_header
+from tests.support.http_server import Reply, Served, serving_edge
+
+LOAD = "/v1/load_lora_adapter"
+UNLOAD = "/v1/unload_lora_adapter"
+MODULE = "base_model.model.model.layers.0.self_attn.v_proj"
+MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Lora(Served):
+    """The server, with what stands behind it."""
+
+    tokens: ScriptedTokenEngine
+    base: Path
+    shelf: Path
+    """The directory that adapters may come from."""
+    registry: Path
+    key: str | None
+
+    async def call(self, path: str, body: Any = None) -> Reply:
+        return await self.ask(path, body, headers=_bearer(self.key))
+
+    async def load(self, name: str, path: Path | str, **more: Any) -> Reply:
+        return await self.call(LOAD, {"lora_name": name, "lora_path": str(path), **more})
+
+    async def unload(self, name: str) -> Reply:
+        return await self.call(UNLOAD, {"lora_name": name})
+
+    async def names(self) -> list[str]:
+        return [model["id"] for model in (await self.call("/v1/models")).json()["data"]]
+
+    def peft(self, name: str, value: float = 1.0, **config: object) -> Path:
+        """An adapter for the model as PEFT saves it, all of whose numbers are one."""
+        return write_peft(self.shelf / name, self.base, value, **config)
+
+
+def _bearer(key: str | None) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def write_peft(directory: Path, base: Path, value: float = 1.0, **config: object) -> Path:
+    """An adapter of rank 2 for one matrix."""
+    inputs, outputs = read_header(base).shapes["blk.0.attn_v.weight"]
+    directory.mkdir()
+    matrices = {
+        f"{MODULE}.lora_A.weight": np.full((2, inputs), value, np.float32),
+        f"{MODULE}.lora_B.weight": np.full((outputs, 2), value, np.float32),
+    }
+    save_file(matrices, directory / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4} | config
+    (directory / "adapter_config.json").write_text(json.dumps(said))
+    return directory
+
+
+async def unproved(_: object) -> None:
+    """A template of our own needs no proof."""
+
+
+@asynccontextmanager
+async def lending(
+    tmp_path: Path,
+    base: Path,
+    *,
+    key: str | None = None,
+    tokens: ScriptedTokenEngine | None = None,
+    models: tuple[str, ...] = ("m",),
+    hub: str | None = None,
+    repositories: tuple[str, ...] = ("*",),
+    aliases: Mapping[str, str] | None = None,
+    knowing: tuple[TokenVerifier, ...] = (),
+) -> AsyncIterator[Lora]:
+    """The server, while the context lasts; `hub`: the address of one that callers may deploy from."""
+    shelf, registry = tmp_path / "shelf", tmp_path / "registry"
+    shelf.mkdir(exist_ok=True)
+    made = tokens or ScriptedTokenEngine()
+    renderers = {name: Renderer(made, prove=unproved) for name in models}
+    served = Models(
+        tuple(Model(name, (ModelRoute(renderer),), 7) for name, renderer in renderers.items()),
+        Aliases(aliases or {}, Fireworks.aliases),
+    )
+    metrics, clock = Metrics(), FakeClock()
+    keeper = AdapterStore(registry, [shelf], MOST)
+    homes = {
+        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdapterRenderer, renderer))
+        for name, renderer in renderers.items()
+    }
+    adapters = Adapters(served, homes, clock, metrics)
+    fetching = HubAdapters(repositories if hub else (), registry, MOST, hub, pauses=(0.0,))
+    verifiers: tuple[TokenVerifier, ...] = (*knowing, *([ServiceKey(key)] if key else []))
+    pipeline = Pipeline(served, metrics, restart_patience=0.0)
+    edge = AppState(pipeline, served, OpenAI(), ServerSettings(), verifiers, metrics=metrics)
+    deployments = Deployments(served, adapters, fetching, clock)
+    edge = replace(edge, adapters=adapters, deployments=deployments, others=(Empower(),))
+    async with serving_edge(edge) as (port, connections):
+        yield Lora(port, ScriptedEngine(), edge, connections, made, base, shelf, registry, key)

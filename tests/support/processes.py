@@ -1,0 +1,39 @@
+"""Looks at real processes: which descend from one, whether they have ended, and their variables."""
+
+import os
+
+import psutil
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants(pid: int, module: str = "") -> list[int]:
+    """Processes below this one whose command line names the module."""
+    try:
+        family = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return [process.pid for process in family if not module or module in _command(process)]
+
+
+def _command(process: psutil.Process) -> list[str] | str:
+    try:
+        return process.cmdline() or ""
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
+
+
+def environment(pid: int) -> dict[str, str]:
+    """What the process was given when it began."""
+    return psutil.Process(pid).environ()
+
+
+def bare_environment() -> dict[str, str]:
+    """This process's variables without those that are settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}

@@ -1,0 +1,137 @@
+"""The real server as a user starts it, in processes of its own, for tests that speak to it over the wire."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import psutil
+
+from antiphon.domain.load import Load
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.host.client import host_engine
+from tests.support.processes import bare_environment
+from tests.support.waiting import wait_until
+
+START_DEADLINE = 60.0
+"""Seconds; a start takes about one."""
+
+LISTENS = re.compile(r"Antiphon listens on (http://\S+)")
+
+
+@dataclass
+class Server:
+    """One `antiphon serve` process tree."""
+
+    process: subprocess.Popen[str]
+    url: str = ""
+    lines: list[str] = field(default_factory=list)
+    """What it wrote to standard output and error, so far."""
+
+    @property
+    def supervisor(self) -> psutil.Process:
+        return psutil.Process(self.process.pid)
+
+    def children(self, word: str) -> list[psutil.Process]:
+        """Children whose command holds the word: `engines.host`, `assembly`."""
+        return [child for child in self.supervisor.children() if word in _command(child)]
+
+    def host(self) -> psutil.Process:
+        (only,) = self.children("engines.host")
+        return only
+
+    def log(self) -> list[dict[str, object]]:
+        """The JSON records among the lines."""
+        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+
+    def records(self, event: str) -> list[dict[str, object]]:
+        return [line for line in self.log() if line["event"] == event]
+
+    def client(self, **options: object) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, timeout=60, **options)  # type: ignore[arg-type]
+
+    def load(self) -> Load:
+        """The engine's own counters, asked over its socket, beside the gateway."""
+        path = next(place.laddr for place in self.host().net_connections("unix") if place.laddr)
+        return asyncio.run(_load_at(str(path)))
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Sends the signal and waits for the end; returns the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def _command(process: psutil.Process) -> str:
+    """Of one that ends in this moment nothing."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
+
+
+async def _load_at(path: str) -> Load:
+    async with host_engine(path, "observed") as engine:
+        return (await engine.load(LoadSpec(""))).load
+
+
+def share_of(process: psutil.Process) -> int:
+    """Its memory in bytes: the proportional set size."""
+    share: int = process.memory_full_info().pss
+    return share
+
+
+def start(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Server:
+    """Starts `antiphon serve` on a free port of loopback and returns at once."""
+    command = [sys.executable, "-m", "antiphon", "serve", "--port", "0", "--log-format", "json", *arguments]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=bare_environment() | (env or {}),
+        cwd=cwd,
+    )
+    server = Server(process)
+    threading.Thread(target=_read, args=(server,), daemon=True).start()
+    return server
+
+
+def _read(server: Server) -> None:
+    assert server.process.stdout is not None
+    with server.process.stdout as lines:
+        for line in lines:
+            server.lines.append(line.rstrip("\n"))
+            if found := LISTENS.search(line):
+                server.url = found[1]
+
+
+@contextmanager
+def serving(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> Iterator[Server]:
+    """A server that is ready; ended, with all its processes, when the context is left."""
+    server = start(*arguments, env=env, cwd=cwd)
+    tree: list[psutil.Process] = []
+    try:
+        wait_until(
+            lambda: server.url or server.process.poll() is not None, START_DEADLINE, "the server listens"
+        )
+        assert server.url, f"the server ended: {server.lines}"
+        yield server
+    finally:
+        if server.process.poll() is None:
+            tree = server.supervisor.children(recursive=True)
+            server.process.terminate()
+            try:
+                server.process.wait(20)
+            except subprocess.TimeoutExpired:
+                server.process.kill()
+                server.process.wait(10)
+        for process in psutil.wait_procs(tree, timeout=10)[1]:
+            process.kill()

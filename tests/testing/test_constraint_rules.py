@@ -1,0 +1,142 @@
+"""The kit's rules about constraints: kept by an engine that follows them with the toy model, seen where they
+are broken."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from antiphon.constraints.checking_process import checked
+from antiphon.constraints.mask_workers import tokens_of
+from antiphon.constraints.matching import Matcher, Vocabulary
+from antiphon.domain.constraint import Constraint
+from antiphon.engines.base import TextPiece, TokenEvent, TokenRequest
+from antiphon.errors import InvalidValue
+from antiphon.testing import Failure, Script, ScriptedTokenEngine, scripted_info
+from antiphon.testing.token_kit.check import SENTENCES
+from antiphon.testing.token_kit.probe import Probe
+from antiphon.testing.token_kit.sampling_rules import CONSTRAINT_RULES
+from antiphon.testing.toy_model import ToySampler
+
+
+class Guided(ScriptedTokenEngine):
+    """Follows a constraint from token to token, each drawn by the toy model among those that are allowed."""
+
+    forces = False
+    """Whether tokens that must follow come without a draw."""
+
+    def __init__(self) -> None:
+        super().__init__(info=scripted_info(context_length=256))
+        self.words = Vocabulary(tokens_of(self.table))
+
+    async def check(self, constraint: Constraint) -> None:
+        checked(constraint, self.words)
+
+    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenEvent]:  # type: ignore[override]
+        self.script = Script() if request.constraint is None else self.walked(request, request.constraint)
+        async for event in super().generate(replace(request, constraint=None)):
+            yield event
+
+    def refused(self, request: TokenRequest) -> InvalidValue:
+        return InvalidValue("no token is left that may be drawn")
+
+    def walked(self, request: TokenRequest, constraint: Constraint) -> Script:
+        matcher, made = Matcher(checked(constraint, self.words), self.words), list[int]()
+        ends = {*self.table.end_ids, *request.stop_token_ids}
+        while len(made) < request.max_tokens and not (made and made[-1] in ends):
+            forced = matcher.forced()
+            if forced and self.forces:
+                token = forced[0]
+            else:
+                drawn = self.drawn(request, made, self.allowed(matcher, forced))
+                if drawn is None:
+                    return Script(tokens=tuple(made), failure=Failure(self.refused(request), len(made)))
+                token = drawn
+            made.append(token)
+            if token not in self.table.end_ids:
+                matcher.consume([token])
+        return Script(tokens=tuple(made))
+
+    def allowed(self, matcher: Matcher, forced: list[int]) -> set[int]:
+        if forced:
+            return {forced[0]}
+        bits = int.from_bytes(matcher.mask(), "little")
+        return {token for token in range(self.words.size) if bits >> token & 1}
+
+    def drawn(self, request: TokenRequest, made: list[int], allowed: set[int]) -> int | None:
+        least, ends = request.sampling.min_tokens, {*self.table.end_ids, *request.stop_token_ids}
+        left = allowed - ends if len(made) < least else allowed
+        sampling = replace(request.sampling, allowed_token_ids=tuple(sorted(left)), min_tokens=0)
+        row = [-1.0 * (token % 7) for token in range(self.words.size)]
+        return ToySampler(sampling, request.choice, (), frozenset()).next(row) if left else None
+
+
+class Forcing(Guided):
+    """Takes forced tokens without a look at what may not come yet."""
+
+    forces = True
+
+
+class Hasty(Guided):
+    def drawn(self, request: TokenRequest, made: list[int], allowed: set[int]) -> int | None:
+        return super().drawn(
+            replace(request, sampling=replace(request.sampling, min_tokens=0)), made, allowed
+        )
+
+
+class Refusing(Guided):
+    """Refuses what the constraint could reach."""
+
+    def walked(self, request: TokenRequest, constraint: Constraint) -> Script:
+        if request.sampling.min_tokens:
+            return Script(failure=Failure(self.refused(request)))
+        return super().walked(request, constraint)
+
+
+class Wordy(Guided):
+    """Has a sentence for each constraint."""
+
+    def refused(self, request: TokenRequest) -> InvalidValue:
+        return InvalidValue(f"{request.constraint} cannot be so long")
+
+
+class Free(Guided):
+    def walked(self, request: TokenRequest, constraint: Constraint) -> Script:
+        return Script()
+
+
+class Careless(ScriptedTokenEngine):
+    """Takes no constraints, and says nothing."""
+
+    def generate(self, request):
+        return super().generate(replace(request, constraint=None))
+
+
+BROKEN = {
+    Forcing: "no end and no stop token comes before min_tokens",
+    Hasty: "no end and no stop token comes before min_tokens",
+    Refusing: "may end when min_tokens are there",
+    Wordy: "get one sentence",
+    Free: "is what its constraint allows",
+    Careless: "refuses requests that have one with UnsupportedParameter",
+}
+
+
+async def examine(engine: ScriptedTokenEngine) -> None:
+    probe = await Probe.of(engine, 0.0, 0.5)
+    probe.prompts = tuple([await engine.tokenize([TextPiece(text)], True) for text in SENTENCES])
+    for rule in CONSTRAINT_RULES:
+        await rule(probe)
+
+
+@pytest.mark.parametrize("kind", [Guided, ScriptedTokenEngine])
+async def test_engines_that_follow_constraints_or_refuse_them_keep_the_rules(
+    kind: type[ScriptedTokenEngine],
+) -> None:
+    await examine(kind())
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+async def test_an_engine_that_breaks_one_is_told_so(broken: type[ScriptedTokenEngine]) -> None:
+    with pytest.raises(AssertionError, match=BROKEN[broken]):
+        await examine(broken())
