@@ -97,7 +97,7 @@ def revised(database: Database, revision: str) -> None:
 
 def test_a_newer_database_is_refused_and_left_alone(database):
     revised(database, "9999")
-    for attempt in (database.ready, database.upgrade):
+    for attempt in (database.prepare, database.upgrade):
         with pytest.raises(StoreRefused, match=r"made by a later version of Antiphon \(revision 9999"):
             attempt()
     assert database.schema_state().found == "9999"
