@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.fetching import show_progress
-from antiphon.cli.serve import prepare_settings
+from antiphon.cli.commands.serve import prepare_settings
+from antiphon.cli.model_files import show_progress
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import ModelFetchError, SettingsError
 from antiphon.weights.hub.download import FetchProgress, Stage

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from antiphon.cli.findings import Finding, Standing
-from antiphon.cli.keyed_checks import REACHED_S, check_keyed
+from antiphon.cli.doctor.findings import Finding, Standing
+from antiphon.cli.doctor.tenancy_checks import REACHED_S, check_keyed
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
 from tests.cli.conftest import Run

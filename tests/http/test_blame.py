@@ -57,7 +57,7 @@ async def test_every_field_of_every_table_is_blamed_by_its_name(plain):
             for name, field in known.items() if path in NAMED else ():
                 value = OTHER.get(name, WRONG)
                 reply = await plain.ask(str(path), NAMED[path] | {name: value})
-                if field.standing is FieldSupport.IGNORED and reply.status == 200:
+                if field.support is FieldSupport.IGNORED and reply.status == 200:
                     continue
                 assert reply.status == 400, (path, name, reply.body)
                 assert (flat(reply)["param"] or "").startswith(name), (path, name, reply.body)

@@ -16,7 +16,7 @@ from antiphon.auth.secrets import (
     parse_pepper,
     write_secret,
 )
-from antiphon.cli.admin import ADMIN_FILE
+from antiphon.cli.admin_client import ADMIN_FILE
 from antiphon.cli.serve_options import home_of
 from antiphon.domain.tenancy import Key, KeyKind
 from antiphon.errors import Conflict, StoreRefused
