@@ -14,7 +14,7 @@ from antiphon.dialects.empower.encode import encode_flat_error
 from antiphon.dialects.empower.fields import TABLES, EmpowerScope
 from antiphon.dialects.empower.loras import decode_deploy
 from antiphon.errors import RequestError
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(

@@ -7,7 +7,7 @@ from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.limits.local import LocalLimiter
 from antiphon.limits.seeding import LedgerSeeder
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.support.limits import NOON, limit
 
@@ -15,7 +15,7 @@ from tests.support.limits import NOON, limit
 @pytest.fixture
 def entries(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     yield SqlEntries(database)
     database.close()
 

@@ -24,13 +24,13 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.pipeline.run import Pipeline
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import FakeClock, ScriptedEngine, ScriptedTokenEngine
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 from tests.support.http_server import Reply, Served, serving_edge
 
@@ -115,7 +115,7 @@ async def lending(
     metrics, clock = Metrics(), FakeClock()
     keeper = AdapterStore(registry, [shelf], MOST)
     homes = {
-        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdaptedRenderer, renderer))
+        name: AdapterTarget(made, partial(keeper.keep, base=str(base)), partial(AdapterRenderer, renderer))
         for name, renderer in renderers.items()
     }
     adapters = AdapterRegistry(served, homes, clock, metrics)

@@ -78,7 +78,7 @@ def list_admin_endpoints(
     managed: TenancyParts, accounting: Accounting | None, models: Models, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """The admin API: each resource has its endpoints in a file of its own."""
-    from antiphon.store.rules import SqlRules
+    from antiphon.store.tenancy import SqlRules
 
     naming = Naming(models, managed.pricing)
     endpoints = [

@@ -16,15 +16,15 @@ from antiphon.http.state import AppState
 from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.sandboxed_template import Helper
-from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.settings.models import LoraSettings
 from antiphon.settings.schema import Settings
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.adapters import read_kept
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.import_job import read_kept
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
 
@@ -42,11 +42,11 @@ def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: S
     created = int(clock.wall())
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
-        helper=Helper() if settings.server.request_templates else None,
+        helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
     )
     families = {
-        model.name: Families(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
+        model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
     return Models(
@@ -94,7 +94,7 @@ def build_adapters(
             homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
-                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+                partial(AdapterRenderer, base, lacks=hosts[model.name].lacks),
                 hosts[model.name].note_adapters,
                 hosts[model.name].lose,
             )

@@ -63,11 +63,10 @@ def build_tenancy(
     settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
 ) -> TenancyParts:
     """Nothing is read yet: `tenants.load` does."""
-    from antiphon.store.feed import SqlFeed
-    from antiphon.store.records import SqlRecords
-    from antiphon.store.rules import SqlRules
-    from antiphon.store.tenancy import SqlTenancy
-    from antiphon.store.usage import SqlUsage
+    from antiphon.store.changes import SqlFeed
+    from antiphon.store.ledger import SqlUsage
+    from antiphon.store.request_log import SqlRecords
+    from antiphon.store.tenancy import SqlRules, SqlTenancy
 
     tenancy = SqlTenancy(database)
     pepper = parse_pepper(settings.keys.pepper or "")
@@ -102,7 +101,7 @@ async def open_accounting(
     settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
 ) -> AsyncIterator[Accounting]:
     """Writes down and counts while the context lasts. Raises StartupError where the spool cannot be used."""
-    from antiphon.store.entries import SqlEntries
+    from antiphon.store.ledger import SqlEntries
     from antiphon.store.tenancy import SqlTenancy
 
     spool = Spool(

@@ -1,7 +1,7 @@
 """Moves entries from the spool into the database. One thread of one process on each node does this.
 
 The spool holds everything that must not be lost. A file is deleted once all its entries are in the database.
-Entries that are read twice, after a restart, are inserted once.
+EntryStore that are read twice, after a restart, are inserted once.
 """
 
 import logging
@@ -18,13 +18,13 @@ from antiphon.errors import InvalidValue, StartupError, StoreUnavailable
 from antiphon.ledger.records import encode_entry
 from antiphon.ledger.segments import UNFINISHED, SegmentReader, list_segments, try_lock
 from antiphon.ledger.spool import AWAY_FILE, prepare_directory
-from antiphon.store.base import Entries
+from antiphon.store.base import EntryStore
 from antiphon.telemetry.logs import record
 from antiphon.telemetry.places import frames
 
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
-"""Entries that the database refuses, one JSON object per line. No such entry is known: the store replaces
+"""EntryStore that the database refuses, one JSON object per line. No such entry is known: the store replaces
 values that it cannot hold."""
 
 PAUSE_S = 0.25
@@ -41,7 +41,7 @@ OTHER_DRAIN_S = 1.0
 and reports nothing."""
 
 BATCH = 500
-"""Entries per transaction."""
+"""EntryStore per transaction."""
 
 STALE_S = 60.0
 """Age in seconds of an unfinished file that is deleted."""
@@ -57,7 +57,7 @@ class DrainStatus:
     away: str = ""
     """Why the database is unavailable; empty if it is available."""
     waiting: int = 0
-    """Entries that were read but are not in the database. The spool can hold more."""
+    """EntryStore that were read but are not in the database. The spool can hold more."""
     another_drains: bool = False
     """Whether another process drains the spool."""
 
@@ -65,7 +65,7 @@ class DrainStatus:
 class Drain:
     """Reads the spool's files as they grow, and inserts the entries of ended generations."""
 
-    def __init__(self, directory: Path, entries: Entries) -> None:
+    def __init__(self, directory: Path, entries: EntryStore) -> None:
         self._directory = directory
         self._entries = entries
         self._readers: dict[Path, SegmentReader] = {}

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from antiphon.domain.recording import Record, Recording
 from antiphon.errors import StoreUnavailable
-from antiphon.store.base import Directory, Records
+from antiphon.store.base import Directory, RecordStore
 from antiphon.telemetry.logs import record as log
 from antiphon.telemetry.redaction import redacted_json
 
@@ -34,7 +34,7 @@ DAY_S = 86_400
 class StoreRecorder:
     """A `Recorder` with a thread that writes to the store."""
 
-    def __init__(self, store: Records, wall: Callable[[], float]) -> None:
+    def __init__(self, store: RecordStore, wall: Callable[[], float]) -> None:
         """`wall`: returns Unix seconds."""
         self._store = store
         self._wall = wall
@@ -45,7 +45,7 @@ class StoreRecorder:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="antiphon-recorder", daemon=True)
         self.dropped = 0
-        """Records that were dropped because the queue was full."""
+        """RecordStore that were dropped because the queue was full."""
 
     def update_projects(self, directory: Directory) -> None:
         """Replaces the set of projects that keep their requests."""

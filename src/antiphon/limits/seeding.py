@@ -11,7 +11,7 @@ from antiphon.domain.ledger import Used
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.errors import LimitsUnavailable, StoreUnavailable
 from antiphon.limits.windows import BUCKETS, WINDOW, find_period
-from antiphon.store.base import Entries
+from antiphon.store.base import EntryStore
 
 SECOND = 1_000
 """Milliseconds."""
@@ -62,7 +62,7 @@ class LedgerSeeder:
 
     def __init__(
         self,
-        entries: Entries,
+        entries: EntryStore,
         clock: Callable[[], float],
         drain: Callable[[], object] | None = None,
         families: Callable[[], Mapping[str, str]] = dict,
@@ -99,7 +99,7 @@ class LedgerSeeder:
         for limit in counting:
             queries.setdefault((limit.window, self._upper_bound(limit, now)), []).append(limit)
         for (window, before), concerned in queries.items():
-            rows = self._entries.used(*_find_start(window, now), before)
+            rows = self._entries.sum_usage(*_find_start(window, now), before)
             for id_, at, amount in _match_rows(rows, concerned, families):
                 taken.setdefault(id_, []).append((at, amount))
         return taken

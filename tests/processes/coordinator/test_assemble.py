@@ -13,7 +13,7 @@ from antiphon.processes.coordinator.assemble import draining, seeding
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import LedgerSettings
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.ledger_doubles import Kept, completion, intent
 from tests.support.limits import limit
@@ -30,7 +30,7 @@ def settings(tmp_path):
 @pytest.fixture
 def entries(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     yield SqlEntries(database)
     database.close()
 

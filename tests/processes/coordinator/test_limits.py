@@ -21,7 +21,7 @@ from antiphon.processes.coordinator.limiter import SharedLimiter
 from antiphon.processes.ipc.channel import Channel
 from antiphon.processes.ipc.frames import FrameReader
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
+from antiphon.store.ledger import SqlEntries
 from antiphon.testing.clock import FakeClock
 from tests.processes.coordinator.processes import PATIENCE, connected, coordinating
 from tests.support.host_link import short_directory
@@ -205,7 +205,7 @@ async def test_what_ends_around_the_beginning_of_a_coordinator_counts_once(
     budget, clock = limit(10, window=Window.DAY), SystemClock()
     began = int(clock.wall() * 1_000)
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     entries = SqlEntries(database)
     ledger = SlowLedger(LedgerSeeder(entries, clock.wall, started_at=began))
     async with AsyncExitStack() as stack:
@@ -245,7 +245,7 @@ async def test_a_limit_that_is_newer_than_the_coordinator_begins_with_all_rows(t
     clock = SystemClock()
     began = int(clock.wall() * 1_000)
     database = Database(f"sqlite:///{tmp_path}/ledger.db")
-    database.ready()
+    database.prepare()
     entries = SqlEntries(database)
     entries.add([row("a", began - 10, 5), row("b", began - 10, 30), row("c", began - 10, None)])
     seeds = LedgerSeeder(entries, clock.wall, started_at=began)

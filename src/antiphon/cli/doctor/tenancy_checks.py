@@ -51,7 +51,7 @@ def _check_store(database: Database, settings: Settings, home: Path) -> Iterator
         else:
             yield report_ok("store", f"{file} is not there yet; the first start makes it")
         return
-    standing = database.standing()
+    standing = database.schema_state()
     if standing.newer:
         yield report_problem("store-newer", f"{database.shown} was made by a later version of Antiphon")
     elif standing.found is None:
