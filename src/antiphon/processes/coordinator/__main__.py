@@ -34,7 +34,7 @@ async def run(settings: Settings, config: CoordinatorConfig) -> None:
         async with coordinating(settings, config.socket, clock, database) as coordinator:
             status.report_ready()
             await status.report_alive_until(stop)
-            coordinator.save()
+            coordinator.save_snapshot()
     except AntiphonError as error:
         status.report_failure(error)
         sys.exit(1)
