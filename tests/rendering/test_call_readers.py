@@ -246,10 +246,10 @@ def walk(matcher, seed, most=300):
     """A text that the constraint allows, ended by itself, with control tokens as their names."""
     chosen, said = Random(seed), b""
     for _ in range(most):
-        forced = matcher.forced()
+        forced = matcher.find_forced()
         tokens = [token for token in forced if token != END]
         if not forced:
-            mask = matcher.mask()
+            mask = matcher.compute_mask()
             if mask[END // 8] >> END % 8 & 1 and chosen.random() < 0.3:
                 return said.decode(errors="replace")
             tokens = [pick_allowed(mask, chosen, VOCABULARY.size, frozenset({END})) or 0]

@@ -253,7 +253,7 @@ def with_controls(said, burst):
         kinds=(*table.kinds, *(TokenKind.CONTROL for _ in CONTROL)),
         names={**table.names, **{token: name for name, token in ids.items()}},
     )
-    plain = ToyTokenizer(table).plain
+    plain = ToyTokenizer(table).encode_plain
     tokens = tuple(token for part in said for token in ([ids[part]] if part in ids else plain(part)))
     script = Script(tokens=tokens, burst=burst)
     engine = Constrained(script, info=scripted_info(chat_template=MAGISTRAL), vocabulary=table)
