@@ -31,7 +31,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.base import Counts, SequenceFinished, SequenceStarted, Steps, StopCause, TextPiece
 from antiphon.engines.base import TokenEvent as Event
@@ -42,7 +42,7 @@ from antiphon.http.serve import serve
 from antiphon.http.state import AppState
 from antiphon.pipeline.run import Pipeline
 from antiphon.rendering.renderer import Renderer
-from antiphon.rendering.templates import prove
+from antiphon.rendering.template.chat_template import prove
 from antiphon.settings.server import ServerSettings
 from antiphon.telemetry.metrics import Metrics
 from antiphon.testing import Answer, ScriptedEngine, ScriptedTokenEngine

@@ -35,7 +35,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.http.app import create_app

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from antiphon.assembly.keys import Managed
+    from antiphon.assembly.tenancy import TenancyParts
     from antiphon.domain.context import Clock
     from antiphon.domain.request import GenerationRequest
     from antiphon.engines.registry import Models
@@ -113,7 +113,7 @@ def build_models() -> "Models":
 async def run_plain(listener: socket.socket) -> None:
     import msgspec
 
-    from antiphon.assembly.edge import edge_of
+    from antiphon.assembly.app_state import build_app_state
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -121,14 +121,14 @@ async def run_plain(listener: socket.socket) -> None:
 
     settings = Settings()
     settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, api_key=KEY))
-    edge = edge_of(settings, build_models(), SystemClock())
+    edge = build_app_state(settings, build_models(), SystemClock())
     await serve(create_app(edge), edge, listener)
 
 
 async def run_managed(listener: socket.socket, home: Path) -> None:
     import msgspec
 
-    from antiphon.assembly.edge import edge_of
+    from antiphon.assembly.app_state import build_app_state
     from antiphon.domain.context import SystemClock
     from antiphon.http.app import create_app
     from antiphon.http.serve import serve
@@ -144,7 +144,7 @@ async def run_managed(listener: socket.socket, home: Path) -> None:
         begun = home / "begun"
         begun.write_text(await add_limited_key(managed, accounting.limiter))
         begun.rename(home / KEY_FILE)
-        edge = edge_of(settings, build_models(), clock, managed, accounting)
+        edge = build_app_state(settings, build_models(), clock, managed, accounting)
         await serve(create_app(edge), edge, listener)
     managed.close()
 
@@ -163,9 +163,9 @@ async def enter_managed(
     stack: AsyncExitStack, settings: "Settings", clock: "Clock", home: Path
 ) -> tuple[Any, Any]:
     """Keys, and what counts and writes down, in either way that they have been put together."""
-    from antiphon.assembly import accounts, keys
 
-    keeping, managing = vars(accounts)["keeping_account"], vars(keys)["managing"]
+    keeping = find("antiphon.assembly.tenancy:open_accounting", "antiphon.assembly.accounts:keeping_account")
+    managing = find("antiphon.assembly.tenancy:build_tenancy", "antiphon.assembly.keys:managing")
     try:
         from antiphon.processes.coordinator.assemble import coordinating, open_database
         from antiphon.processes.coordinator.client import joined
@@ -183,20 +183,22 @@ async def enter_managed(
     return managed, await stack.enter_async_context(keeping(settings, managed, clock, coordinator))
 
 
-async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
+async def add_limited_key(managed: "TenancyParts", limiter: "Limiter") -> str:
     """A key with limits that are never reached, and a price."""
-    from antiphon.auth.limiting import Limiting
-    from antiphon.auth.policy import WantedKey
-    from antiphon.auth.pricing import WantedPrice
     from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
     from antiphon.domain.limits import Measure, Subject, Window
     from antiphon.domain.tenancy import DEFAULT_PROJECT, KeyKind
-    from antiphon.store.rules import SqlRules
+    from antiphon.services.limits import LimitService
+    from antiphon.services.policy import KeyRequest
+    from antiphon.services.prices import PriceRequest
+    from antiphon.store.tenancy import SqlRules
 
     operator = Actor(ActorKind.ADMIN, "benchmark", rights=EVERY_RIGHT)
-    made = await managed.tenants.add_key(operator, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limit_request = find("antiphon.auth.limit_validation:LimitRequest", "antiphon.auth.wanted:WantedLimit")
-    limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
+    made = await managed.tenants.add_key(operator, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limit_request = find(
+        "antiphon.services.limit_validation:LimitRequest", "antiphon.auth.wanted:WantedLimit"
+    )
+    limiting = LimitService(managed.changes, SqlRules(managed.database), limiter)
     for subject, target, measure, window in (
         (Subject.KEY, made.key.id, Measure.REQUESTS, Window.MINUTE),
         (Subject.KEY, made.key.id, Measure.TOKENS, Window.MINUTE),
@@ -204,7 +206,7 @@ async def add_limited_key(managed: "Managed", limiter: "Limiter") -> str:
         (Subject.PROJECT, DEFAULT_PROJECT, Measure.COST, Window.DAY),
     ):
         await limiting.add(operator, limit_request(subject, target, measure, PLENTY, window))
-    await managed.pricing.add(operator, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
+    await managed.pricing.add(operator, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
     return str(made.secret)
 
 

@@ -34,13 +34,8 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from antiphon.assembly.__main__ import TURN
-from antiphon.assembly.accounts import keeping_account
-from antiphon.assembly.edge import edge_of
-from antiphon.assembly.keys import Managed, managing
-from antiphon.auth.limit_validation import LimitRequest
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.policy import WantedKey
-from antiphon.auth.pricing import WantedPrice
+from antiphon.assembly.app_state import build_app_state
+from antiphon.assembly.tenancy import TenancyParts, build_tenancy, open_accounting
 from antiphon.cli.bootstrap import bootstrap_store
 from antiphon.domain.context import SystemClock
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
@@ -52,9 +47,13 @@ from antiphon.http.serve import serve
 from antiphon.limits.base import Limiter
 from antiphon.processes.coordinator.assemble import coordinating, open_database
 from antiphon.processes.coordinator.client import joined
+from antiphon.services.limit_validation import LimitRequest
+from antiphon.services.limits import LimitService
+from antiphon.services.policy import KeyRequest
+from antiphon.services.prices import PriceRequest
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings
-from antiphon.store.rules import SqlRules
+from antiphon.store.tenancy import SqlRules
 from antiphon.testing import Answer, ScriptedEngine
 from benchmarks.http_path import (
     CHUNKS,
@@ -108,7 +107,7 @@ async def plain(listener: socket.socket) -> None:
     """Off."""
     settings = Settings()
     settings = msgspec.structs.replace(settings, server=msgspec.structs.replace(settings.server, api_key=KEY))
-    edge = edge_of(settings, models(), SystemClock())
+    edge = build_app_state(settings, models(), SystemClock())
     await serve(create_app(edge), edge, listener)
 
 
@@ -120,25 +119,25 @@ async def keyed(listener: socket.socket, store: str, home: Path) -> None:
     assert database is not None
     begin = partial(coordinating, settings, path, clock, database)
     async with joined(path, clock, begin) as coordinator:
-        managed = managing(settings, clock, coordinator, database)
+        managed = build_tenancy(settings, clock, coordinator, database)
         await managed.tenants.load()
-        async with keeping_account(settings, managed, clock, coordinator) as accounting:
+        async with open_accounting(settings, managed, clock, coordinator) as accounting:
             begun = home / "begun"
             begun.write_text(await limited_key(managed, accounting.limiter))
             begun.rename(home / KEY_FILE)
-            edge = edge_of(settings, models(), clock, managed, accounting, coordinator)
+            edge = build_app_state(settings, models(), clock, managed, accounting, coordinator)
             await serve(create_app(edge), edge, listener)
         managed.close()
 
 
-async def limited_key(managed: Managed, limiter: Limiter) -> str:
+async def limited_key(managed: TenancyParts, limiter: Limiter) -> str:
     """A key with limits that are never reached, and a price."""
-    made = await managed.tenants.add_key(OPERATOR, WantedKey(KeyKind.SERVICE, DEFAULT_PROJECT))
-    limiting = Limiting(managed.changes, SqlRules(managed.database), limiter)
+    made = await managed.tenants.add_key(OPERATOR, KeyRequest(KeyKind.SERVICE, DEFAULT_PROJECT))
+    limiting = LimitService(managed.changes, SqlRules(managed.database), limiter)
     for subject, counted, window in LIMITS:
         target = made.key.id if subject is Subject.KEY else DEFAULT_PROJECT
         await limiting.add(OPERATOR, LimitRequest(subject, target, counted, PLENTY, window))
-    await managed.pricing.add(OPERATOR, WantedPrice("*", "USD", input=150_000_000, output=600_000_000))
+    await managed.pricing.add(OPERATOR, PriceRequest("*", "USD", input=150_000_000, output=600_000_000))
     return made.secret
 
 

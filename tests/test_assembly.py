@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.assembly.edge import edge_of
-from antiphon.assembly.models import adapters_over, models_over
+from antiphon.assembly.app_state import build_app_state
+from antiphon.assembly.models import build_adapters, build_models
 from antiphon.domain.context import Context
 from antiphon.domain.request import GenerationRequest, Output, RawPrompt
 from antiphon.engines.base import EngineState
@@ -81,7 +81,7 @@ async def test_a_setting_says_whether_projects_share_prefixes(sharing: Any, shar
     host = Hosted()
     hosts: Any = {"m": host}
     engine = (
-        models_over(hosts, FakeClock(), Settings(engine=EngineSettings(prefix_sharing=sharing)))
+        build_models(hosts, FakeClock(), Settings(engine=EngineSettings(prefix_sharing=sharing)))
         .get("m")
         .engine
     )
@@ -101,7 +101,9 @@ async def test_an_embedding_model_is_no_home_of_adapters(tmp_path: Path) -> None
     )
     hosts: Any = {"m": Hosted(), "enc": Hosted()}
     clock = FakeClock()
-    adapters = adapters_over(hosts, edge_of(settings, models_over(hosts, clock, settings), clock), settings)
+    adapters = build_adapters(
+        hosts, build_app_state(settings, build_models(hosts, clock, settings), clock), settings
+    )
     write_peft(tmp_path / "pirate", base)
     await adapters.load(AdapterRequest("pirate", "pirate"))
     assert len(hosts["m"].adapters.paths) == 1

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.auth.base import REFUSAL, Chosen
-from antiphon.auth.keyring import Keyring
-from antiphon.auth.secrets import Pepper, new_key, prefix_of
-from antiphon.auth.tokens import SERVICE_ACTOR
+from antiphon.auth.base import REFUSAL, RequestedScope
+from antiphon.auth.keyring import SERVICE_ACTOR, Keyring
+from antiphon.auth.secrets import Pepper, extract_prefix, new_key
 from antiphon.domain.identity import ActorKind, Right
 from antiphon.domain.tenancy import Grant, Key, KeyKind, Membership, Project, Role, User
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
@@ -15,7 +14,7 @@ from antiphon.store.base import Directory, KeptKey
 
 PEPPER = Pepper(b"p" * 32)
 NOW = 1_000
-NOBODY = Chosen()
+NOBODY = RequestedScope()
 
 
 class World:
@@ -36,7 +35,7 @@ class World:
 
     def give(self, kind, **said):
         token = new_key()
-        key = Key(f"key-{token[3:9]}", kind, prefix_of(token), 0, "admin", **said)
+        key = Key(f"key-{token[3:9]}", kind, extract_prefix(token), 0, "admin", **said)
         self.learn(keys=(*self.directory.keys, KeptKey(key, PEPPER.digest(token))))
         return token
 
@@ -63,22 +62,22 @@ async def test_a_service_key_speaks_for_its_project_and_for_members_it_names(wor
     assert Right.MANAGE not in actor.rights
     assert (actor.may_use("cantor-2"), actor.may_use("llama")) == (True, False)
     assert (actor.may_call("/v1/models"), actor.may_call("/tokenize")) == (True, False)
-    assert (await world.ring.verify(token, Chosen("one", "ben"))).user == "ben"
+    assert (await world.ring.verify(token, RequestedScope("one", "ben"))).user == "ben"
     with pytest.raises(PermissionDenied, match="another project"):
-        await world.ring.verify(token, Chosen(project="two"))
+        await world.ring.verify(token, RequestedScope(project="two"))
     with pytest.raises(PermissionDenied, match="members of its project"):
-        await world.ring.verify(token, Chosen(user="stranger"))
+        await world.ring.verify(token, RequestedScope(user="stranger"))
 
 
 async def test_an_access_token_speaks_in_the_projects_of_its_user(world):
     token = world.give(KeyKind.ACCESS_TOKEN, user="ann")
     with pytest.raises(MissingParameter, match="several projects \\(one, two\\)"):
         await world.ring.verify(token, NOBODY)
-    owner = await world.ring.verify(token, Chosen(project="one"))
-    viewer = await world.ring.verify(token, Chosen(project="two"))
+    owner = await world.ring.verify(token, RequestedScope(project="one"))
+    viewer = await world.ring.verify(token, RequestedScope(project="two"))
     assert (owner.kind, owner.user, owner.project) == (ActorKind.USER, "ann", "one")
     assert (Right.GENERATE in owner.rights, Right.GENERATE in viewer.rights) == (True, False)
-    for chosen in (Chosen("default"), Chosen("none"), Chosen("one", "ben")):
+    for chosen in (RequestedScope("default"), RequestedScope("none"), RequestedScope("one", "ben")):
         with pytest.raises(PermissionDenied):
             await world.ring.verify(token, chosen)
     ben = world.give(KeyKind.ACCESS_TOKEN, user="ben")
@@ -89,7 +88,7 @@ async def test_a_token_for_one_project_is_for_no_other(world):
     token = world.give(KeyKind.ACCESS_TOKEN, user="ann", project="two")
     assert (await world.ring.verify(token, NOBODY)).project == "two"
     with pytest.raises(PermissionDenied, match="for another project"):
-        await world.ring.verify(token, Chosen("one"))
+        await world.ring.verify(token, RequestedScope("one"))
 
 
 async def test_the_admin_key_may_everything(world):
@@ -97,8 +96,8 @@ async def test_the_admin_key_may_everything(world):
     actor = await world.ring.verify(token, NOBODY)
     assert actor.admin
     assert actor.rights == frozenset(Right)
-    assert (await world.ring.verify(token, Chosen("two", "ben"))).project == "two"
-    for chosen in (Chosen("none"), Chosen(user="none")):
+    assert (await world.ring.verify(token, RequestedScope("two", "ben"))).project == "two"
+    for chosen in (RequestedScope("none"), RequestedScope(user="none")):
         with pytest.raises(PermissionDenied, match="there is no"):
             await world.ring.verify(token, chosen)
 
@@ -155,8 +154,11 @@ async def test_what_is_no_key_of_ours_is_left_to_others(world):
 
 async def test_what_runs_goes_on_until_somebody_ends_what_it_was_let_in_by(world):
     token, other = world.give(KeyKind.SERVICE, project="one"), world.give(KeyKind.ACCESS_TOKEN, user="ann")
-    bot, bens = await world.ring.verify(token, NOBODY), await world.ring.verify(token, Chosen("one", "ben"))
-    ann = await world.ring.verify(other, Chosen(project="two"))
+    bot, bens = (
+        await world.ring.verify(token, NOBODY),
+        await world.ring.verify(token, RequestedScope("one", "ben")),
+    )
+    ann = await world.ring.verify(other, RequestedScope(project="two"))
     everything = world.directory
 
     def accepted():

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from antiphon.auth.secrets import KEY, Pepper, given_pepper, kept_pepper, new_key, prefix_of
+from antiphon.auth.secrets import KEY, Pepper, extract_prefix, load_pepper, new_key, parse_pepper
 from antiphon.errors import StoreRefused
 
 
@@ -12,7 +12,7 @@ def test_every_key_is_another_and_of_the_form():
     keys = {new_key() for _ in range(200)}
     assert len(keys) == 200
     assert all(KEY.fullmatch(key) for key in keys)
-    assert len({prefix_of(key) for key in keys}) == 200
+    assert len({extract_prefix(key) for key in keys}) == 200
 
 
 def test_a_digest_depends_on_the_whole_key_and_on_the_pepper():
@@ -25,19 +25,19 @@ def test_a_digest_depends_on_the_whole_key_and_on_the_pepper():
 
 def test_a_new_pepper_is_kept_and_only_its_owner_reads_it(tmp_path):
     home = tmp_path / "home"
-    made = kept_pepper(home, make=True)
+    made = load_pepper(home, make=True)
     assert stat.S_IMODE((home / "pepper").stat().st_mode) == 0o600
-    assert kept_pepper(home, make=False).mark == kept_pepper(home, make=True).mark == made.mark
+    assert load_pepper(home, make=False).mark == load_pepper(home, make=True).mark == made.mark
 
 
 def test_a_node_without_the_pepper_is_refused(tmp_path):
     with pytest.raises(StoreRefused, match="their pepper is missing"):
-        kept_pepper(tmp_path, make=False)
+        load_pepper(tmp_path, make=False)
     assert not (tmp_path / "pepper").exists()
 
 
 @pytest.mark.parametrize("said", ["", "abc", "zz" * 32, "ab" * 31])
 def test_a_pepper_that_is_none_is_refused_without_being_shown(said):
     with pytest.raises(StoreRefused, match="hexadecimal digits") as refused:
-        given_pepper(said)
+        parse_pepper(said)
     assert not said or said not in refused.value.message

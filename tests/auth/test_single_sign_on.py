@@ -10,24 +10,29 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from antiphon.auth import single_sign_on
-from antiphon.auth.base import REFUSAL, Chosen
-from antiphon.auth.changes import Changes
-from antiphon.auth.claims import ClaimReader, group_rules
+from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.secrets import Pepper
 from antiphon.auth.signing_keys import AGAIN, FRESH, STALE, SigningKeys
-from antiphon.auth.single_sign_on import Proof, SingleSignOn, Terms
-from antiphon.auth.tenants import Tenants
+from antiphon.auth.single_sign_on import (
+    ClaimReader,
+    SingleSignOn,
+    TokenProver,
+    TokenRequirements,
+    parse_group_rules,
+)
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind, Right
 from antiphon.domain.tenancy import Role
 from antiphon.errors import AuthenticationFailed, IssuerUnavailable, MissingParameter, PermissionDenied
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.tenancy import TenancyService
 from antiphon.store.database import Database
 from antiphon.store.tenancy import SqlTenancy
 from tests.support.oidc_issuer import ADDRESS, AUDIENCE, Issuer, SigningKey
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
-NOBODY = Chosen()
-TERMS = Terms(ADDRESS, AUDIENCE, ("RS256", "ES256"), 30)
+NOBODY = RequestedScope()
+TERMS = TokenRequirements(ADDRESS, AUDIENCE, ("RS256", "ES256"), 30)
 
 
 class World:
@@ -36,11 +41,11 @@ class World:
     def __init__(self, folder):
         self.ahead = 0.0
         database = Database(f"sqlite:///{folder}/antiphon.db")
-        database.ready()
+        database.prepare()
         tenancy = SqlTenancy(database)
         self.keyring = Keyring(Pepper(b"p" * 32), self.now)
-        self.changes = Changes(tenancy, [self.keyring.learn], self.now)
-        self.tenants = Tenants(self.changes, tenancy, Pepper(b"p" * 32))
+        self.changes = DirectoryChanges(tenancy, [self.keyring.learn], self.now)
+        self.tenants = TenancyService(self.changes, tenancy, Pepper(b"p" * 32))
         self.issuer = Issuer()
         self.sign_on()
 
@@ -49,11 +54,18 @@ class World:
 
     def sign_on(self, *groups, add_users=False, url=None, terms=TERMS, **reading):
         reader = ClaimReader(
-            **{"user_claim": "email", "groups_claim": "groups"} | reading, rules=group_rules(groups)
+            **{"user_claim": "email", "groups_claim": "groups"} | reading, rules=parse_group_rules(groups)
         )
         self.keys = SigningKeys(ADDRESS, url, self.issuer.fetch, self.now)
-        proof = Proof(terms, self.keys, reader, self.now)
-        self.verifier = SingleSignOn(proof, reader.ruled, self.keyring, self.tenants, self.changes, add_users)
+        proof = TokenProver(terms, self.keys, reader, self.now)
+        self.verifier = SingleSignOn(
+            proof,
+            reader.ruled_projects,
+            self.keyring,
+            self.tenants,
+            lambda: self.changes.directory,
+            add_users,
+        )
 
     def token(self, key=None, **changes):
         return self.issuer.token(time.time(), key, **changes)
@@ -101,14 +113,14 @@ async def test_a_user_chooses_among_projects_and_no_others(world):
     user = await world.add()
     other = await world.tenants.add_project(OPERATOR, "Other", "")
     with pytest.raises(PermissionDenied, match="no member"):
-        await world.verify(world.token(), Chosen(project=other.id))
+        await world.verify(world.token(), RequestedScope(project=other.id))
     await world.tenants.put_member(OPERATOR, other.id, user.id, Role.VIEWER)
     with pytest.raises(MissingParameter, match="several projects"):
         await world.verify(world.token())
-    actor = await world.verify(world.token(), Chosen(project=other.id))
+    actor = await world.verify(world.token(), RequestedScope(project=other.id))
     assert (actor.project, Right.GENERATE in actor.rights) == (other.id, False)
     with pytest.raises(PermissionDenied, match="another user"):
-        await world.verify(world.token(), Chosen("default", "stranger"))
+        await world.verify(world.token(), RequestedScope("default", "stranger"))
 
 
 @pytest.mark.parametrize("token", ["ak_x", "eyJ", "eyJ.eyJ", "a.b.c", "eyJhbGciOi"])
@@ -292,7 +304,7 @@ async def test_users_are_added_only_where_that_is_set(world):
     added = next(user for user in world.changes.directory.users if user.id == actor.user)
     assert (added.name, added.email) == ("Ann", "ann@example.org")
     assert Right.GENERATE not in actor.rights
-    entries = await world.tenants.audit(OPERATOR, 10, None, None)
+    entries = await world.tenants.list_audit(OPERATOR, 10, None, None)
     assert {entry.actor for entry in entries} == {"single-sign-on"}
     await world.verify(world.token(email="ANN@example.org", groups=["staff"]))
     assert len(world.changes.directory.users) == 1
@@ -320,16 +332,16 @@ async def test_groups_make_and_end_memberships_of_the_projects_they_rule(world):
     world.sign_on(f"ml={other.id}:member", f"leads={other.id}:owner", f"all={other.id}:viewer")
     now = int(time.time())
     both = world.token(groups=["all", "leads", "ml"], iat=now - 100)
-    await world.verify(both, Chosen(project=other.id))
+    await world.verify(both, RequestedScope(project=other.id))
     assert world.roles(user) == {"default": Role.OWNER, other.id: Role.OWNER}
-    entries = len(await world.tenants.audit(OPERATOR, 100, None, None))
+    entries = len(await world.tenants.list_audit(OPERATOR, 100, None, None))
     for _ in range(3):
-        await world.verify(both, Chosen(project=other.id))
-    assert len(await world.tenants.audit(OPERATOR, 100, None, None)) == entries
-    await world.verify(world.token(groups=[], iat=now), Chosen(project="default"))
+        await world.verify(both, RequestedScope(project=other.id))
+    assert len(await world.tenants.list_audit(OPERATOR, 100, None, None)) == entries
+    await world.verify(world.token(groups=[], iat=now), RequestedScope(project="default"))
     assert world.roles(user) == {"default": Role.OWNER}
     with pytest.raises(PermissionDenied):  # an older token says what was
-        await world.verify(both, Chosen(project=other.id))
+        await world.verify(both, RequestedScope(project=other.id))
     assert world.roles(user) == {"default": Role.OWNER}
 
 

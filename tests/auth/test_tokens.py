@@ -3,11 +3,11 @@
 import gc
 import os
 
-from antiphon.auth.base import Chosen
-from antiphon.auth.tokens import SERVICE_ACTOR, ServiceKey
+from antiphon.auth.base import RequestedScope
+from antiphon.auth.keyring import SERVICE_ACTOR, ServiceKey
 
 KEY = "canary-key-4f1d0c8e55"
-NOBODY = Chosen()
+NOBODY = RequestedScope()
 
 
 async def test_the_key_itself_is_the_service_actor():

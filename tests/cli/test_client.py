@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from antiphon.cli.client import Client, Usage
-from antiphon.cli.errors import CallFailed, NobodyThere
+from antiphon.cli.output import CallFailed, NobodyThere
 from tests.cli.standin import MODELS, Standin, standin
 
 

@@ -13,18 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.checks import (
+from antiphon.cli.doctor.checks import (
     check_cache,
+    check_engine,
     check_models,
     check_port,
     check_settings,
     check_sockets,
     memory_room,
+    read_probe,
 )
-from antiphon.cli.doctor import examine
-from antiphon.cli.engine_checks import check_engine, read_probe
-from antiphon.cli.findings import REMEDIES, Finding, Standing, report_ok
-from antiphon.cli.probe import check_processor, check_threads, processor_features
+from antiphon.cli.doctor.findings import REMEDIES, Finding, Standing, report_ok
+from antiphon.cli.doctor.probe import check_processor, check_threads, processor_features
+from antiphon.cli.doctor.report import examine
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.engines.llama.libllama.library import discovered
 from antiphon.settings.loading import build_model
@@ -290,9 +291,8 @@ def test_features_are_read_from_either_kind_of_processor(tmp_path: Path):
 
 
 def test_memory_is_what_the_limits_of_the_user_allow():
-    limited = (
-        "ulimit -v 3000000; exec \"$0\" -c 'from antiphon.cli.checks import memory_room as m; print(m())'"
-    )
+    code = "from antiphon.cli.doctor.checks import memory_room as room; print(room())"
+    limited = f"ulimit -v 3000000; exec \"$0\" -c '{code}'"
     done = subprocess.run(["sh", "-c", limited, sys.executable], capture_output=True, text=True, check=True)
     assert 0 < int(done.stdout) <= 3_000_000 * 1024
     assert memory_room() > 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.lora import UNLOAD, _deployment, _to_absolute
+from antiphon.cli.commands.lora import UNLOAD, _deployment, _to_absolute
 from antiphon.cli.serve_options import named_adapter
 from antiphon.errors import SettingsError
 from tests.cli.conftest import Run

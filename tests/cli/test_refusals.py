@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from antiphon.cli.findings import Finding, Standing
-from antiphon.cli.keyed_checks import REACHED_S, check_keyed
+from antiphon.cli.doctor.findings import Finding, Standing
+from antiphon.cli.doctor.tenancy_checks import REACHED_S, check_keyed
 from antiphon.settings.schema import Settings
 from antiphon.settings.tenancy import KeysSettings, LimitsSettings, OidcSettings
 from tests.cli.conftest import Run
@@ -113,7 +113,13 @@ def test_libraries_that_are_missing_are_named_with_what_installs_them(
 ) -> None:
     sso = OidcSettings(issuer="https://login.example.org", audience="antiphon")
     assert "sign-on-unusable" not in findings(tmp_path, oidc=sso)
-    for name in ("jwt", "redis", "redis.asyncio", "antiphon.limits.reaching", "antiphon.limits.redis"):
+    for name in (
+        "jwt",
+        "redis",
+        "redis.asyncio",
+        "antiphon.limits.redis.check",
+        "antiphon.limits.redis.limiter",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "jwt", None)
     monkeypatch.setitem(sys.modules, "redis", None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.serve import panel, place_weights, prepare_settings, size_model
+from antiphon.cli.commands.serve import panel, place_weights, prepare_settings, size_model
 from antiphon.cli.serve_options import ServeOptions
 from antiphon.errors import SettingsError
 from antiphon.processes.supervisor import Serving

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
-from antiphon.cli.engine_rates import Latency, ModelRates, quantile, rates, read
-from antiphon.cli.top import tables
+from antiphon.cli.commands.top import Latency, ModelRates, quantile, rates, read, tables
 from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
 from antiphon.telemetry.engines import series
 from antiphon.telemetry.exposition import Series, exposition

@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from antiphon.cli.times import now
-from antiphon.cli.usage import app
+from antiphon.cli.commands.usage import app
+from antiphon.cli.options import now
 from antiphon.domain.reports import Field
 from tests.cli.conftest import Run
 from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from antiphon.cli.checks import check_port
-from antiphon.cli.findings import Standing
+from antiphon.cli.doctor.checks import check_port
+from antiphon.cli.doctor.findings import Standing
 from antiphon.settings.server import ServerSettings
 from tests.support.model_files import write_encoder
 from tests.support.processes import bare_environment

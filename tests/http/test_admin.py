@@ -9,17 +9,9 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from antiphon.auth.base import Chosen
-from antiphon.auth.changes import Changes
-from antiphon.auth.keyring import Keyring
-from antiphon.auth.limiting import Limiting
-from antiphon.auth.policy import WantedKey
-from antiphon.auth.pricing import Pricing
-from antiphon.auth.reading import UsageService
-from antiphon.auth.recording import Recordings
+from antiphon.auth.base import RequestedScope
+from antiphon.auth.keyring import Keyring, ServiceKey
 from antiphon.auth.secrets import Pepper, new_key
-from antiphon.auth.tenants import Tenants
-from antiphon.auth.tokens import ServiceKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant, KeyKind, Role
 from antiphon.http.admin.limits import LimitResource
@@ -30,12 +22,17 @@ from antiphon.http.admin.tenancy import TenancyResource
 from antiphon.http.admin.usage import UsageResource
 from antiphon.http.in_flight import InFlightRegistry
 from antiphon.limits.local import LocalLimiter
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.limits import LimitService
+from antiphon.services.policy import KeyRequest
+from antiphon.services.prices import PriceService
+from antiphon.services.request_log import RequestLog
+from antiphon.services.tenancy import TenancyService
+from antiphon.services.usage import UsageService
 from antiphon.store.database import Database
-from antiphon.store.entries import SqlEntries
-from antiphon.store.records import SqlRecords
-from antiphon.store.rules import SqlRules
-from antiphon.store.tenancy import SqlTenancy
-from antiphon.store.usage import SqlUsage
+from antiphon.store.ledger import SqlEntries, SqlUsage
+from antiphon.store.request_log import SqlRecords
+from antiphon.store.tenancy import SqlRules, SqlTenancy
 from tests.support.http_server import CHAT, HELLO, KEY, PUBLIC, Served, serving, serving_edge, targets_of
 
 OPERATOR = Actor(ActorKind.ADMIN, "operator", rights=EVERY_RIGHT)
@@ -50,17 +47,17 @@ class Keyed(Served):
 
     entries: SqlEntries
     """The ledger of the server's database."""
-    tenants: Tenants
-    limiting: Limiting
-    pricing: Pricing
-    recordings: Recordings
+    tenants: TenancyService
+    limiting: LimitService
+    pricing: PriceService
+    recordings: RequestLog
     reading: UsageService
 
     async def prepare(self, **parts):
         for name, part in parts.items():
             object.__setattr__(self, name, part)
         await self.tenants.load()
-        made = await self.tenants.add_key(OPERATOR, WantedKey(KeyKind.ADMIN))
+        made = await self.tenants.add_key(OPERATOR, KeyRequest(KeyKind.ADMIN))
         object.__setattr__(self, "admin", made.secret)
         return self
 
@@ -75,13 +72,13 @@ class Keyed(Served):
         return user.id, await self.token(KeyKind.ACCESS_TOKEN, user=user.id)
 
     async def token(self, kind, **said):
-        return (await self.tenants.add_key(OPERATOR, WantedKey(kind, **said))).secret
+        return (await self.tenants.add_key(OPERATOR, KeyRequest(kind, **said))).secret
 
 
 @asynccontextmanager
 async def keyed(folder, engine=None, **how):
     database = Database(f"sqlite:///{folder}/antiphon.db", **how)
-    database.ready()
+    database.prepare()
     pepper = Pepper(b"p" * 32)
     async with serving(engine) as plain:
         clock = plain.edge.clock.wall
@@ -92,11 +89,14 @@ async def keyed(folder, engine=None, **how):
         def look(_) -> None:
             loop.call_soon_threadsafe(ongoing.look)
 
-        changes = Changes(tenancy, [ring.learn, look], clock)
-        tenants = Tenants(changes, tenancy, pepper)
-        limiting = Limiting(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
-        pricing, reading = Pricing(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
-        recordings = Recordings(changes, tenancy, SqlRecords(database))
+        changes = DirectoryChanges(tenancy, [ring.learn, look], clock)
+        tenants = TenancyService(changes, tenancy, pepper)
+        limiting = LimitService(changes, SqlRules(database), LocalLimiter(plain.edge.clock))
+        pricing, reading = (
+            PriceService(changes, SqlRules(database)),
+            UsageService(changes, SqlUsage(database)),
+        )
+        recordings = RequestLog(changes, tenancy, SqlRecords(database))
         naming = Naming(plain.edge.models, pricing)
         resources = (
             TenancyResource(tenants, naming),
@@ -108,7 +108,7 @@ async def keyed(folder, engine=None, **how):
         edge = replace(
             plain.edge,
             ongoing=ongoing,
-            verifiers=(ServiceKey(KEY, alone=False), ring),
+            verifiers=(ServiceKey(KEY, is_only_key=False), ring),
             keys_on=True,
             admin=tuple(endpoint for each in resources for endpoint in each.endpoints()),
         )
@@ -313,7 +313,7 @@ async def test_a_database_that_does_not_answer_is_a_503_that_tells_nothing_of_it
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr("antiphon.store.database.BUSY_MS", 20)
-    async with keyed(tmp_path, told=False) as server:
+    async with keyed(tmp_path, show_details=False) as server:
         with closing(sqlite3.connect(tmp_path / "antiphon.db", isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             answer = await server.asked(server.admin, f"{ROOT}/projects", {"name": "P"})
@@ -469,7 +469,7 @@ async def test_every_route_and_every_kind_of_actor(server):
     people = {role: (await server.person(role))[1] for role in Role}
     revoked = await server.token(KeyKind.SERVICE, project="default")
     ring = server.edge.verifiers[1]
-    actor = await ring.verify(revoked, Chosen())
+    actor = await ring.verify(revoked, RequestedScope())
     await server.tenants.revoke_key(OPERATOR, actor.id)
     tokens: dict[str, str | None] = {
         "none": None,

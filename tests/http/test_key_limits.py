@@ -2,9 +2,9 @@
 
 import pytest
 
-from antiphon.auth.limit_validation import MOST
-from antiphon.auth.policy import WantedKey
 from antiphon.domain.tenancy import KeyKind, Role
+from antiphon.services.limit_validation import MOST_LIMITS
+from antiphon.services.policy import KeyRequest
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 
 KEYS, LIMITS = f"{ROOT}/keys", f"{ROOT}/limits"
@@ -57,7 +57,7 @@ async def test_a_key_comes_with_its_limits_and_is_shown_with_them(server):
         ([{**TOKENS, "models": "a\nb"}], "invalid_value", "limits[0].models"),
         ([{**TOKENS, "target": "key_1"}], "unknown_parameter", "limits[0].target"),
         ([{"amount": 5, "window": "day"}], "missing_required_parameter", "limits[0].measure"),
-        ([{**TOKENS, "models": f"m{n}"} for n in range(MOST + 1)], "invalid_value", "limits"),
+        ([{**TOKENS, "models": f"m{n}"} for n in range(MOST_LIMITS + 1)], "invalid_value", "limits"),
         (TOKENS, "invalid_value", "limits"),
         (None, "invalid_value", "limits"),
     ],
@@ -96,7 +96,7 @@ async def test_an_expiry_is_taken_back_by_null_and_stays_where_nothing_is_said(s
 async def test_a_key_that_ends_makes_none_of_its_own_last(server):
     until = int(server.edge.clock.wall()) + 600
     user, _ = await server.person(Role.MEMBER)
-    wanted = WantedKey(KeyKind.ACCESS_TOKEN, user=user, expires=until)
+    wanted = KeyRequest(KeyKind.ACCESS_TOKEN, user=user, expires=until)
     made = await server.tenants.add_key(OPERATOR, wanted)
     path = f"{KEYS}/{made.key.id}"
     answer = await server.asked(made.secret, path, {"expires_at": None}, method="PATCH")

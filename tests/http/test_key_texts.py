@@ -9,9 +9,9 @@ from contextlib import closing
 
 import pytest
 
-from antiphon.auth.secrets import CHECKED, Pepper, new_key, prefix_of
+from antiphon.auth.secrets import MARK_TEXT, Pepper, extract_prefix, new_key
 from antiphon.domain.tenancy import Key, KeyKind
-from antiphon.store.base import By, KeptKey
+from antiphon.store.base import ChangeAuthor, KeptKey
 from tests.http.test_admin import OPERATOR, ROOT, keyed
 from tests.support.http_server import CHAT, HELLO, KEY
 
@@ -43,7 +43,7 @@ HOSTILE = {
     "a deep token": "eyJ" + "A" * 4000 + "." + "A" * 3000 + ".A",
     "as long as it may be": "ak_" + "a" * 8189,
     "longer": "ak_" + "a" * 20_000,
-    "what the pepper's mark is made of": CHECKED.decode(),
+    "what the pepper's mark is made of": MARK_TEXT.decode(),
     "null": "null",
     "undefined": "undefined",
     "a list": "ak_a,ak_b",
@@ -58,7 +58,7 @@ REFUSED = frozenset({400, 401, 431})
 
 @pytest.fixture
 async def server(tmp_path):
-    async with keyed(tmp_path, told=False) as running:
+    async with keyed(tmp_path, show_details=False) as running:
         yield running
 
 
@@ -196,8 +196,8 @@ async def test_keys_that_begin_alike_are_two_keys(server):
     second, unknown = first[:-1] + ended, first[:-1] + "C"
     pepper, now = Pepper(b"p" * 32), int(server.edge.clock.wall())
     for number, (secret, project) in enumerate(((first, "default"), (second, other.id))):
-        key = Key(f"key_{number}", KeyKind.SERVICE, prefix_of(secret), now, "test", project=project)
-        server.tenants._tenancy.add_key(KeptKey(key, pepper.digest(secret)), By("test", now))
+        key = Key(f"key_{number}", KeyKind.SERVICE, extract_prefix(secret), now, "test", project=project)
+        server.tenants._tenancy.add_key(KeptKey(key, pepper.digest(secret)), ChangeAuthor("test", now))
     await server.tenants.load()
     for _ in range(2):  # the second time from whatever remembers the first
         for secret, project in ((first, "default"), (second, other.id)):

@@ -48,7 +48,7 @@ async def refused_keys(server):
         ends = {"expires": int(server.edge.clock.wall()) + 1} if name == "expired" else {}
         ended[name] = await server.token(kind, **said, **ends)
         if name == "revoked":
-            keys = server.tenants.keys(OPERATOR)
+            keys = server.tenants.list_keys(OPERATOR)
             await server.tenants.revoke_key(OPERATOR, next(k.id for k in keys if k.project == other.id))
         elif name == "archived":
             await server.tenants.change_project(OPERATOR, other.id, None, None, True)

@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from antiphon.auth.base import Chosen
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.base import RequestedScope
+from antiphon.auth.keyring import ServiceKey
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
 from antiphon.domain.tenancy import Grant
 from antiphon.testing import Hold, Script, ScriptedTokenEngine
@@ -420,7 +420,7 @@ async def test_with_a_key_nobody_else_deploys_and_the_creator_is_its_name(tmp_pa
 class Confined:
     """Every token is a key of its own project, for the models `m` and `mine...`; it may deploy."""
 
-    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+    async def verify(self, token: str, chosen: RequestedScope) -> Actor | None:
         grant = Grant(models=("m", "mine*"))
         return Actor(ActorKind.SERVICE_KEY, token, project=token, rights=EVERY_RIGHT, grant=grant)
 

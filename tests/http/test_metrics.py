@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.openai.dialect import OpenAI
 from antiphon.domain.load import Histogram, Load
 from antiphon.engines.base import EngineState

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from antiphon.auth.base import Chosen
+from antiphon.auth.base import RequestedScope
 from antiphon.domain.ledger import Entry
 from antiphon.domain.tenancy import KeyKind, Role
 from antiphon.errors import StoreUnavailable
@@ -43,7 +43,7 @@ def keep(server, *entries):
 
 async def actor(server, key, **chosen):
     for verifier in server.edge.verifiers:
-        if (found := await verifier.verify(key, Chosen(**chosen))) is not None:
+        if (found := await verifier.verify(key, RequestedScope(**chosen))) is not None:
             return found
     raise AssertionError("nobody knows the key")
 
@@ -383,7 +383,7 @@ async def test_the_document_says_what_is_answered(server):
 
 
 async def test_sums_that_take_too_long_are_ended_and_say_what_to_ask_instead(server, monkeypatch):
-    monkeypatch.setattr("antiphon.store.usage.WITHIN_S", 0.3)
+    monkeypatch.setattr("antiphon.store.ledger.WITHIN_S", 0.3)
     keep(server, PLAIN)
     many = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000000) SELECT i FROM n"

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from antiphon.auth.base import TokenVerifier
-from antiphon.auth.tokens import ServiceKey
+from antiphon.auth.keyring import ServiceKey
 from antiphon.dialects.empower.dialect import Empower
 from antiphon.dialects.fireworks.dialect import Fireworks
 from antiphon.dialects.openai.dialect import OpenAI

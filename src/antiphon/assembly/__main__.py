@@ -16,11 +16,15 @@ from typing import NoReturn
 
 import uvloop
 
-from antiphon.assembly.accounts import keeping_account
-from antiphon.assembly.edge import edge_of
-from antiphon.assembly.keys import managing
-from antiphon.assembly.models import adapters_over, deployments_over, engines, lends, models_over
-from antiphon.auth.tenants import Tenants
+from antiphon.assembly.app_state import build_app_state
+from antiphon.assembly.models import (
+    allows_loading,
+    build_adapters,
+    build_deployments,
+    build_models,
+    connect_engines,
+)
+from antiphon.assembly.tenancy import build_tenancy, open_accounting
 from antiphon.domain.context import SystemClock
 from antiphon.engines.base import EngineState, LoadSpec
 from antiphon.engines.host import runtime
@@ -38,10 +42,11 @@ from antiphon.errors import (
 from antiphon.http.app import create_app
 from antiphon.http.metrics import own_series
 from antiphon.http.serve import serve
-from antiphon.pipeline.adapters import Adapters
+from antiphon.pipeline.adapters import AdapterRegistry
 from antiphon.processes.coordinator.assemble import coordinating, open_database
 from antiphon.processes.coordinator.client import joined
 from antiphon.processes.ipc.frames import from_line
+from antiphon.services.tenancy import TenancyService
 from antiphon.settings.schema import Settings, decode_settings
 from antiphon.task_group import task_group
 from antiphon.telemetry.logs import configure, record, record_loop_failure
@@ -65,13 +70,13 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
     loop.set_exception_handler(record_loop_failure)
     loop.set_default_executor(ThreadPoolExecutor(THREADS, "antiphon-large"))
     status = StatusPipe(config.status_fd)
-    async with engines(config.sockets) as hosts, AsyncExitStack() as keeping:
+    async with connect_engines(config.sockets) as hosts, AsyncExitStack() as keeping:
 
         def forward_news(line: bytes) -> None:
-            loop.call_soon_threadsafe(_heed, hosts, from_line(line, EngineNews))
+            loop.call_soon_threadsafe(_apply_news, hosts, from_line(line, EngineNews))
 
         lifeline.watch(forward_news, lambda: _exit_orphaned(config.runtime))
-        models = models_over(hosts, clock, settings)
+        models = build_models(hosts, clock, settings)
         path = runtime.coordinator_path(Path(config.runtime))
         database = open_database(settings)
         begin = partial(coordinating, settings, path, clock, database)
@@ -81,22 +86,22 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
                 joined(path, clock, begin if settings.server.workers == 1 else None)
             )
             if database is not None:
-                managed = managing(settings, clock, coordinator, database)
+                managed = build_tenancy(settings, clock, coordinator, database)
                 await _load_tenants(managed.tenants)
                 accounting = await keeping.enter_async_context(
-                    keeping_account(settings, managed, clock, coordinator)
+                    open_accounting(settings, managed, clock, coordinator)
                 )
-            edge = edge_of(settings, models, clock, managed, accounting, coordinator)
+            edge = build_app_state(settings, models, clock, managed, accounting, coordinator)
             coordinator.count(partial(own_series, edge))
-            adapters = adapters_over(hosts, edge, settings, coordinator)
+            adapters = build_adapters(hosts, edge, settings, coordinator)
         except (StartupError, StoreUnavailable) as refused:
-            _refuse(status, refused)
-        if lends(settings.lora):
-            deployments = deployments_over(adapters, edge, settings)
+            _exit_with(status, refused)
+        if allows_loading(settings.lora):
+            deployments = build_deployments(adapters, edge, settings)
             edge = replace(edge, adapters=adapters, deployments=deployments)
 
         with socket.socket(fileno=config.listen_fd) as listener:
-            async with learning(hosts, models), reporting(status, hosts, adapters) as accepting:
+            async with learn_models(hosts, models), report_readiness(status, hosts, adapters) as accepting:
                 await serve(create_app(edge), edge, listener, accepting, coordinator.leave)
         await models.aclose()
         await keeping.aclose()
@@ -104,7 +109,7 @@ async def run(settings: Settings, config: HttpConfig, lifeline: Lifeline) -> Non
             managed.close()
 
 
-async def _load_tenants(tenants: Tenants) -> None:
+async def _load_tenants(tenants: TenancyService) -> None:
     """Waits for a database that is away. It answered when the server started: a process that comes in the
     place of one that died would else end the server by giving up."""
     away = False
@@ -119,10 +124,10 @@ async def _load_tenants(tenants: Tenants) -> None:
 
 
 @asynccontextmanager
-async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> AsyncIterator[None]:
+async def learn_models(hosts: Mapping[str, HostTokenEngine], models: Models) -> AsyncIterator[None]:
     """Learns about every model as soon as its host is there, while the context lasts."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_learn(host, models.get(name))) for name, host in hosts.items()]
+        tasks = [group.create_task(_learn_model(host, models.get(name))) for name, host in hosts.items()]
         try:
             yield
         finally:
@@ -131,8 +136,8 @@ async def learning(hosts: Mapping[str, HostTokenEngine], models: Models) -> Asyn
 
 
 @asynccontextmanager
-async def reporting(
-    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: Adapters
+async def report_readiness(
+    status: StatusPipe, hosts: Mapping[str, HostTokenEngine], adapters: AdapterRegistry
 ) -> AsyncIterator[Callable[[], None]]:
     """Shows the supervisor that the event loop turns, while the context lasts, and once that all is ready.
 
@@ -152,7 +157,7 @@ async def reporting(
 async def _report_ready(
     status: StatusPipe,
     hosts: Mapping[str, HostTokenEngine],
-    adapters: Adapters,
+    adapters: AdapterRegistry,
     accepts: asyncio.Event,
 ) -> None:
     """Only now that every engine is reached, and has its adapters, does the panel invite a first request,
@@ -163,11 +168,13 @@ async def _report_ready(
             await host.load(LoadSpec(name))
             await _restore_adapters(host, name, adapters, status)
     with suppress(AntiphonError):  # a full disk: the next process starts as the first did
-        await adapters.settle()
+        await adapters.publish_settings()
     status.ready()
 
 
-async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters, status: StatusPipe) -> None:
+async def _restore_adapters(
+    host: HostTokenEngine, name: str, adapters: AdapterRegistry, status: StatusPipe
+) -> None:
     """Gives an engine the adapters of the settings; ends the server where it refuses one, as a model that it
     cannot load does."""
     while True:
@@ -176,23 +183,25 @@ async def _restore_adapters(host: HostTokenEngine, name: str, adapters: Adapters
         except EngineUnavailable:
             await host.load(LoadSpec(name))  # it is starting again
         except RequestError as refused:
-            _refuse(status, LoadError(f"{refused.message}; name another file with --lora, or leave it out"))
+            _exit_with(
+                status, LoadError(f"{refused.message}; name another file with --lora, or leave it out")
+            )
 
 
-def _refuse(status: StatusPipe, error: AntiphonError) -> NoReturn:
+def _exit_with(status: StatusPipe, error: AntiphonError) -> NoReturn:
     """Ends this process with what the supervisor is to say. Nothing has been served yet."""
     status.failed(error)
     os._exit(1)
 
 
-async def _learn(host: HostTokenEngine, model: Model) -> None:
+async def _learn_model(host: HostTokenEngine, model: Model) -> None:
     """Has the model's facts fetched and its template proved before the first request asks for them."""
     with suppress(AntiphonError):  # the first request will meet it again, and say it to somebody
         await host.load(LoadSpec(model.name))  # only waits: the supervisor told the host what to load
         await model.engine.profile()
 
 
-def _heed(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
+def _apply_news(hosts: Mapping[str, HostTokenEngine], news: EngineNews) -> None:
     """An engine that was given up is not waited for any longer."""
     if news.state is EngineState.FAILED:
         hosts[news.engine].give_up(news.detail)

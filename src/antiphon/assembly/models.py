@@ -13,23 +13,23 @@ from antiphon.engines.host.client import HostTokenEngine, host_engine
 from antiphon.engines.registry import Model, ModelRoute, Models
 from antiphon.errors import ModelFileError
 from antiphon.http.state import AppState
-from antiphon.pipeline.adapters import Adapters, AdapterTarget
+from antiphon.pipeline.adapters import AdapterRegistry, AdapterTarget
 from antiphon.pipeline.deployments import Deployments
 from antiphon.processes.coordinator.client import CoordinatorClient
-from antiphon.rendering.adapted import AdaptedRenderer
+from antiphon.rendering.adapter_renderer import AdapterRenderer
 from antiphon.rendering.renderer import Renderer, RendererOptions
-from antiphon.rendering.sandboxed_template import Helper
-from antiphon.rendering.templates import BY_TEMPLATE, Families
+from antiphon.rendering.template.chat_template import BY_TEMPLATE, NotationFamilies
+from antiphon.rendering.template.request_template import TemplateHelper
 from antiphon.settings.models import LoraSettings
 from antiphon.settings.schema import Settings
-from antiphon.weights.adapter_store import AdapterStore
-from antiphon.weights.adapters import read_kept
-from antiphon.weights.deploying import HubAdapters
+from antiphon.weights.adapters.hub_adapters import HubAdapters
+from antiphon.weights.adapters.import_job import read_kept
+from antiphon.weights.adapters.registry import AdapterStore
 from antiphon.weights.gguf import read_header
 
 
 @asynccontextmanager
-async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
+async def connect_engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTokenEngine]]:
     """A connection to each engine host, kept while the context lasts."""
     async with AsyncExitStack() as stack:
         yield {
@@ -37,16 +37,16 @@ async def engines(sockets: Mapping[str, str]) -> AsyncIterator[dict[str, HostTok
         }
 
 
-def models_over(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
+def build_models(hosts: Mapping[str, HostTokenEngine], clock: Clock, settings: Settings) -> Models:
     """The models in the order of the settings, each rendered over its host."""
     created = int(clock.wall())
     rules = RendererOptions(
         projects_share=settings.engine.prefix_sharing == "server",
-        helper=Helper() if settings.server.request_templates else None,
+        helper=TemplateHelper() if settings.server.request_templates else None,
         most_logprobs=settings.server.max_logprobs,
     )
     families = {
-        model.name: Families(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
+        model.name: NotationFamilies(_resolve_family(model.tool_calls), _resolve_family(model.reasoning))
         for model in settings.models
     }
     return Models(
@@ -76,42 +76,42 @@ def _resolve_family(family: str) -> str | None:
     return None if family == "auto" else family
 
 
-def adapters_over(
+def build_adapters(
     hosts: Mapping[str, HostTokenEngine],
     edge: AppState,
     settings: Settings,
     names: CoordinatorClient | None = None,
-) -> Adapters:
+) -> AdapterRegistry:
     """What gives the models adapters; those of the settings have their names already, unless the other
     processes of this server, which share `names`, have gone on from there."""
     lora = settings.lora
     places = [Path(place) for place in lora.directories]
     keeper = AdapterStore(Path(lora.registry or ""), places, lora.max_bytes, settings.engine.user is not None)
     homes = {}
-    for model in settings.models if lends(lora) or settings.adapters else ():
+    for model in settings.models if allows_loading(lora) or settings.adapters else ():
         base = edge.models.get(model.name).engine
         if isinstance(base, Renderer) and _takes_adapters(model.path):
             homes[model.name] = AdapterTarget(
                 hosts[model.name],
                 partial(keeper.keep, base=model.path),
-                partial(AdaptedRenderer, base, lacks=hosts[model.name].lacks),
+                partial(AdapterRenderer, base, lacks=hosts[model.name].lacks),
                 hosts[model.name].note_adapters,
                 hosts[model.name].lose,
             )
-    adapters = Adapters(edge.models, homes, edge.clock, edge.metrics, names)
+    adapters = AdapterRegistry(edge.models, homes, edge.clock, edge.metrics, names)
     for adapter in settings.adapters:
         adapters.declare(adapter.name, adapter.model or "", read_kept(Path(adapter.path)))
     if names is not None:
-        names.follow(adapters.learn)
+        names.follow(adapters.update_names)
     return adapters
 
 
-def lends(lora: LoraSettings) -> bool:
+def allows_loading(lora: LoraSettings) -> bool:
     """Whether callers may change which adapters there are."""
     return bool(lora.directories or lora.repositories)
 
 
-def deployments_over(adapters: Adapters, edge: AppState, settings: Settings) -> Deployments:
+def build_deployments(adapters: AdapterRegistry, edge: AppState, settings: Settings) -> Deployments:
     """What deploys adapters from the hub and from the operator's directories."""
     lora, hub = settings.lora, settings.hub
     fetching = HubAdapters(

@@ -5,52 +5,18 @@ revoked, expired, of an archived project or of a disabled user gets the same sen
 """
 
 import hmac
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from antiphon.auth.base import REFUSAL, Chosen
+from antiphon.auth.base import REFUSAL, DirectoryIndex, RequestedScope
 from antiphon.auth.secrets import KEY, MARK, Pepper
 from antiphon.domain.identity import EVERY_RIGHT, READER, SERVICE, WRITER, Actor, ActorKind
-from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Project, Role, User
+from antiphon.domain.tenancy import DEFAULT_PROJECT, Key, KeyKind, Role
 from antiphon.errors import AuthenticationFailed, MissingParameter, PermissionDenied
 from antiphon.store.base import Directory, KeptKey
 
-NOBODYS = KeptKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
+UNKNOWN_KEY = KeptKey(Key("", KeyKind.SERVICE, "", 0, ""), bytes(32))
 """What an unknown key is held against, so that it takes as long as a known one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A directory as it is asked."""
-
-    keys: dict[bytes, KeptKey]
-    projects: dict[str, Project]
-    users: dict[str, User]
-    roles: dict[tuple[str, str], Role]
-    """By project and user."""
-
-    @staticmethod
-    def of(directory: Directory) -> "Known":
-        return Known(
-            {kept.digest: kept for kept in directory.keys},
-            {project.id: project for project in directory.projects},
-            {user.id: user for user in directory.users},
-            {(each.project, each.user): each.role for each in directory.memberships},
-        )
-
-    def projects_of(self, user: str) -> list[str]:
-        """Those that a user is a member of and that are not archived."""
-        return [project for project, member in self.roles if member == user and self.is_open(project)]
-
-    def is_open(self, project: str | None) -> bool:
-        """Whether a project is there and not archived."""
-        found = self.projects.get(project or "")
-        return found is not None and found.archived is None
-
-    def is_active(self, user: str | None) -> bool:
-        """Whether a user is there and not disabled."""
-        found = self.users.get(user or "")
-        return found is not None and found.disabled is None
 
 
 class Keyring:
@@ -60,14 +26,14 @@ class Keyring:
         """`clock`: Unix seconds. Knows no key until it is told a directory."""
         self._pepper = pepper
         self._clock = clock
-        self._known = Known.of(Directory())
+        self._known = DirectoryIndex.of(Directory())
         self._ended: frozenset[str] = frozenset()
         """Ids of the keys that somebody has ended."""
 
     def learn(self, directory: Directory) -> None:
         """From now on this is what is known."""
         self._ended = frozenset(kept.key.id for kept in directory.keys if self._is_ended(kept))
-        self._known = Known.of(directory)
+        self._known = DirectoryIndex.of(directory)
 
     def accepts(self, actor: Actor) -> bool:
         """Whether what an actor whom `verify` has named was let in for goes on: nobody has ended the key,
@@ -80,23 +46,23 @@ class Keyring:
         is_member = actor.admin or (actor.project, actor.user) in self._known.roles
         return is_member and self._known.is_active(actor.user)
 
-    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+    async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         if not token.startswith(MARK):
             return None
         digest = self._pepper.digest(token)
-        kept = self._known.keys.get(digest, NOBODYS)
+        kept = self._known.keys.get(digest, UNKNOWN_KEY)
         equal, valid = hmac.compare_digest(digest, kept.digest), self._is_valid(kept.key)
         if not equal or not valid or KEY.fullmatch(token) is None:
             raise AuthenticationFailed(REFUSAL)
-        return self._actor(kept.key, chosen)
+        return self._build_actor(kept.key, scope)
 
-    def speaking(self, user: str, chosen: Chosen, until: int) -> Actor:
+    def build_user_actor(self, user: str, scope: RequestedScope, until: int) -> Actor:
         """A user whom another verifier has established, until a moment (Unix seconds). Raises as `verify`
         does."""
         key = Key(user, KeyKind.ACCESS_TOKEN, "", 0, user, user=user, expires=until)
         if not self._is_valid(key):
             raise AuthenticationFailed(REFUSAL)
-        return self._user(key, chosen)
+        return self._build_user(key, scope)
 
     def _is_ended(self, kept: KeptKey) -> bool:
         """Whether a key was revoked, or its end was put to where it has passed already, by a rotation as a
@@ -115,39 +81,41 @@ class Keyring:
         is_open, is_active = is_open or key.project is None, is_active or key.user is None
         return (key.revoked is None) & lasts & is_open & is_active
 
-    def _actor(self, key: Key, chosen: Chosen) -> Actor:
+    def _build_actor(self, key: Key, scope: RequestedScope) -> Actor:
         if key.kind is KeyKind.ADMIN:
-            return self._operator(key, chosen)
-        return self._service(key, chosen) if key.kind is KeyKind.SERVICE else self._user(key, chosen)
+            return self._build_operator(key, scope)
+        return (
+            self._build_service(key, scope) if key.kind is KeyKind.SERVICE else self._build_user(key, scope)
+        )
 
-    def _operator(self, key: Key, chosen: Chosen) -> Actor:
-        project = chosen.project or DEFAULT_PROJECT
+    def _build_operator(self, key: Key, scope: RequestedScope) -> Actor:
+        project = scope.project or DEFAULT_PROJECT
         if not self._known.is_open(project):
             raise PermissionDenied(f"there is no project {project}", param="x-project-id")
-        if chosen.user is not None and not self._known.is_active(chosen.user):
-            raise PermissionDenied(f"there is no user {chosen.user}", param="x-user-id")
-        return Actor(ActorKind.ADMIN, key.id, project, chosen.user, EVERY_RIGHT, key.grant, until=key.expires)
+        if scope.user is not None and not self._known.is_active(scope.user):
+            raise PermissionDenied(f"there is no user {scope.user}", param="x-user-id")
+        return Actor(ActorKind.ADMIN, key.id, project, scope.user, EVERY_RIGHT, key.grant, until=key.expires)
 
-    def _service(self, key: Key, chosen: Chosen) -> Actor:
+    def _build_service(self, key: Key, scope: RequestedScope) -> Actor:
         project = key.project or DEFAULT_PROJECT
-        if chosen.project not in (None, project):
+        if scope.project not in (None, project):
             raise PermissionDenied("this key is of another project", param="x-project-id")
-        if chosen.user is not None:
-            role = self._known.roles.get((project, chosen.user))
-            if role is None or not self._known.is_active(chosen.user):
+        if scope.user is not None:
+            role = self._known.roles.get((project, scope.user))
+            if role is None or not self._known.is_active(scope.user):
                 raise PermissionDenied(
-                    f"this key speaks for members of its project alone, and {chosen.user} is none",
+                    f"this key speaks for members of its project alone, and {scope.user} is none",
                     param="x-user-id",
                 )
         return Actor(
-            ActorKind.SERVICE_KEY, key.id, project, chosen.user, SERVICE, key.grant, True, key.expires
+            ActorKind.SERVICE_KEY, key.id, project, scope.user, SERVICE, key.grant, True, key.expires
         )
 
-    def _user(self, key: Key, chosen: Chosen) -> Actor:
+    def _build_user(self, key: Key, scope: RequestedScope) -> Actor:
         user = key.user or ""
-        if chosen.user not in (None, user):
+        if scope.user not in (None, user):
             raise PermissionDenied("this token is of another user", param="x-user-id")
-        project = self._project(key, user, chosen.project)
+        project = self._choose_project(key, user, scope.project)
         role = self._known.roles.get((project, user))
         if role is None:
             raise PermissionDenied(f"the user is no member of the project {project}", param="x-project-id")
@@ -155,7 +123,7 @@ class Keyring:
         bound = key.project is not None
         return Actor(ActorKind.USER, key.id, project, user, rights, key.grant, bound, key.expires)
 
-    def _project(self, key: Key, user: str, chosen: str | None) -> str:
+    def _choose_project(self, key: Key, user: str, chosen: str | None) -> str:
         """The project that a token speaks in."""
         if key.project is not None:
             if chosen not in (None, key.project):
@@ -165,7 +133,7 @@ class Keyring:
             if not self._known.is_open(chosen):
                 raise PermissionDenied(f"the user is no member of the project {chosen}", param="x-project-id")
             return chosen
-        mine = self._known.projects_of(user)
+        mine = self._known.list_projects(user)
         if not mine:
             raise PermissionDenied("the user is a member of no project", param="x-project-id")
         if len(mine) > 1:
@@ -175,3 +143,30 @@ class Keyring:
                 param="x-project-id",
             )
         return mine[0]
+
+
+SERVICE_ACTOR = Actor(ActorKind.SERVICE_KEY, "service-key")
+"""Who bears the service key; no administrative rights."""
+
+
+class ServiceKey:
+    """Knows one key by its keyed digest, whose own key lives as long as the process."""
+
+    def __init__(self, key: str, is_only_key: bool = True) -> None:
+        """`alone`: whether there is no other key, and so no project or user to choose: what a request says of
+        them is then not read."""
+        self._alone = is_only_key
+        self._pepper = Pepper(secrets.token_bytes(32))
+        self._digest = self._pepper.digest(key)
+
+    async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
+        """The service actor when the token is the key. Takes the same time for every token of one length.
+        Raises PermissionDenied where another project, or a user, was chosen."""
+        if not hmac.compare_digest(self._digest, self._pepper.digest(token)):
+            return None
+        if not self._alone and (scope.project not in (None, SERVICE_ACTOR.project) or scope.user is not None):
+            raise PermissionDenied(
+                "the key of the settings speaks for the project default alone, and for no user",
+                param="x-user-id" if scope.user is not None else "x-project-id",
+            )
+        return SERVICE_ACTOR

@@ -21,7 +21,7 @@ ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 PEPPER_BYTES = 32
 PEPPER_FILE = "pepper"
-CHECKED = b"antiphon: whose pepper this is"
+MARK_TEXT = b"antiphon: whose pepper this is"
 """What a database's mark is made of: tells the right pepper, and nothing of it."""
 
 
@@ -31,7 +31,7 @@ def new_key() -> str:
     return f"{MARK}{name}_{secrets.token_urlsafe(PEPPER_BYTES)}"
 
 
-def prefix_of(key: str) -> str:
+def extract_prefix(key: str) -> str:
     """The part that is shown."""
     return key[:NAME_LENGTH]
 
@@ -50,7 +50,7 @@ class Pepper:
     @property
     def mark(self) -> str:
         """By which a database knows its pepper."""
-        return self._digest(CHECKED).hex()
+        return self._digest(MARK_TEXT).hex()
 
     def _digest(self, text: bytes) -> bytes:
         keyed = self._keyed.copy()
@@ -58,7 +58,7 @@ class Pepper:
         return keyed.digest()
 
 
-def given_pepper(said: str) -> Pepper:
+def parse_pepper(said: str) -> Pepper:
     """The pepper of the settings, in hexadecimal. Raises StoreRefused."""
     try:
         secret = bytes.fromhex(said)
@@ -72,7 +72,7 @@ def given_pepper(said: str) -> Pepper:
     return Pepper(secret)
 
 
-def kept_pepper(home: Path, *, make: bool) -> Pepper:
+def load_pepper(home: Path, *, make: bool) -> Pepper:
     """The pepper that lies in a directory; a new one only where it may be made. Raises StoreRefused."""
     path = home / PEPPER_FILE
     if make and not path.exists():
@@ -86,7 +86,7 @@ def kept_pepper(home: Path, *, make: bool) -> Pepper:
             "that made them, or set ANTIPHON_PEPPER"
         ) from None
     try:
-        return given_pepper(said)
+        return parse_pepper(said)
     except StoreRefused:
         raise StoreRefused(
             f"{path} holds no pepper: put the one of the database's keys there; where there are none yet, "

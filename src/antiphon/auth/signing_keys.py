@@ -95,13 +95,13 @@ class SigningKeys:
         """The issuer's set of keys."""
         url = self._url
         if url is None:
-            told = _object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
+            told = _parse_object(await self._fetch(self._issuer.rstrip("/") + DISCOVERY))
             if told.get("issuer") != self._issuer:
                 raise IssuerUnavailable(f"the configuration at {self._issuer} is of another issuer")
             url = str(told.get("jwks_uri"))
-        if not is_private(url):
+        if not is_secure_url(url):
             raise IssuerUnavailable(f"the keys of {self._issuer} are not at an https address")
-        return _object(await self._fetch(url))
+        return _parse_object(await self._fetch(url))
 
     def _learn(self, said: Mapping[str, object]) -> None:
         """Keys that this server cannot use are left out."""
@@ -109,18 +109,18 @@ class SigningKeys:
             usable = jwt.PyJWKSet.from_dict(dict(said)).keys
         except (jwt.PyJWTError, ValueError, TypeError, AttributeError) as problem:
             raise IssuerUnavailable(f"the issuer's keys cannot be read: {type(problem).__name__}") from None
-        keys = {key.key_id: key for key in usable if _signs(key)}
+        keys = {key.key_id: key for key in usable if _is_signing_key(key)}
         if {kid: key.key for kid, key in keys.items()} != {kid: key.key for kid, key in self._keys.items()}:
             self.generation += 1
         self._keys, self._fetched = keys, self._monotonic()
 
 
-def _signs(key: jwt.PyJWK) -> bool:
+def _is_signing_key(key: jwt.PyJWK) -> bool:
     """Whether a key is for signatures, and found by its id. What is fetched may be anything."""
     return key.public_key_use in (None, "sig") and isinstance(key.key_id, str | None)
 
 
-def is_private(url: str) -> bool:
+def is_secure_url(url: str) -> bool:
     """Whether nobody on the way can change what is fetched from an address."""
     try:
         parts = urlsplit(url)
@@ -129,7 +129,7 @@ def is_private(url: str) -> bool:
         return False
 
 
-def _object(body: bytes) -> dict[str, object]:
+def _parse_object(body: bytes) -> dict[str, object]:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -139,7 +139,7 @@ def _object(body: bytes) -> dict[str, object]:
     return said
 
 
-async def fetched(url: str) -> bytes:
+async def fetch(url: str) -> bytes:
     """What lies at an address; follows no redirect. Raises IssuerUnavailable."""
     import httpx2  # it takes a tenth of a second, and only single sign-on needs it here
 
@@ -151,12 +151,12 @@ async def fetched(url: str) -> bytes:
         ):
             if answer.status_code != GOOD:
                 raise IssuerUnavailable(f"the issuer answered {answer.status_code}")
-            return await _whole(answer.aiter_bytes())
+            return await _read_body(answer.aiter_bytes())
     except (httpx2.HTTPError, OSError, TimeoutError) as problem:
         raise IssuerUnavailable(f"the issuer does not answer: {type(problem).__name__}") from None
 
 
-async def _whole(parts: AsyncIterator[bytes]) -> bytes:
+async def _read_body(parts: AsyncIterator[bytes]) -> bytes:
     body = bytearray()
     async for part in parts:
         body += part

@@ -6,20 +6,20 @@ of the token for the projects that groups rule.
 """
 
 import hashlib
+import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import jwt
 
-from antiphon.auth.base import REFUSAL, Chosen
-from antiphon.auth.changes import Changes
-from antiphon.auth.claims import ClaimReader, Identity
+from antiphon.auth.base import REFUSAL, RequestedScope
 from antiphon.auth.keyring import Keyring
 from antiphon.auth.signing_keys import SigningKeys
-from antiphon.auth.tenants import Tenants
 from antiphon.domain.identity import EVERY_RIGHT, Actor, ActorKind
-from antiphon.domain.tenancy import Role, User
+from antiphon.domain.tenancy import Membership, Role, User
+from antiphon.domain.texts import NAME
 from antiphon.errors import AuthenticationFailed, Conflict, NotFound
 from antiphon.store.base import Directory
 from antiphon.telemetry.logs import record
@@ -35,9 +35,111 @@ BAD = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
 ISSUER = Actor(ActorKind.ADMIN, "single-sign-on", rights=EVERY_RIGHT)
 """Who changes users and members because a token says so, in the audit."""
 
+LONGEST_ADDRESS = 320
+LONGEST_NAME = 200
+LAST = 253_402_300_800
+"""Unix seconds of the year 10,000; no token lasts so long."""
+NAMED, SURROGATE = re.compile(NAME), re.compile("[\ud800-\udfff]")
+RANKS = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
+
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GroupRule:
+    """A group, and what it makes of its users in a project."""
+
+    group: str
+    project: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIdentity:
+    """Who a token is of."""
+
+    address: str
+    """Email address, in lower case."""
+    name: str
+    roles: Mapping[str, Role]
+    """By project: of all projects that groups rule, those that the user's groups are for."""
+    until: float
+    """Unix seconds at which the token ends."""
+    issued: float = 0.0
+    """Unix seconds at which it was made, as far as it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReader:
+    """Reads claims as the operator set it."""
+
+    user_claim: str
+    groups_claim: str
+    rules: tuple[GroupRule, ...] = ()
+
+    @property
+    def ruled_projects(self) -> frozenset[str]:
+        """Projects whose members the groups decide."""
+        return frozenset(rule.project for rule in self.rules)
+
+    def read_identity(self, claims: Mapping[str, object], leeway: int) -> TokenIdentity | None:
+        """None where the claims name no user, or an address that the issuer has not verified."""
+        address, until = read_claim(claims, self.user_claim), claims.get("exp")
+        if not isinstance(address, str) or len(address) > LONGEST_ADDRESS or not _is_name(address):
+            return None
+        if claims.get("email_verified") in (False, "false"):
+            return None
+        if not isinstance(until, int | float) or not 0 <= until < LAST:
+            return None
+        name, issued = claims.get("name"), claims.get("iat")
+        said = name[:LONGEST_NAME] if isinstance(name, str) and _is_name(name[:LONGEST_NAME]) else address
+        groups = read_claim(claims, self.groups_claim)
+        made = float(issued) if isinstance(issued, int | float) else 0.0
+        return TokenIdentity(
+            address.lower(), said[:LONGEST_NAME], self._assign_roles(groups), until + leeway, made
+        )
+
+    def _assign_roles(self, groups: object) -> Mapping[str, Role]:
+        """The highest role of each project."""
+        named = {groups} if isinstance(groups, str) else set(_list_texts(groups))
+        found = sorted(
+            (rule for rule in self.rules if rule.group in named), key=lambda rule: RANKS[rule.role]
+        )
+        return {rule.project: rule.role for rule in found}
+
+
+def _is_name(text: str) -> bool:
+    """Whether a user may be called so; what is half of a character (JSON can say it) no database keeps."""
+    return NAMED.search(text) is not None and SURROGATE.search(text) is None
+
+
+def read_claim(claims: Mapping[str, object], name: str) -> object:
+    """What a claim says; a name that no claim has leads at its dots into objects."""
+    if name in claims:
+        return claims[name]
+    at: object = claims
+    for part in name.split("."):
+        at = at.get(part) if isinstance(at, Mapping) else None
+    return at
+
+
+def _list_texts(groups: object) -> list[str]:
+    if not isinstance(groups, Sequence):
+        return []
+    return [group for group in groups if isinstance(group, str)]
+
+
+def parse_group_rules(said: Sequence[str]) -> tuple[GroupRule, ...]:
+    """The rules of the settings, each `GROUP=PROJECT:ROLE`."""
+    return tuple(_parse_group_rule(each) for each in said)
+
+
+def _parse_group_rule(said: str) -> GroupRule:
+    group, _, rest = said.rpartition("=")
+    project, _, role = rest.partition(":")
+    return GroupRule(group, project, Role(role))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequirements:
     """What a token must be."""
 
     issuer: str
@@ -47,21 +149,21 @@ class Terms:
     """Seconds."""
 
 
-class Proof:
+class TokenProver:
     """Proves tokens, and remembers what it proved until the token ends or the issuer's keys change."""
 
     def __init__(
-        self, terms: Terms, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
+        self, terms: TokenRequirements, keys: SigningKeys, reader: ClaimReader, wall: Callable[[], float]
     ) -> None:
         """`wall`: Unix seconds."""
         self._terms = terms
         self._keys = keys
         self._reader = reader
         self._wall = wall
-        self._proved: OrderedDict[bytes, Identity] = OrderedDict()
+        self._proved: OrderedDict[bytes, TokenIdentity] = OrderedDict()
         self._generation = keys.generation
 
-    async def identity(self, token: str) -> Identity:
+    async def identify(self, token: str) -> TokenIdentity:
         """Who a token is of. Raises AuthenticationFailed, and IssuerUnavailable where the issuer's keys
         cannot be had."""
         digest = hashlib.sha256(token.encode()).digest()
@@ -71,12 +173,12 @@ class Proof:
             self._generation = self._keys.generation
         known = self._proved.get(digest)
         if known is None or known.until <= self._wall():
-            known = self._proved[digest] = await self._proven(token)
+            known = self._proved[digest] = await self._verify(token)
             if len(self._proved) > MOST_PROVED:
                 self._proved.popitem(last=False)
         return known
 
-    async def _proven(self, token: str) -> Identity:
+    async def _verify(self, token: str) -> TokenIdentity:
         terms = self._terms
         try:
             key = await self._keys.find(jwt.get_unverified_header(token).get("kid"))
@@ -89,7 +191,7 @@ class Proof:
                 leeway=terms.leeway,
                 options={"require": ["exp", "iss", "aud"]},
             )
-            identity = self._reader.identity(claims, terms.leeway) if claims else None
+            identity = self._reader.read_identity(claims, terms.leeway) if claims else None
         except BAD:
             identity = None
         if identity is None:
@@ -97,80 +199,89 @@ class Proof:
         return identity
 
 
+class Accounts(Protocol):
+    """Changes of users and members, as `services.tenancy.TenancyService` makes them."""
+
+    async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User: ...
+    async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership: ...
+    async def remove_member(self, actor: Actor, project: str, user: str) -> None: ...
+
+
 class SingleSignOn:
     """`auth.base.TokenVerifier` of one issuer's tokens."""
 
     def __init__(
         self,
-        proof: Proof,
+        proof: TokenProver,
         ruled: frozenset[str],
         keyring: Keyring,
-        tenants: Tenants,
-        changes: Changes,
+        accounts: Accounts,
+        directory: Callable[[], Directory],
         add_users: bool = False,
     ) -> None:
-        """`ruled`: projects whose members the groups of tokens decide; `add_users`: whether users that the
-        store does not have are added."""
+        """`ruled`: projects whose members the groups of tokens decide. `directory`: returns the current one.
+        `add_users`: whether users that the store does not have are added."""
         self._proof = proof
         self._ruled = ruled
         self._keyring = keyring
-        self._tenants = tenants
-        self._changes = changes
+        self._accounts = accounts
+        self._directory = directory
         self._add_users = add_users
-        self._people = People.of(changes.directory)
+        self._people = UserIndex.of(directory())
         self._latest: dict[str, float] = {}
         """When the latest token of each user was made: the groups of an older one say what was."""
 
-    async def verify(self, token: str, chosen: Chosen) -> Actor | None:
+    async def verify(self, token: str, scope: RequestedScope) -> Actor | None:
         if not token.startswith(JSON_OBJECT) or token.count(".") != PARTS - 1:
             return None
-        identity = await self._proof.identity(token)
-        user = await self._user(identity)
-        return self._keyring.speaking(user.id, chosen, int(identity.until))
+        identity = await self._proof.identify(token)
+        user = await self._find_user(identity)
+        return self._keyring.build_user_actor(user.id, scope, int(identity.until))
 
-    async def _user(self, identity: Identity) -> User:
-        user = self._get_people().users.get(identity.address)
+    async def _find_user(self, identity: TokenIdentity) -> User:
+        user = self._get_index().users.get(identity.address)
         if user is None:
             user = await self._create_user(identity)
         if user.disabled is None:
             await self._follow_groups(user, identity)
         return user
 
-    async def _create_user(self, identity: Identity) -> User:
+    async def _create_user(self, identity: TokenIdentity) -> User:
         if not self._add_users:
             raise AuthenticationFailed(REFUSAL)
         try:
-            return await self._tenants.add_user(ISSUER, identity.name, identity.address, "")
+            return await self._accounts.add_user(ISSUER, identity.name, identity.address, "")
         except Conflict:  # another request of the same user was faster
-            return self._get_people().users[identity.address]
+            return self._get_index().users[identity.address]
 
-    async def _follow_groups(self, user: User, identity: Identity) -> None:
+    async def _follow_groups(self, user: User, identity: TokenIdentity) -> None:
         """Makes the store say what the token's groups do, of the projects that groups rule. Writes only where
         it does not say so yet."""
         if identity.issued < self._latest.get(user.id, 0.0):
             return
         self._latest[user.id] = identity.issued
         for project in self._ruled:
-            wanted, has = identity.roles.get(project), self._get_people().roles.get((project, user.id))
+            wanted, has = identity.roles.get(project), self._get_index().roles.get((project, user.id))
             if wanted == has:
                 continue
             try:
                 if wanted is not None:
-                    await self._tenants.put_member(ISSUER, project, user.id, wanted)
+                    await self._accounts.put_member(ISSUER, project, user.id, wanted)
                 else:
-                    await self._tenants.remove_member(ISSUER, project, user.id)
+                    await self._accounts.remove_member(ISSUER, project, user.id)
             except NotFound:
                 record("group_without_project", project=project)
 
-    def _get_people(self) -> "People":
+    def _get_index(self) -> "UserIndex":
         """Who there is, as the directory says now."""
-        if self._people.directory is not self._changes.directory:
-            self._people = People.of(self._changes.directory)
+        directory = self._directory()
+        if self._people.directory is not directory:
+            self._people = UserIndex.of(directory)
         return self._people
 
 
 @dataclass(frozen=True, slots=True)
-class People:
+class UserIndex:
     """A directory as it is asked here."""
 
     directory: Directory
@@ -180,8 +291,8 @@ class People:
     """By project and user."""
 
     @staticmethod
-    def of(directory: Directory) -> "People":
-        return People(
+    def of(directory: Directory) -> "UserIndex":
+        return UserIndex(
             directory,
             {user.email: user for user in directory.users if user.email},
             {(each.project, each.user): each.role for each in directory.memberships},

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import antiphon
-from antiphon.cli import keys, limits, lora, models, options, prices, projects, store, usage
+from antiphon.cli import options
+from antiphon.cli.commands import keys, limits, lora, models, prices, projects, store, usage
 
 if TYPE_CHECKING:
     from antiphon.cli.serve_options import ServeOptions
@@ -51,7 +52,7 @@ def version() -> None:
 @options.with_serving_options
 def serve(asked: "ServeOptions") -> None:
     """Serve models over HTTP."""
-    from antiphon.cli import serve as command
+    from antiphon.cli.commands import serve as command
 
     raise typer.Exit(command.run(asked))
 
@@ -66,7 +67,7 @@ def rolling_restart(
 
     Finds it by its home (ANTIPHON_HOME), on this machine. No connection is refused and no stream cut. Ends
     when the new processes serve; with status 1 where they do not, and what served goes on."""
-    from antiphon.cli.running import restart
+    from antiphon.cli.local_servers import restart
 
     restart(pid)
 
@@ -77,7 +78,7 @@ def show_config(asked: "ServeOptions", json: options.Json = False) -> None:
     """Print the settings and where each came from.
 
     Takes the options of `serve`, and shows what `serve` would do with them."""
-    from antiphon.cli import config as command
+    from antiphon.cli.commands import config as command
 
     raise typer.Exit(command.run(asked, as_json=json))
 
@@ -99,7 +100,7 @@ def chat(
     """Talk with a model in the terminal.
 
     With a running server, or with one of its own where none answers."""
-    from antiphon.cli import chat as command
+    from antiphon.cli.commands import chat as command
 
     raise typer.Exit(command.run(url, model, system, max_tokens))
 
@@ -114,7 +115,7 @@ def doctor(
     """Find what keeps a server from running well.
 
     Looks at all that `serve` needs, takes its options, and says what helps. Changes nothing."""
-    from antiphon.cli import doctor as command
+    from antiphon.cli.doctor import report as command
 
     raise typer.Exit(command.run(asked, load=load, as_json=json))
 
@@ -130,8 +131,8 @@ def bench(
     json: options.Json = False,
 ) -> None:
     """Measure any server that speaks OpenAI's API."""
-    from antiphon.cli import bench as command
-    from antiphon.cli.load import Plan
+    from antiphon.cli.commands import bench as command
+    from antiphon.cli.commands.bench import Plan
 
     plan = Plan(concurrency, requests, max_tokens, prompt_tokens)
     raise typer.Exit(command.run(url, model, plan, as_json=json))
@@ -145,7 +146,7 @@ def top(
     json: options.Json = False,
 ) -> None:
     """Show what a running server does now; Ctrl-C ends it."""
-    from antiphon.cli import top as command
+    from antiphon.cli.commands import top as command
 
     command.run(url, interval, once=once, as_json=json)
 

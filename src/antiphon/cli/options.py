@@ -1,12 +1,17 @@
-"""The options that several commands share, each declared once."""
+"""Options that several commands share, each declared once, and the times that their values contain."""
 
+import re
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from antiphon.errors import SettingsError
 
 
 def group(name: str, summary: str) -> typer.Typer:
@@ -95,3 +100,47 @@ def with_serving_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = Signature([*shared, *own])  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in (*shared, *own)}
     return run
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
+
+
+def now() -> int:
+    """Unix seconds."""
+    return int(time.time())
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of `30d`, `12h`, `15m`, `90s`, `2w`. Raises SettingsError."""
+    seconds = _seconds(text)
+    if seconds is None:
+        raise SettingsError(f"{text!r} is no duration; write it as 90s, 15m, 12h, 30d or 2w")
+    return seconds
+
+
+def parse_past(text: str) -> int:
+    """The Unix second that was a duration ago, or in which a date begins, as `parse_time` reads it. Raises
+    SettingsError."""
+    seconds = _seconds(text)
+    return parse_time(text) if seconds is None else now() - seconds
+
+
+def parse_time(text: str) -> int:
+    """The Unix second in which a duration from now ends, or a date begins, in UTC unless it says another
+    zone. Raises SettingsError."""
+    seconds = _seconds(text)
+    if seconds is not None:
+        return now() + seconds
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"{text!r} is no time; write it as 12h, 30d, 2030-01-31 or 2030-01-31T12:00"
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+
+
+def _seconds(text: str) -> int | None:
+    found = DURATION.fullmatch(text)
+    return int(found[1]) * UNITS[found[2]] if found else None

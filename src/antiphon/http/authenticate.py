@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from antiphon.auth.base import REFUSAL, UNCHOSEN, Chosen, TokenVerifier
+from antiphon.auth.base import NO_SCOPE, REFUSAL, RequestedScope, TokenVerifier
 from antiphon.dialects.base import Request
 from antiphon.domain.identity import LOCAL_ANONYMOUS, Actor, Right
 from antiphon.errors import AuthenticationFailed, InvalidValue, PermissionDenied, RequestError
@@ -65,7 +65,7 @@ class Authenticator:
         return actor
 
 
-async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: Chosen) -> Actor | None:
+async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: RequestedScope) -> Actor | None:
     """The actor that the first verifier which knows the token names."""
     for verifier in verifiers:
         if (actor := await verifier.verify(token, said)) is not None:
@@ -73,11 +73,11 @@ async def first_known(verifiers: tuple[TokenVerifier, ...], token: str, said: Ch
     return None
 
 
-def chosen(headers: Mapping[bytes, list[bytes]]) -> Chosen:
+def chosen(headers: Mapping[bytes, list[bytes]]) -> RequestedScope:
     """For whom the headers say that the request speaks. Raises InvalidValue for two different ones."""
     if headers.keys().isdisjoint(CHOICES):
-        return UNCHOSEN
-    return Chosen(_one_of(headers, PROJECT_HEADERS), _one_of(headers, USER_HEADERS))
+        return NO_SCOPE
+    return RequestedScope(_one_of(headers, PROJECT_HEADERS), _one_of(headers, USER_HEADERS))
 
 
 def _one_of(headers: Mapping[bytes, list[bytes]], names: tuple[bytes, ...]) -> str | None:

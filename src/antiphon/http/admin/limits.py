@@ -1,6 +1,5 @@
 """The handlers of /admin/v1/limits, and where they lie."""
 
-from antiphon.auth.limiting import Limiting
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.limits import Limit, Subject
@@ -18,6 +17,7 @@ from antiphon.http.admin.shapes_limits import (
     limit_card,
     standing_card,
 )
+from antiphon.services.limits import LimitService
 
 FILTERS = ("subject", "target")
 
@@ -25,7 +25,7 @@ FILTERS = ("subject", "target")
 class LimitResource:
     """The handlers over the limits of one server."""
 
-    def __init__(self, limiting: Limiting, models: Models, naming: Naming) -> None:
+    def __init__(self, limiting: LimitService, models: Models, naming: Naming) -> None:
         self._limiting = limiting
         self._models = models
         self._naming = naming
@@ -61,13 +61,13 @@ class LimitResource:
         if said is not None and said not in set(Subject):
             raise InvalidValue(f"subject must be {' or '.join(Subject)}", param="subject")
         subject = None if said is None else Subject(said)
-        found = self._limiting.limits(request.actor, subject, query.get("target"))
+        found = self._limiting.list_limits(request.actor, subject, query.get("target"))
         cards = [(each.id, limit_card(each)) for each in found]
         return page(request, cards, LimitPage, *FILTERS, removable="limit")
 
     async def limit(self, request: Request) -> Response:
         """One of them, and how it stands now."""
-        standing = await self._limiting.standing(request.actor, request.path_params["limit"])
+        standing = await self._limiting.get_status(request.actor, request.path_params["limit"])
         return answer(standing_card(standing))
 
     async def add(self, request: Request) -> Response:

@@ -3,13 +3,13 @@ is served now, and yet be right, as models come and go. Refuses nothing."""
 
 from collections.abc import Iterable, Iterator
 
-from antiphon.auth.pricing import Pricing
 from antiphon.domain.identity import Actor, matches
 from antiphon.domain.limits import Limit, Measure, Subject
 from antiphon.domain.prices import Price
 from antiphon.domain.tenancy import Key
 from antiphon.engines.registry import Models
 from antiphon.errors import ModelNotFound
+from antiphon.services.prices import PriceService
 
 MOST_SHOWN = 8
 """Names that a sentence repeats."""
@@ -18,7 +18,7 @@ MOST_SHOWN = 8
 class Naming:
     """The names of the models that one server serves, as its callers may know them."""
 
-    def __init__(self, models: Models, pricing: Pricing | None) -> None:
+    def __init__(self, models: Models, pricing: PriceService | None) -> None:
         self._models = models
         self._pricing = pricing
 

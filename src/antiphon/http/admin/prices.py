@@ -1,6 +1,5 @@
 """The handlers of /admin/v1/prices."""
 
-from antiphon.auth.pricing import Pricing
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.identity import Actor
 from antiphon.domain.prices import Price
@@ -8,12 +7,13 @@ from antiphon.http.admin.naming import Naming
 from antiphon.http.admin.pages import MADE, answer, endpoint, page, paging
 from antiphon.http.admin.shapes import decoded
 from antiphon.http.admin.shapes_prices import NewPrice, PriceCard, PriceChange, PricePage, price_card
+from antiphon.services.prices import PriceService
 
 
 class PriceResource:
     """The handlers over the price list of one server."""
 
-    def __init__(self, pricing: Pricing, naming: Naming) -> None:
+    def __init__(self, pricing: PriceService, naming: Naming) -> None:
         self._pricing = pricing
         self._naming = naming
 
@@ -39,12 +39,12 @@ class PriceResource:
 
     async def listed(self, request: Request) -> Response:
         """All prices, also those that ended."""
-        prices = self._pricing.prices(request.actor)
+        prices = self._pricing.list_prices(request.actor)
         return page(request, [(each.id, price_card(each)) for each in prices], PricePage)
 
     async def shown(self, request: Request) -> Response:
         """One of them."""
-        return answer(price_card(self._pricing.price(request.actor, request.path_params["price"])))
+        return answer(price_card(self._pricing.get_price(request.actor, request.path_params["price"])))
 
     async def add(self, request: Request) -> Response:
         """Adds a price."""

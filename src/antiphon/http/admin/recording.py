@@ -1,6 +1,5 @@
 """The handlers of requests that projects keep word by word, and where they lie."""
 
-from antiphon.auth.recording import Recordings
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.errors import MissingParameter
 from antiphon.http.admin.pages import answer, endpoint, limit_of, listed, page_size, parameter, query_of
@@ -12,6 +11,7 @@ from antiphon.http.admin.shapes_recording import (
     RequestPage,
     request_card,
 )
+from antiphon.services.request_log import RequestLog
 
 MOST = 100
 USUAL = 20
@@ -21,7 +21,7 @@ USUAL = 20
 class RecordingResource:
     """The handlers over the kept requests of one server."""
 
-    def __init__(self, recordings: Recordings) -> None:
+    def __init__(self, recordings: RequestLog) -> None:
         self._recordings = recordings
 
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -49,12 +49,12 @@ class RecordingResource:
         """Has a project's requests kept from now on."""
         wanted = decoded(request.body, NewRecording).wanted()
         project = request.path_params["project"]
-        return answer(project_card(await self._recordings.turn(request.actor, project, wanted)))
+        return answer(project_card(await self._recordings.set_recording(request.actor, project, wanted)))
 
     async def turn_off(self, request: Request) -> Response:
         """Keeps none from now on."""
         project = request.path_params["project"]
-        return answer(project_card(await self._recordings.turn(request.actor, project, None)))
+        return answer(project_card(await self._recordings.set_recording(request.actor, project, None)))
 
     async def requests(self, request: Request) -> Response:
         """A project's, the latest first."""
@@ -62,15 +62,15 @@ class RecordingResource:
         actor, limit = request.actor, limit_of(query, USUAL, MOST)
         before = None
         if "after" in query:
-            last = await self._recordings.one(actor, query["after"])
+            last = await self._recordings.get_record(actor, query["after"])
             before = last.at, last.id
-        found = await self._recordings.page(actor, _project(query), limit + 1, before)
+        found = await self._recordings.list_records(actor, _project(query), limit + 1, before)
         cards = [(each.id, request_card(each)) for each in found]
         return listed(cards[:limit], len(cards) > limit, RequestPage)
 
     async def request(self, request: Request) -> Response:
         """One of them."""
-        found = await self._recordings.one(request.actor, request.path_params["request"])
+        found = await self._recordings.get_record(request.actor, request.path_params["request"])
         return answer(request_card(found))
 
     async def forget(self, request: Request) -> Response:

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.auth.limit_validation import MOST, LimitRequest
-from antiphon.auth.policy import WantedKey
-from antiphon.auth.tenants import MadeKey
 from antiphon.domain.limits import Limit, Measure, Subject, Window
 from antiphon.domain.tenancy import Grant, Key, KeyKind
 from antiphon.http.admin.shapes import Id, Moment, Note, Page, Pattern
 from antiphon.http.admin.shapes_limits import Amount, LimitCard, limit_card
+from antiphon.services.limit_validation import MOST_LIMITS, LimitRequest
+from antiphon.services.policy import KeyRequest
+from antiphon.services.tenancy import IssuedKey
 
 YEAR = 366 * 24 * 3600
 MAX_PATTERNS = 100
@@ -36,7 +36,7 @@ class KeyLimit(Struct, frozen=True, forbid_unknown_fields=True):
         return LimitRequest(Subject.KEY, "", self.measure, self.amount, self.window, self.models, self.note)
 
 
-KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MOST)]
+KeyLimits = Annotated[list[KeyLimit], Meta(max_length=MOST_LIMITS)]
 
 
 class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,11 +52,11 @@ class NewKey(Struct, frozen=True, forbid_unknown_fields=True):
     expires_at: Moment | None = None
     note: Note = ""
 
-    def wanted(self) -> WantedKey:
+    def wanted(self) -> KeyRequest:
         """As the rules ask for it."""
         grant = Grant(_patterns(self.models), _patterns(self.endpoints))
         limits = tuple(limit.wanted() for limit in self.limits)
-        return WantedKey(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
+        return KeyRequest(self.kind, self.project, self.user, grant, self.expires_at, self.note, limits)
 
 
 class KeyChange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,7 +144,7 @@ def key_card(key: Key, limits: Iterable[Limit], warnings: Sequence[str] = ()) ->
     )
 
 
-def made_card(made: MadeKey, warnings: Sequence[str] = ()) -> NewKeyCard:
+def made_card(made: IssuedKey, warnings: Sequence[str] = ()) -> NewKeyCard:
     """A new key as it is shown this once."""
     shown = msgspec.structs.asdict(key_card(made.key, made.limits, warnings))
     return NewKeyCard(**shown, secret=made.secret)

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from antiphon.auth.pricing import WantedPrice
 from antiphon.domain.money import DECIMAL, decimal, nanos
 from antiphon.domain.prices import Price
 from antiphon.errors import InvalidValue
 from antiphon.http.admin.shapes import Moment, Note, Page, Pattern
+from antiphon.services.prices import PriceRequest
 
 Amount = Annotated[str, Meta(pattern=DECIMAL, examples=["0.15"])]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}(?![\s\S])", examples=["USD"])]
@@ -33,9 +33,9 @@ class NewPrice(Struct, frozen=True, forbid_unknown_fields=True):
     until: Moment | None = None
     note: Note = ""
 
-    def wanted(self) -> WantedPrice:
+    def wanted(self) -> PriceRequest:
         """In nano-units."""
-        return WantedPrice(
+        return PriceRequest(
             models=self.models,
             currency=self.currency,
             input=_nanos(self.input),

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.auth.tenants import Tenants
 from antiphon.dialects.base import Endpoint, Request, Response
 from antiphon.domain.tenancy import Key, Membership
 from antiphon.errors import InvalidValue
@@ -32,12 +31,13 @@ from antiphon.http.admin.shapes_keys import (
     key_card,
     made_card,
 )
+from antiphon.services.tenancy import TenancyService
 
 
 class TenancyResource:
     """The handlers over the tenants of one server."""
 
-    def __init__(self, tenants: Tenants, naming: Naming) -> None:
+    def __init__(self, tenants: TenancyService, naming: Naming) -> None:
         self._tenants = tenants
         self._naming = naming
 
@@ -97,12 +97,12 @@ class TenancyResource:
 
     async def projects(self, request: Request) -> Response:
         """The projects that the caller may see."""
-        found = self._tenants.projects(request.actor)
+        found = self._tenants.list_projects(request.actor)
         return page(request, [(each.id, shapes.project_card(each)) for each in found], shapes.ProjectPage)
 
     async def project(self, request: Request) -> Response:
         """One of them."""
-        found = self._tenants.project(request.actor, request.path_params["project"])
+        found = self._tenants.get_project(request.actor, request.path_params["project"])
         return answer(shapes.project_card(found))
 
     async def add_project(self, request: Request) -> Response:
@@ -122,7 +122,7 @@ class TenancyResource:
 
     async def members(self, request: Request) -> Response:
         """Who is what in a project."""
-        found: list[Membership] = self._tenants.members(request.actor, request.path_params["project"])
+        found: list[Membership] = self._tenants.list_members(request.actor, request.path_params["project"])
         cards = [(each.user, shapes.member_card(each)) for each in found]
         return page(request, cards, shapes.MemberPage, removable="user")
 
@@ -143,12 +143,12 @@ class TenancyResource:
 
     async def users(self, request: Request) -> Response:
         """The users that the caller may see."""
-        found = self._tenants.users(request.actor)
+        found = self._tenants.list_users(request.actor)
         return page(request, [(each.id, shapes.user_card(each)) for each in found], shapes.UserPage)
 
     async def user(self, request: Request) -> Response:
         """One of them."""
-        found = self._tenants.user(request.actor, request.path_params["user"])
+        found = self._tenants.get_user(request.actor, request.path_params["user"])
         return answer(shapes.user_card(found))
 
     async def add_user(self, request: Request) -> Response:
@@ -168,13 +168,13 @@ class TenancyResource:
 
     async def keys(self, request: Request) -> Response:
         """The keys that the caller may see."""
-        found: list[Key] = self._tenants.keys(request.actor)
-        limits = self._tenants.limits_of(found)
+        found: list[Key] = self._tenants.list_keys(request.actor)
+        limits = self._tenants.list_limits(found)
         return page(request, [(each.id, key_card(each, limits[each.id])) for each in found], KeyPage)
 
     async def key(self, request: Request) -> Response:
         """One of them."""
-        return self._shown(self._tenants.key(request.actor, request.path_params["key"]))
+        return self._shown(self._tenants.get_key(request.actor, request.path_params["key"]))
 
     async def add_key(self, request: Request) -> Response:
         """Makes a key, and shows it this once."""
@@ -206,7 +206,7 @@ class TenancyResource:
         return self._shown(await self._tenants.revoke_key(request.actor, request.path_params["key"]))
 
     def _shown(self, key: Key, warnings: Sequence[str] = ()) -> Response:
-        return answer(key_card(key, self._tenants.limits_of([key])[key.id], warnings))
+        return answer(key_card(key, self._tenants.list_limits([key])[key.id], warnings))
 
     # --- audit ---
 
@@ -216,7 +216,7 @@ class TenancyResource:
         limit, before = limit_of(query), query.get("before")
         if before is not None and not (before.isascii() and before.isdigit() and len(before) < 19):
             raise InvalidValue("before must be the number of an entry", param="before")
-        found = await self._tenants.audit(
+        found = await self._tenants.list_audit(
             request.actor, limit + 1, None if before is None else int(before), query.get("target")
         )
         cards = [(str(each.id), shapes.audit_card(each)) for each in found[:limit]]

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.auth.reading import UsageService
 from antiphon.dialects.base import Answer, Endpoint, FileStream, Headers, Request, Response
-from antiphon.dialects.common.strict_json import shown_key
+from antiphon.dialects.common.strict_json import sanitize_key
 from antiphon.domain.context import Clock
 from antiphon.domain.identity import Right
 from antiphon.domain.ledger import Entry
@@ -46,6 +45,7 @@ from antiphon.http.admin.shapes_usage import (
     group_card,
     totals_card,
 )
+from antiphon.services.usage import UsageService
 
 USUAL_SECONDS = 30 * 24 * 3600
 """The time that is looked at where none is said."""
@@ -118,7 +118,7 @@ class UsageResource:
         query = query_of(request, *TIME, "by", "limit", "format", *FILTERS, also=is_tag)
         chosen, by, shape = self._selection(query), dimensions(query.get("by", "")), shape_of(query)
         most = limit_of(query, MOST_GROUPS, MOST_GROUPS)
-        report = await self._reading.report(request.actor, chosen, by, most)
+        report = await self._reading.build_report(request.actor, chosen, by, most)
         if shape is Format.JSON:
             return await self._reading.run_in_thread(partial(self._answer, report, chosen, by))
         if report.more and "limit" not in query:
@@ -136,7 +136,7 @@ class UsageResource:
         """Single generations, the earliest first."""
         query = query_of(request, *TIME, "limit", "after", "format", *FILTERS, also=is_tag)
         chosen, after, shape = self._selection(query), place(query.get("after")), shape_of(query)
-        read = self._reading.entries(request.actor, chosen)
+        read = self._reading.open_entries(request.actor, chosen)
         if shape is Format.JSON:
             limit = limit_of(query)
             return await self._reading.run_in_thread(partial(_page, read, limit, after))
@@ -206,9 +206,9 @@ def dimensions(text: str) -> tuple[Dimension, ...]:
         each = dimension(name)
         if each is None:
             known = ", ".join([*Field, *Bucket, f"{TAG}NAME"])
-            raise InvalidValue(f"there is no dimension {shown_key(name)}; known: {known}", param="by")
+            raise InvalidValue(f"there is no dimension {sanitize_key(name)}; known: {known}", param="by")
         if each in found:
-            raise InvalidValue(f"by names {shown_key(name)} twice", param="by")
+            raise InvalidValue(f"by names {sanitize_key(name)} twice", param="by")
         found.append(each)
     if len(found) > MOST_DIMENSIONS:
         raise InvalidValue(f"by names more than {MOST_DIMENSIONS} dimensions", param="by")
@@ -242,7 +242,7 @@ def _conditions(query: Mapping[str, str]) -> Iterator[Condition]:
         each = dimension(name)
         if isinstance(each, Field | Tag):
             if len(value) > LONGEST:
-                raise InvalidValue(f"{shown_key(name)} is longer than {LONGEST}", param=shown_key(name))
+                raise InvalidValue(f"{sanitize_key(name)} is longer than {LONGEST}", param=sanitize_key(name))
             yield Condition(each, value or None)
 
 

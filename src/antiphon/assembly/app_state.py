@@ -1,0 +1,93 @@
+"""Everything between the socket and the engines."""
+
+import asyncio
+
+from antiphon.assembly.tenancy import TenancyParts, build_single_sign_on
+from antiphon.auth.base import TokenVerifier
+from antiphon.auth.keyring import ServiceKey
+from antiphon.dialects.base import Endpoint
+from antiphon.dialects.empower.dialect import Empower
+from antiphon.dialects.fireworks.dialect import Fireworks
+from antiphon.dialects.openai.dialect import OpenAI
+from antiphon.domain.context import Clock
+from antiphon.engines.registry import Models
+from antiphon.http.admin.limits import LimitResource
+from antiphon.http.admin.naming import Naming
+from antiphon.http.admin.prices import PriceResource
+from antiphon.http.admin.recording import RecordingResource
+from antiphon.http.admin.tenancy import TenancyResource
+from antiphon.http.admin.usage import UsageResource
+from antiphon.http.in_flight import InFlightRegistry
+from antiphon.http.state import AppState
+from antiphon.ledger.base import MonitoredLedger
+from antiphon.limits.base import MonitoredLimiter
+from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.run import Pipeline
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.services.limits import LimitService
+from antiphon.settings.schema import Settings
+from antiphon.telemetry.metrics import Metrics
+
+
+def build_app_state(
+    settings: Settings,
+    models: Models,
+    clock: Clock,
+    managed: TenancyParts | None = None,
+    accounting: Accounting | None = None,
+    coordinator: CoordinatorClient | None = None,
+) -> AppState:
+    """Everything between the socket and the engines; `managed` and `accounting` where keys are on."""
+    key = settings.server.api_key
+    verifiers: list[TokenVerifier] = [ServiceKey(key, is_only_key=managed is None)] if key else []
+    verifiers += [managed.keyring] if managed else []
+    issuer = build_single_sign_on(settings.oidc, managed, clock) if managed else None
+    verifiers += [issuer] if issuer else []
+    metrics = Metrics()
+    report = settings.server.unknown_fields == "report"
+    strict = settings.server.schema_keywords == "strict"
+    return AppState(
+        pipeline=Pipeline(models, metrics, settings.engine.restart_patience, accounting),
+        models=models,
+        dialect=OpenAI(report, strict),
+        others=(Fireworks(report, strict), Empower(report, strict)),
+        settings=settings.server,
+        verifiers=tuple(verifiers),
+        keys_on=managed is not None,
+        admin=() if managed is None else list_admin_endpoints(managed, accounting, models, clock),
+        limiter=accounting.limiter
+        if accounting and isinstance(accounting.limiter, MonitoredLimiter)
+        else None,
+        limits_open=settings.limits.url is not None and settings.limits.unavailable == "open",
+        ledger=accounting.ledger if accounting and isinstance(accounting.ledger, MonitoredLedger) else None,
+        clock=clock,
+        coordinator=coordinator,
+        metrics=metrics,
+        ongoing=InFlightRegistry() if managed is None else _watch_keys(managed),
+    )
+
+
+def _watch_keys(managed: TenancyParts) -> InFlightRegistry:
+    """Work that ends with the keys it came with. To be called in the event loop."""
+    ongoing, loop = InFlightRegistry(managed.keyring.accepts), asyncio.get_running_loop()
+    managed.watchers.append(lambda: loop.call_soon_threadsafe(ongoing.look))
+    return ongoing
+
+
+def list_admin_endpoints(
+    managed: TenancyParts, accounting: Accounting | None, models: Models, clock: Clock
+) -> tuple[Endpoint, ...]:
+    """The admin API: each resource has its endpoints in a file of its own."""
+    from antiphon.store.tenancy import SqlRules
+
+    naming = Naming(models, managed.pricing)
+    endpoints = [
+        *TenancyResource(managed.tenants, naming).endpoints(),
+        *PriceResource(managed.pricing, naming).endpoints(),
+        *RecordingResource(managed.recordings).endpoints(),
+        *UsageResource(managed.reading, clock).endpoints(),
+    ]
+    if accounting is not None:
+        limiting = LimitService(managed.changes, SqlRules(managed.database), accounting.limiter)
+        endpoints += LimitResource(limiting, models, naming).endpoints()
+    return tuple(endpoints)

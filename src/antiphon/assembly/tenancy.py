@@ -1,0 +1,168 @@
+"""What an HTTP process has only where keys are on. The database's library is imported nowhere else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.auth.base import TokenVerifier
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.secrets import parse_pepper
+from antiphon.auth.single_sign_on import ClaimReader, parse_group_rules
+from antiphon.domain.context import Clock
+from antiphon.errors import SettingsError, StartupError
+from antiphon.ledger.recorder import StoreRecorder
+from antiphon.ledger.spool import Spool
+from antiphon.limits.base import Limiter
+from antiphon.limits.seeding import LedgerSeeder
+from antiphon.pipeline.reserve import Accounting
+from antiphon.pipeline.rules import LimitIndex
+from antiphon.processes.coordinator.assemble import ENDING_S, seeding
+from antiphon.processes.coordinator.client import CoordinatorClient
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.prices import PriceService
+from antiphon.services.request_log import RequestLog
+from antiphon.services.tenancy import TenancyService
+from antiphon.services.usage import UsageService
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import OidcSettings
+from antiphon.store.base import Directory
+from antiphon.task_group import task_group
+
+if TYPE_CHECKING:
+    from antiphon.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class TenancyParts:
+    """Everything of keys, limits and prices that answers from memory, and what changes it."""
+
+    database: "Database"
+    """Whose rules and entries are `store.rules.SqlRules` and `store.entries.SqlEntries`."""
+    changes: DirectoryChanges
+    """Tells the keyring and the rulebook whatever changes."""
+    keyring: Keyring
+    rulebook: LimitIndex
+    tenants: TenancyService
+    pricing: PriceService
+    reading: UsageService
+    recorder: StoreRecorder
+    recordings: RequestLog
+    watchers: list[Callable[[], object]]
+    """What is called, in a thread, when something has changed and the keyring knows it."""
+
+    def close(self) -> None:
+        """Lets go of the store, when nothing asks it any more."""
+        self.reading.close()
+        self.tenants.close()
+
+
+def build_tenancy(
+    settings: Settings, clock: Clock, coordinator: CoordinatorClient, database: "Database"
+) -> TenancyParts:
+    """Nothing is read yet: `tenants.load` does."""
+    from antiphon.store.changes import SqlFeed
+    from antiphon.store.ledger import SqlUsage
+    from antiphon.store.request_log import SqlRecords
+    from antiphon.store.tenancy import SqlRules, SqlTenancy
+
+    tenancy = SqlTenancy(database)
+    pepper = parse_pepper(settings.keys.pepper or "")
+    keyring, rulebook = Keyring(pepper, clock.wall), LimitIndex()
+    records = SqlRecords(database)
+    recorder = StoreRecorder(records, clock.wall)
+
+    watchers: list[Callable[[], object]] = []
+
+    def learn(directory: Directory) -> None:
+        keyring.learn(directory)
+        rulebook.update(directory.limits, directory.prices, directory.families())
+        recorder.update_projects(directory)
+        for watcher in watchers:
+            watcher()
+        coordinator.know(directory.revision)
+
+    feed = SqlFeed(database, coordinator.wait)
+    changes = DirectoryChanges(tenancy, [learn], clock.wall, feed, coordinator.announce)
+    tenants, recordings = TenancyService(changes, tenancy, pepper), RequestLog(changes, tenancy, records)
+    pricing, reading = PriceService(changes, SqlRules(database)), UsageService(changes, SqlUsage(database))
+    told = (recorder, recordings, watchers)
+    return TenancyParts(database, changes, keyring, rulebook, tenants, pricing, reading, *told)
+
+
+if TYPE_CHECKING:
+    from antiphon.limits.redis.limiter import RedisLimiter
+
+
+@asynccontextmanager
+async def open_accounting(
+    settings: Settings, managed: TenancyParts, clock: Clock, coordinator: CoordinatorClient
+) -> AsyncIterator[Accounting]:
+    """Writes down and counts while the context lasts. Raises StartupError where the spool cannot be used."""
+    from antiphon.store.ledger import SqlEntries
+    from antiphon.store.tenancy import SqlTenancy
+
+    spool = Spool(
+        Path(settings.ledger.spool or ""), settings.ledger.spool_bytes, settings.ledger.sync_interval
+    )
+    async with AsyncExitStack() as stack:
+        await asyncio.to_thread(spool.start)
+        limiter: Limiter = coordinator.limits
+        if settings.limits.url is not None:
+            entries, tenancy = SqlEntries(managed.database), SqlTenancy(managed.database)
+            drain = None if coordinator.coordinator is None else coordinator.coordinator.drain
+            seeds = await stack.enter_async_context(seeding(entries, tenancy, drain, clock))
+            limiter = await stack.enter_async_context(
+                _connect_redis(settings, settings.limits.url, seeds, clock)
+            )
+        stack.push_async_callback(asyncio.to_thread, spool.close)
+        managed.recorder.start()
+        stack.push_async_callback(asyncio.to_thread, managed.recorder.stop, ENDING_S)
+        yield Accounting(limiter, spool, managed.rulebook, settings.limits.reserve_tokens, managed.recorder)
+
+
+@asynccontextmanager
+async def _connect_redis(
+    settings: Settings, url: str, seeds: LedgerSeeder, clock: Clock
+) -> "AsyncIterator[RedisLimiter]":
+    """The limits in Redis, connected while the context lasts. Its library is imported only here. Raises
+    SettingsError."""
+    try:
+        from antiphon.limits.redis.limiter import RedisLimiter
+    except ModuleNotFoundError:
+        raise SettingsError("limits.url needs the client of Redis: pip install 'antiphon[redis]'") from None
+    opens = settings.limits.unavailable == "open"
+    limiter = RedisLimiter(url, clock, seeds, opens, settings.limits.prefix)
+    async with task_group() as group:
+        keeping = group.create_task(limiter.keep_connected())
+        try:
+            yield limiter
+        finally:
+            keeping.cancel()
+            await limiter.aclose()
+
+
+def build_single_sign_on(oidc: OidcSettings, managed: TenancyParts, clock: Clock) -> TokenVerifier | None:
+    """None where no issuer is named. Raises StartupError without the library."""
+    if oidc.issuer is None:
+        return None
+    try:
+        from antiphon.auth.signing_keys import SigningKeys, fetch
+        from antiphon.auth.single_sign_on import SingleSignOn, TokenProver, TokenRequirements
+    except ModuleNotFoundError:
+        raise StartupError("single sign-on needs a library: pip install 'antiphon[oidc]'") from None
+
+    terms = TokenRequirements(oidc.issuer, oidc.audience or "", oidc.algorithms, oidc.leeway)
+    keys = SigningKeys(oidc.issuer, oidc.keys_url, fetch, clock.monotonic)
+    reader = ClaimReader(oidc.user_claim, oidc.groups_claim, parse_group_rules(oidc.groups))
+    proof = TokenProver(terms, keys, reader, clock.wall)
+    return SingleSignOn(
+        proof,
+        reader.ruled_projects,
+        managed.keyring,
+        managed.tenants,
+        lambda: managed.changes.directory,
+        oidc.add_users,
+    )

@@ -1,0 +1,214 @@
+"""The admin API of a running server, as commands call it, with the operator's key where no other is given.
+
+`admin.key` holds the operator's key of this machine. Commands read it, and keep it true where one of them
+rotates or revokes that key. Importing this module imports no HTTP client.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode, urlsplit
+
+from antiphon.cli.output import (
+    FORBIDDEN,
+    KEY_VARIABLE,
+    UNAUTHORIZED,
+    CallFailed,
+    Card,
+    Problem,
+    note,
+    report_errors,
+)
+
+if TYPE_CHECKING:
+    from antiphon.cli.client import Client
+
+ROOT = "/admin/v1"
+ADMIN_FILE = "admin.key"
+PAGE = 1_000
+"""Rows asked for at once; the most that the server gives."""
+
+NO_SUCH_PATH = "route_not_found"
+
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a server listens on, as a client calls it
+
+
+class Admin:
+    """The admin API of one server. Every method raises CallFailed."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    def list(
+        self, *path: str, most: int | None = None, query: Mapping[str, str] | None = None
+    ) -> "list[Card]":
+        """All rows of a list, page by page; the first `most`."""
+        found: list[Card] = []
+        asked = dict(query or {})
+        cursor = "before" if path == ("audit",) else "after"
+        while True:
+            left = PAGE if most is None else min(PAGE, most - len(found))
+            page = self.get(*path, limit=str(left), **asked)
+            rows, following = page.get("data"), page.get("next")
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise self._build_failure()
+            found += rows
+            if not isinstance(following, str) or not rows or len(found) == most:
+                return found
+            asked[cursor] = following
+
+    def get(self, *path: str, **query: str) -> Card:
+        """One object, or the answer to a query."""
+        return self._call("GET", path, query)
+
+    def parts(self, *path: str, **query: str) -> Iterator[bytes]:
+        """An answer that may be long, part by part, as it comes."""
+        return self._client.parts(_path(path, query))
+
+    def send(self, method: str, *path: str, **body: object) -> Card:
+        """Sends the fields that are not None; the object that is answered."""
+        return self._call(method, path, {}, {name: each for name, each in body.items() if each is not None})
+
+    def patch(self, *path: str, body: Card) -> Card:
+        """The same, where None means something."""
+        return self._call("PATCH", path, {}, body)
+
+    def delete(self, *path: str) -> Card:
+        """Removes one, or ends one that stays and is answered."""
+        answer = self._client.call("DELETE", _path(path, {}))
+        return answer if isinstance(answer, dict) else {}
+
+    def _call(
+        self, method: str, path: tuple[str, ...], query: Mapping[str, str], body: Card | None = None
+    ) -> Card:
+        answer = self._client.call(method, _path(path, query), body)
+        if not isinstance(answer, dict):
+            raise self._build_failure()
+        return answer
+
+    def _build_failure(self) -> CallFailed:
+        return CallFailed(f"{self._client.url} does not answer like Antiphon")
+
+
+@contextmanager
+def admin_api(url: str | None) -> Iterator[Admin]:
+    """The admin API of the server at an address, or of the one that the settings here describe. Ends the
+    command where a call fails."""
+    key: str | None = None
+    with report_errors(lambda problem: _advise(problem, key)):
+        from antiphon.cli.client import Client
+
+        address, key = find_server(url, operator=True)
+        yield Admin(Client(address, key))
+
+
+def find_server(url: str | None, operator: bool = False) -> tuple[str, str | None]:
+    """Address and key of the server that a command asks. Without an address they are those of the server that
+    the settings here describe. `operator`: where no key is said and the server is on this machine, take the
+    operator's. Raises SettingsError."""
+    if url:
+        address, key = url, os.environ.get(KEY_VARIABLE) or None
+    else:
+        from antiphon.cli.serve_options import ServeOptions
+
+        server = ServeOptions().settings().server
+        host = EVERYWHERE.get(server.host, server.host)
+        bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        address, key = f"http://{bracketed}:{server.port}", server.api_key
+    return address, key or (operator_key() if operator and _is_local(address) else None)
+
+
+def _is_local(address: str) -> bool:
+    """Whether nobody else can answer at the address: no other machine may be sent the operator's key."""
+    try:
+        host = urlsplit(address if "//" in address else f"http://{address}").hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _advise(problem: Problem, key: str | None) -> str:
+    """`key`: which the server was asked with."""
+    status, code = (problem.status, problem.code) if isinstance(problem, CallFailed) else (0, "")
+    if status == UNAUTHORIZED and key is not None and key == operator_key():
+        return (
+            f"The key in {operator_file()} has ended, or is of another server; say one that may in "
+            f"{KEY_VARIABLE}, or have antiphon store admin-key --out FILE make another"
+        )
+    if status in (UNAUTHORIZED, FORBIDDEN):
+        return (
+            f"Set {KEY_VARIABLE} to a key that may; the first start of a server puts the operator's into "
+            f"{ADMIN_FILE}, in its ANTIPHON_HOME"
+        )
+    if code == NO_SUCH_PATH:
+        return "A server has projects, users and keys when it is started with ANTIPHON_KEYS=true"
+    return ""
+
+
+def _path(parts: tuple[str, ...], query: Mapping[str, str]) -> str:
+    """Below the root; a part is one step, whatever is in it."""
+    for part in parts:
+        if not part.strip("."):
+            raise CallFailed(f"{part!r} is no id")
+    path = "/".join([ROOT, *(quote(part, safe="") for part in parts)])
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def note_warnings(card: Card) -> None:
+    """What the server says beside what it did."""
+    warnings = card.get("warnings")
+    for warning in warnings if isinstance(warnings, list) else ():
+        note(str(warning))
+
+
+def operator_file() -> Path:
+    """Where the operator's key of this machine is, if there is one."""
+    from antiphon.cli.serve_options import home_of
+
+    return home_of(os.environ, Path.home()) / ADMIN_FILE
+
+
+def operator_key() -> str | None:
+    """The operator's key of this machine; None where none can be read."""
+    try:
+        return operator_file().read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def is_operator_key(card: Card) -> bool:
+    """Whether a key that the server shows is the operator's of this machine."""
+    from antiphon.auth.secrets import KEY, extract_prefix
+
+    kept = operator_key()
+    return kept is not None and KEY.fullmatch(kept) is not None and card.get("prefix") == extract_prefix(kept)
+
+
+def keep_operator_key(secret: str) -> str:
+    """Puts another key into the file, which only its owner reads; returns a sentence. A start of the server
+    finishes what is cut in between."""
+    from antiphon.auth.secrets import write_secret
+
+    path = operator_file()
+    partial = path.with_name(f"{path.name}.new")
+    try:
+        partial.unlink(missing_ok=True)
+        write_secret(partial, secret)
+        partial.replace(path)
+    except OSError as problem:
+        return f"{path} still holds the old key, and cannot be written: {problem.strerror}"
+    return f"{path} holds the new key now"
+
+
+def set_operator_key_aside() -> str:
+    """Moves away a key that has ended; returns a sentence."""
+    path = operator_file()
+    ended = path.with_name(f"{path.name}.ended")
+    try:
+        path.replace(ended)
+    except OSError as problem:
+        return f"{path} holds the key that has ended, and cannot be moved away: {problem.strerror}"
+    return f"it was the key in {path}, which is {ended} now; antiphon store admin-key makes another"

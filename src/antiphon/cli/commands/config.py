@@ -1,0 +1,109 @@
+"""`antiphon config`: the effective settings and where each came from. Starts nothing and opens no model."""
+
+import json
+from collections.abc import Iterator
+
+from antiphon.cli.commands.serve import refusals
+from antiphon.cli.output import FAILED, note, print_json, print_table, report_errors
+from antiphon.cli.serve_options import (
+    ADAPTERS_VARIABLE,
+    ALIASES_VARIABLE,
+    DEMO_MODEL,
+    SETTINGS_FILE,
+    ServeOptions,
+)
+from antiphon.settings.loading import SourceKind, format_flag, read_layers
+from antiphon.settings.models import ModelSettings
+from antiphon.settings.schema import SECTIONS, Settings, list_settings
+
+SECRET_SETTINGS = frozenset({"api_key", "pepper", "url"})
+MASK = "***"
+
+Source = tuple[SourceKind, str]
+"""Where a value was said: the kind of source, and the file's path, the variable's name or the flag."""
+DEFAULT: Source = (SourceKind.DEFAULT, "")
+DEMO: Source = (SourceKind.DEFAULT, "the demo model")
+
+Row = tuple[str, object, Source]
+"""One effective setting: `section.name` or `models.NAME.name`, its value, and where it was said."""
+
+
+def run(asked: ServeOptions, as_json: bool) -> int:
+    """Prints them, and what `serve` refuses of them; returns the process's exit status."""
+    with report_errors():
+        settings = asked.settings()
+        rows = [
+            *_sections(settings, asked),
+            *_models(settings, asked),
+            *_list_adapters_and_aliases(settings, asked),
+        ]
+    if as_json:
+        print_json({key: {"value": value, "source": kind, "place": at} for key, value, (kind, at) in rows})
+    else:
+        cells = [
+            {"setting": key, "value": _format_value(value), "source": at or kind}
+            for key, value, (kind, at) in rows
+        ]
+        print_table(cells, "")
+        file = asked.file()
+        where = file.absolute() if file else f"none; {SETTINGS_FILE} here would be read"
+        print(f"\nsettings file: {where}")
+    refused = list(refusals(settings))
+    for error in refused:
+        note(f"serve refuses this: {error.message}")
+    return FAILED if refused else 0
+
+
+def _format_value(value: object) -> str:
+    return "none" if value is None or value == () else json.dumps(value)
+
+
+def _sections(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
+    """The settings of every section, in the order of the documentation."""
+    sources = read_layers(*asked.sources())
+    for section in SECTIONS:
+        for name, variable, _, _ in list_settings(section):
+            value = getattr(getattr(settings, section), name)
+            secret = name in SECRET_SETTINGS or (name == "store" and not str(value).startswith("sqlite:"))
+            kinds = [kind for kind, layer in sources if name in layer.get(section, ())]
+            places = {
+                SourceKind.FILE: str(asked.file()),
+                SourceKind.VARIABLE: variable,
+                SourceKind.FLAG: format_flag(section, name),
+            }
+            source = (kinds[-1], places[kinds[-1]]) if kinds else DEFAULT
+            yield f"{section}.{name}", MASK if secret and value else value, source
+
+
+def _models(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
+    """The settings of each model: all of them come from the flags, or all from the file, or it is the
+    demo."""
+    in_file = [] if asked.models else read_layers(*asked.sources())[0][1].get("models", [])
+    for index, model in enumerate(settings.models):
+        said: dict[str, Source] = {}
+        if in_file:
+            said = dict.fromkeys(in_file[index], (SourceKind.FILE, str(asked.file())))
+        elif model.path == DEMO_MODEL["path"]:
+            said = dict.fromkeys(DEMO_MODEL, DEMO)
+        if asked.models:
+            said |= dict.fromkeys(("name", "path"), (SourceKind.FLAG, "--model"))
+        said |= {name: (SourceKind.FLAG, format_flag("models", name)) for name in asked.shared}
+        for name in ModelSettings.__struct_fields__:
+            yield f"models.{model.name}.{name}", getattr(model, name), said.get(name, DEFAULT)
+
+
+def _list_adapters_and_aliases(settings: Settings, asked: ServeOptions) -> Iterator[Row]:
+    """Adapters and aliases: all of a kind come from the flags, or the variable, or the file."""
+
+    def source(flags: object, option: str, said: object, variable: str) -> Source:
+        if flags:
+            return SourceKind.FLAG, option
+        return (SourceKind.VARIABLE, variable) if said else (SourceKind.FILE, str(asked.file()))
+
+    of_adapters = source(asked.adapters, "--lora", asked.said_adapters(), ADAPTERS_VARIABLE)
+    for adapter in settings.adapters:
+        yield f"adapters.{adapter.name}.path", adapter.path, of_adapters
+        yield f"adapters.{adapter.name}.model", adapter.model, of_adapters
+    of_aliases = source(asked.aliases, "--alias", asked.said_aliases(), ALIASES_VARIABLE)
+    for alias in settings.aliases:
+        yield f"aliases.{alias.name}", alias.model, of_aliases

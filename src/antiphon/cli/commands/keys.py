@@ -1,0 +1,239 @@
+"""`antiphon keys` and `antiphon audit`: the keys of a running server, and who changed what."""
+
+from typing import Annotated
+
+import typer
+
+from antiphon.cli import options
+from antiphon.cli.admin_client import (
+    Admin,
+    admin_api,
+    is_operator_key,
+    keep_operator_key,
+    note_warnings,
+    operator_key,
+    set_operator_key_aside,
+)
+from antiphon.cli.commands.limits import describe_limits, parse_limit
+from antiphon.cli.options import now, parse_duration, parse_time
+from antiphon.cli.output import (
+    CallFailed,
+    Card,
+    format_time,
+    pick,
+    print_card,
+    print_id,
+    print_json,
+    print_list,
+)
+from antiphon.cli.output import note as say
+from antiphon.domain.tenancy import KeyKind
+from antiphon.errors import SettingsError
+
+app = options.group("keys", "Keys of a running server.")
+
+Key = Annotated[str, typer.Argument(help="Its id, as `keys list` shows it; not the key itself.")]
+NONE = "there is no key that you may see; antiphon keys create makes one"
+
+
+@app.command("list")
+def list_keys(
+    project: Annotated[str | None, typer.Option(help="Only those of a project.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only those of a user.")] = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """List keys, also those that ended."""
+    with admin_api(url) as server:
+        found = [
+            card
+            for card in server.list("keys")
+            if project in (None, card.get("project")) and user in (None, card.get("user"))
+        ]
+        print_list("keys", found, _row, NONE, as_json)
+
+
+@app.command()
+def create(
+    kind: Annotated[KeyKind, typer.Argument(help="Whom it speaks for: see docs/keys.md.")],
+    project: Annotated[
+        str | None, typer.Option(help="Of a service key its project; of an access token the only one.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Of an access token its user.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Models that it is for, * for any run; repeated. [all]"),
+    ] = None,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Paths that it is for, * for any run; repeated. [all]"),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MEASURE=AMOUNT/WINDOW",
+            help="What it may use up, as requests=600/minute, cost=12.50/month, concurrent=4. [all]",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [never]")
+    ] = None,
+    note: options.Note = "",
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key, and print it this once: KEY=$(antiphon keys create service --project default)."""
+    with admin_api(url) as server:
+        card = server.send(
+            "POST",
+            "keys",
+            kind=kind,
+            project=project,
+            user=user,
+            models=model or None,
+            endpoints=endpoint or None,
+            limits=[parse_limit(text) for text in limit or ()] or None,
+            expires_at=None if expires is None else parse_time(expires),
+            note=note,
+        )
+        _show_once(card, as_json)
+
+
+@app.command()
+def show(key: Key, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+    """Show what a key may, and until when."""
+    with admin_api(url) as server:
+        _print_key(server.get("keys", key), as_json)
+
+
+@app.command()
+def update(
+    key: Key,
+    note: Annotated[str | None, typer.Option(help="What it is for. [as it is]")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Models that it is for, and no others; repeated. [as they are]"),
+    ] = None,
+    all_models: Annotated[bool, typer.Option("--all-models", help="It is for every model.")] = False,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Paths that it is for, and no others; repeated. [as they are]"),
+    ] = None,
+    all_endpoints: Annotated[
+        bool, typer.Option("--all-endpoints", help="It is for every path but the operator's.")
+    ] = False,
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: in 30d, 12h, 15m; or a date, in UTC. [as it is]")
+    ] = None,
+    never_expires: Annotated[
+        bool, typer.Option("--never-expires", help="It does not end by itself.")
+    ] = False,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change what a key is for, what it may, or when it ends; what is not named stays."""
+    with admin_api(url) as server:
+        if (model and all_models) or (endpoint and all_endpoints):
+            raise SettingsError("a key is for some or for all, not both")
+        if expires is not None and never_expires:
+            raise SettingsError("a key ends at a time or never, not both")
+        fields: dict[str, object] = {}
+        fields |= {} if note is None else {"note": note}
+        fields |= {"models": model or None} if model or all_models else {}
+        fields |= {"endpoints": endpoint or None} if endpoint or all_endpoints else {}
+        fields |= {} if expires is None else {"expires_at": parse_time(expires)}
+        fields |= {"expires_at": None} if never_expires else {}
+        if not fields:
+            raise SettingsError("nothing to change was named; antiphon keys update --help lists what can be")
+        card = server.patch("keys", key, body=fields)
+        _print_key(card, as_json)
+        note_warnings(card)
+
+
+@app.command()
+def rotate(
+    key: Key,
+    overlap: Annotated[str, typer.Option(help="How long the old key is still accepted: 1h, 7d.")] = "0s",
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a key that may what the old one may, and print it this once; the old one ends."""
+    with admin_api(url) as server:
+        seconds = parse_duration(overlap)
+        is_kept = operator_key() is not None and _is_kept(server, key)
+        card = server.send("POST", "keys", key, "rotate", overlap=seconds)
+        kept = keep_operator_key(str(card.get("secret"))) if is_kept else ""
+        _show_once(card, as_json)
+        say(f"{key} ends in {overlap} at the latest" if seconds else f"{key} has ended")
+        if kept:
+            say(kept)
+
+
+@app.command()
+def revoke(key: Key, url: options.ServerUrl = None) -> None:
+    """End a key now."""
+    with admin_api(url) as server:
+        is_kept = is_operator_key(server.send("POST", "keys", key, "revoke"))
+        say(f"revoked {key}{f'; {set_operator_key_aside()}' if is_kept else ''}")
+
+
+def audit(
+    target: Annotated[str | None, typer.Option(help="Only changes of this project, user or key.")] = None,
+    most: Annotated[int, typer.Option("--limit", min=1, help="Entries, the latest first.")] = 50,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """List who changed what of projects, users and keys."""
+    with admin_api(url) as server:
+        found = server.list("audit", most=most, query={"target": target} if target else None)
+        print_list("audit", found, _audit_row, "nothing was changed", as_json)
+
+
+def _show_once(card: Card, as_json: bool) -> None:
+    """The key alone on standard output."""
+    print_id(card, as_json, "secret")
+    ends = card.get("expires_at")
+    until = f", which ends at {format_time(ends)} UTC" if isinstance(ends, int) else ""
+    say(f"made {card.get('kind')} key {card.get('id')}{until}; it is not shown again")
+    note_warnings(card)
+
+
+def _is_kept(server: Admin, key: str) -> bool:
+    """Whether it is the operator's key of this machine."""
+    try:
+        return is_operator_key(server.get("keys", key))
+    except CallFailed:  # who may rotate may yet not read; another fault shows in the next call
+        return False
+
+
+def _print_key(card: Card, as_json: bool) -> None:
+    """A line for each field, its limits in words."""
+    if as_json:
+        print_json(card)
+    else:
+        fields = {name: value for name, value in card.items() if name != "warnings"}
+        print_card({**fields, "limits": describe_limits(card.get("limits")) or None})
+
+
+def _audit_row(card: Card) -> dict[str, str]:
+    detail = card.get("detail")
+    fields = detail.items() if isinstance(detail, dict) else ()
+    return {
+        **pick(card, "id", "at", "actor", "action", "target"),
+        "detail": " ".join(f"{name}={value}" for name, value in fields),
+    }
+
+
+def _row(card: Card) -> dict[str, str]:
+    models = {"models": "all"} if card.get("models") is None else pick(card, "models")
+    fields = pick(card, "id", "kind", "prefix", "project", "user")
+    return {**fields, **models, "state": _state(card), **pick(card, "note")}
+
+
+def _state(card: Card) -> str:
+    if card.get("revoked_at") is not None:
+        return f"revoked {pick(card, 'revoked_at')['revoked_at']}"
+    ends = card.get("expires_at")
+    if not isinstance(ends, int):
+        return "active"
+    return f"{'ended' if ends <= now() else 'ends'} {format_time(ends)}"

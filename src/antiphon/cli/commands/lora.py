@@ -1,0 +1,109 @@
+"""`antiphon lora`: load, list and unload LoRA adapters of a running server. Reads no adapter itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.cli import options
+from antiphon.cli.admin_client import find_server
+from antiphon.cli.output import print_json, print_table, report_errors
+
+if TYPE_CHECKING:
+    from antiphon.cli.client import Client
+
+app = options.group("lora", "Load, list and unload LoRA adapters of a running server.")
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+DEPLOY = "/empower/api/v1/lora"
+
+HUB = "hf:"
+
+SHORT = 23
+"""Characters of a root in the table: `sha256:` and enough of the digest."""
+
+
+@app.command()
+def add(
+    adapter: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME=PATH",
+            help="PATH of a GGUF adapter or PEFT directory: here, or in the server's directories; or "
+            "hf:OWNER/REPO[@REVISION][:FILE.gguf] on the hub, where the server allows it.",
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The model that it adapts. [the only one of the server]")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Put it in the place of one of the same name.")
+    ] = False,
+    url: options.ServerUrl = None,
+) -> None:
+    """Make an adapter a model of the server, from now until it stops."""
+    with _client(url) as client:
+        from antiphon.cli.serve_options import named_adapter
+
+        named = named_adapter(adapter)
+        name, path = str(named["name"]), str(named["path"])
+        base: dict[str, object] = {"base_model_name": model} if model else {}
+        if path.startswith(HUB):
+            client.call("POST", DEPLOY, {"name": name} | _deployment(path) | base)
+        else:
+            body: dict[str, object] = {"lora_name": name, "lora_path": _to_absolute(path)}
+            body |= {"load_inplace": True} if replace else {}
+            client.call("POST", LOAD, body | base)
+        print(f"loaded {name}")
+
+
+@app.command("list")
+def list_adapters(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+    """List the server's adapters, with the models that they adapt."""
+    with _client(url) as client:
+        found = [row for row in client.model_rows() if row.parent]
+        if as_json:
+            rows = [{"name": row.id, "model": row.parent, "root": row.root or ""} for row in found]
+            print_json({"adapters": rows})
+        else:
+            table = [
+                {"name": row.id, "model": row.parent or "", "content": (row.root or "")[:SHORT]}
+                for row in found
+            ]
+            print_table(table, "no adapter is loaded; antiphon lora add NAME=PATH loads one")
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="As `list` shows it.")], url: options.ServerUrl = None
+) -> None:
+    """Unload an adapter. Answers that are being made end; its file stays in the registry."""
+    with _client(url) as client:
+        client.call("POST", UNLOAD, {"lora_name": name})
+        print(f"unloaded {name}")
+
+
+@contextmanager
+def _client(url: str | None) -> Iterator["Client"]:
+    """A client of the server; an error ends the command."""
+    with report_errors():
+        from antiphon.cli.client import Client
+
+        yield Client(*find_server(url))
+
+
+def _deployment(path: str) -> dict[str, object]:
+    """`hf:OWNER/REPO[@REVISION][:FILE.gguf]` as a deployment asks for it; the server checks it."""
+    place, colon, file = path.removeprefix(HUB).partition(":")
+    repository, _, revision = place.partition("@")
+    body: dict[str, object] = {"model_name": repository + colon + file, "model_source": "HF_HUB"}
+    return body | ({"hf_revision": revision} if revision else {})
+
+
+def _to_absolute(path: str) -> str:
+    """A path that exists here in full, so that it means the same to a server that was started elsewhere on
+    this machine; any other is the server's to find."""
+    here = Path(path).expanduser()
+    return str(here.absolute()) if here.exists() else path

@@ -1,0 +1,184 @@
+"""`antiphon models`: fetch, convert, list and remove model files. Serves nothing."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.cli import options
+from antiphon.cli.output import print_json, print_table, report_errors
+from antiphon.errors import ModelFileError, SettingsError
+
+if TYPE_CHECKING:
+    from antiphon.settings.models import HubSettings
+    from antiphon.weights.hub.cache import CachedFile, HubCache, Leftover
+
+app = options.group("models", "Fetch, convert, list and remove model files.")
+
+
+class Kind(StrEnum):
+    """Formats that encoders are written in."""
+
+    F32 = "f32"
+    F16 = "f16"
+    Q8_0 = "q8_0"
+
+
+@app.command()
+def pull(
+    reference: Annotated[
+        str, typer.Argument(help="hf:OWNER/REPO:FILE.gguf or hf:OWNER/REPO@REVISION:FILE.gguf")
+    ],
+    config: options.Config = None,
+) -> None:
+    """Fetch a file as the hub has it now, check it, and print its path."""
+    with _hub_settings(config) as settings:
+        from antiphon.cli.model_files import hub_of, show_progress
+        from antiphon.weights.hub.reference import parse
+
+        with show_progress(sys.stderr) as tell:
+            fetched = hub_of(settings).pull(parse(reference), tell)
+        print(fetched.path)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="Directory of an encoder of BERT's kind, as transformers saves it.")
+    ],
+    out: Annotated[Path, typer.Option(help="The GGUF file to write; one that is there stays.")],
+    kind: Annotated[Kind, typer.Option("--type", help="Number format of the matrices.")] = Kind.F16,
+) -> None:
+    """Write an embedding model's safetensors as GGUF, and print the file's path."""
+
+    with report_errors(when_interrupted="stopped; nothing is left of it"):
+        print(_convert(source, out, kind.upper()))
+
+
+@app.command("list")
+def list_models(config: options.Config = None, as_json: options.Json = False) -> None:
+    """List what was fetched, with its size and what names it."""
+
+    with _cache(config) as cache:
+        entries, leftovers = cache.entries(), cache.leftovers()
+        if as_json:
+            print_json(_as_object(cache, entries, leftovers))
+        else:
+            _print_table(cache, entries, leftovers)
+
+
+@app.command()
+def remove(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="As `list` shows it: the name or the reference; hf:OWNER/REPO for all of a repository."
+        ),
+    ],
+    config: options.Config = None,
+) -> None:
+    """Remove a fetched file. Files that --model names by a path are never touched."""
+
+    with _cache(config) as cache:
+        for line in _remove(cache, name):
+            print(line)
+
+
+@contextmanager
+def _hub_settings(config: options.Config) -> "Iterator[HubSettings]":
+    """The settings of the hub; an error ends the command."""
+    with report_errors(when_interrupted="stopped; the same command goes on from what has arrived"):
+        from antiphon.cli.serve_options import ServeOptions
+
+        yield ServeOptions(config=config).settings().hub
+
+
+@contextmanager
+def _cache(config: options.Config) -> "Iterator[HubCache]":
+    """Where fetched models are; an error ends the command."""
+    with _hub_settings(config) as settings:
+        from antiphon.cli.model_files import cache_of
+
+        yield cache_of(settings)
+
+
+def _convert(source: Path, out: Path, kind: str) -> Path:
+    """Writes one file out of a directory of saved weights, whole or not at all. Raises ModelFileError."""
+    from antiphon.weights.convert.bert import convert_bert
+
+    if not (source / "config.json").is_file():
+        raise ModelFileError(f"{source} holds no config.json; name a directory as transformers saves it")
+    if out.exists():
+        raise ModelFileError(f"{out} is there already; remove it, or name another file")
+    try:
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".convert-") as place:
+            partial = Path(place, "converted.gguf")
+            convert_bert(source, partial, kind)
+            partial.replace(out)
+    except OSError as problem:
+        raise ModelFileError(f"cannot write {out}: {os.strerror(problem.errno or 0)}") from None
+    return out.absolute()
+
+
+def _remove(cache: "HubCache", text: str) -> list[str]:
+    """Removes what the text names; a line for each. Raises SettingsError where it names nothing or two."""
+    entries = cache.entries()
+    repository = text.removeprefix("hf:")
+    if repository != text and ":" not in repository:
+        found = [entry for entry in entries if entry.reference.repository == repository]
+        lines = [_remove_entry(cache, entry) for entry in found]
+        if freed := cache.clear(repository):
+            lines.append(f"removed unfinished files of hf:{repository}, {_size(freed)}")
+        if lines:
+            return lines
+    found = [entry for entry in entries if text in (str(entry.reference), entry.reference.name)]
+    if not found:
+        raise SettingsError(
+            f"no fetched model is called {text}; `antiphon models list` shows which there are"
+        )
+    if len(found) > 1:
+        which = ", ".join(str(entry.reference) for entry in found)
+        raise SettingsError(f"{text} is the name of {len(found)} models; say which by its reference: {which}")
+    return [_remove_entry(cache, found[0])]
+
+
+def _remove_entry(cache: "HubCache", entry: "CachedFile") -> str:
+    cache.remove(entry)
+    return f"removed {entry.reference}, {_size(entry.size)}"
+
+
+def _as_object(
+    cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]"
+) -> dict[str, object]:
+    rows = [
+        {
+            "name": entry.reference.name,
+            "reference": str(entry.reference),
+            "commit": entry.commit,
+            "checksum": entry.digest,
+            "bytes": entry.size,
+            "path": str(entry.path),
+        }
+        for entry in entries
+    ]
+    rest = [{"repository": left.repository, "bytes": left.size, "path": str(left.path)} for left in leftovers]
+    return {"directory": str(cache.root), "models": rows, "unfinished": rest}
+
+
+def _print_table(cache: "HubCache", entries: "list[CachedFile]", leftovers: "list[Leftover]") -> None:
+    cells = [
+        (entry.reference.name, _size(entry.size), entry.commit[:8], str(entry.reference)) for entry in entries
+    ]
+    cells += [("(unfinished)", _size(left.size), "", f"hf:{left.repository}") for left in leftovers]
+    rows = [dict(zip(("name", "size", "commit", "reference"), each, strict=True)) for each in cells]
+    print_table(rows, f"no model was fetched yet; {cache.root} is where they will lie")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

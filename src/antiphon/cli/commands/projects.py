@@ -1,0 +1,187 @@
+"""`antiphon projects` and `antiphon users`: who is in which project of a running server."""
+
+from typing import Annotated
+
+import typer
+
+from antiphon.cli import options
+from antiphon.cli.admin_client import admin_api
+from antiphon.cli.output import Card, format_field, note, pick, print_id, print_list, print_one
+from antiphon.domain.tenancy import Role
+from antiphon.errors import SettingsError
+
+app = options.group("projects", "Projects of a running server, and who is in them.")
+users_app = options.group("users", "Users of a running server.")
+
+Project = Annotated[str, typer.Argument(help="Its id, as `projects list` shows it.")]
+Member = Annotated[str, typer.Argument(help="Id of a user, as `users list` shows it.")]
+User = Annotated[str, typer.Argument(help="Its id, as `users list` shows it.")]
+
+
+@app.command("list")
+def list_projects(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+    """List projects."""
+    with admin_api(url) as server:
+        print_list("projects", server.list("projects"), _project_row, "there is no project", as_json)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Unlike that of every other project.")],
+    note: options.Note = "",
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a project; prints its id."""
+    with admin_api(url) as server:
+        _print_made(server.send("POST", "projects", name=name, note=note), f"project {name}", as_json)
+
+
+@app.command()
+def rename(
+    project: Project,
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    url: options.ServerUrl = None,
+) -> None:
+    """Give a project another name."""
+    _change("projects", project, url, f"renamed {project} to {name}", name=name)
+
+
+@app.command()
+def archive(project: Project, url: options.ServerUrl = None) -> None:
+    """End a project: from now on its keys are accepted nowhere."""
+    _change("projects", project, url, f"archived {project}", archived=True)
+
+
+@app.command()
+def restore(project: Project, url: options.ServerUrl = None) -> None:
+    """Take a project out of the archive; its keys are accepted again."""
+    _change("projects", project, url, f"restored {project}", archived=False)
+
+
+@app.command()
+def members(project: Project, url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+    """List who is what in a project."""
+    otherwise = f"nobody is in {project}; antiphon projects add-member {project} USER adds somebody"
+    with admin_api(url) as server:
+        found = server.list("projects", project, "members")
+        print_list("members", found, _member_row, otherwise, as_json)
+
+
+@app.command()
+def add_member(
+    project: Project,
+    user: Member,
+    role: Annotated[Role, typer.Option(help="What the user may.")] = Role.MEMBER,
+    url: options.ServerUrl = None,
+) -> None:
+    """Make a user a member of a project, or change the role."""
+    with admin_api(url) as server:
+        server.send("PUT", "projects", project, "members", user, role=role)
+        note(f"{user} is {role} of {project}")
+
+
+@app.command()
+def remove_member(project: Project, user: Member, url: options.ServerUrl = None) -> None:
+    """End a membership."""
+    with admin_api(url) as server:
+        server.delete("projects", project, "members", user)
+        note(f"{user} is no member of {project} any more")
+
+
+@users_app.command("list")
+def list_users(url: options.ServerUrl = None, as_json: options.Json = False) -> None:
+    """List users."""
+    otherwise = "there is no user; antiphon users create NAME makes one"
+    with admin_api(url) as server:
+        print_list("users", server.list("users"), _user_row, otherwise, as_json)
+
+
+@users_app.command("create")
+def create_user(
+    name: Annotated[str, typer.Argument(help="Of a person.")],
+    email: Annotated[str | None, typer.Option(help="Unlike that of every other user. [none]")] = None,
+    note: options.Note = "",
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Make a user; prints its id."""
+    with admin_api(url) as server:
+        card = server.send("POST", "users", name=name, email=email, note=note)
+        _print_made(card, f"user {name}", as_json)
+
+
+@users_app.command("update")
+def update_user(
+    user: User,
+    name: Annotated[str | None, typer.Option(help="Another name. [as it is]")] = None,
+    email: Annotated[
+        str | None, typer.Option(help="Another address; who signs on with it is this user. [as it is]")
+    ] = None,
+    no_email: Annotated[bool, typer.Option("--no-email", help="The user has no address.")] = False,
+    note: Annotated[str | None, typer.Option(help="Who it is. [as it is]")] = None,
+    url: options.ServerUrl = None,
+    as_json: options.Json = False,
+) -> None:
+    """Change a user's name, address or note; what is not named stays."""
+    with admin_api(url) as server:
+        if email is not None and no_email:
+            raise SettingsError(
+                "--email gives a user an address and --no-email takes it off: say one of them"
+            )
+        named = {"name": name, "email": email, "note": note}
+        fields: dict[str, object] = {each: value for each, value in named.items() if value is not None}
+        fields |= {"email": None} if no_email else {}
+        if not fields:
+            raise SettingsError("nothing to change was named; antiphon users update --help lists what can be")
+        print_one(server.patch("users", user, body=fields), as_json)
+
+
+@users_app.command()
+def disable(user: User, url: options.ServerUrl = None) -> None:
+    """Shut a user out: from now on none of the user's keys is accepted."""
+    _change("users", user, url, f"disabled {user}", disabled=True)
+
+
+@users_app.command()
+def enable(user: User, url: options.ServerUrl = None) -> None:
+    """Let a user in again."""
+    _change("users", user, url, f"enabled {user}", disabled=False)
+
+
+def _print_made(card: Card, what: str, as_json: bool) -> None:
+    print_id(card, as_json)
+    note(f"made {what}")
+
+
+def _change(noun: str, id_: str, url: str | None, done: str, **fields: object) -> None:
+    with admin_api(url) as server:
+        server.send("PATCH", noun, id_, **fields)
+        note(done)
+
+
+def _project_row(card: Card) -> dict[str, str]:
+    return {
+        **pick(card, "id", "name"),
+        "created": format_field("created_at", card.get("created_at")),
+        "state": _state(card, "archived"),
+        **pick(card, "note"),
+    }
+
+
+def _member_row(card: Card) -> dict[str, str]:
+    return {**pick(card, "user", "role"), "since": format_field("created_at", card.get("created_at"))}
+
+
+def _user_row(card: Card) -> dict[str, str]:
+    return {
+        **pick(card, "id", "name", "email"),
+        "created": format_field("created_at", card.get("created_at")),
+        "state": _state(card, "disabled"),
+        **pick(card, "note"),
+    }
+
+
+def _state(card: Card, ended: str) -> str:
+    at = card.get(f"{ended}_at")
+    return f"{ended} {format_field(f'{ended}_at', at)}" if at else "active"

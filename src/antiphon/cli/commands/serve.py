@@ -1,0 +1,203 @@
+"""`antiphon serve`: settles the settings, checks the model files, hands both to the supervisor, shows the
+panel.
+
+Everything that can be refused without starting a process is refused here, in one line.
+"""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from antiphon.cli.local_servers import publish_notice
+from antiphon.cli.model_files import fetch, keep_adapters
+from antiphon.cli.output import escape_unprintable
+from antiphon.cli.serve_options import ServeOptions, home_of
+from antiphon.engines.base import EngineInfo
+from antiphon.errors import AntiphonError, SettingsError
+from antiphon.processes.supervisor import Serving, supervise
+from antiphon.settings.fields import MIB
+from antiphon.settings.models import MODEL_DEFAULTS, ModelSettings
+from antiphon.settings.schema import Settings, change_model, list_settings, with_models
+from antiphon.telemetry.logs import configure
+from antiphon.weights.gguf import read_header
+from antiphon.weights.kv_cache_size import CacheOptions, available_memory, fit_cache, fit_text_length
+
+GENERATING = ("cells", "layout", "step_latency", "keep_prefixes", "tool_calls", "reasoning")
+"""Settings of a model that are about making tokens."""
+
+SPOOL_OF_ONE = 4 * MIB
+"""Bytes of the ledger's spool that one HTTP process needs: the files that it writes into and has ready, and
+one to go on with."""
+
+WEIGHTS_SHARE = 0.5
+"""Part of the free memory that weights are copied into: KV caches and buffers come on top."""
+
+
+def run(asked: ServeOptions) -> int:
+    """Serves until told to stop; returns the process's exit status."""
+    try:
+        settings = prepare_settings(asked)
+        configure(settings.log.level, settings.log.format)
+        with publish_notice(home_of(os.environ, Path.home())) as notice:
+
+            def serving(said: Serving) -> None:
+                notice.serves(said.url, settings.server.workers)
+                print(panel(settings, said), flush=True)
+
+            return supervise(settings, serving, replaced=notice.record_restart)
+    except AntiphonError as error:
+        print(f"antiphon: {escape_unprintable(error.message)}", file=sys.stderr)
+        return 1
+
+
+def prepare_settings(asked: ServeOptions) -> Settings:
+    """The settings with every model fetched, checked and sized, and every adapter kept. Raises a
+    StartupError."""
+    settings = asked.settings()
+    require_keys(settings)
+    models = place_weights(
+        [size_model(fetch(model, settings.hub)) for model in settings.models], available_memory()
+    )
+    settled = keep_adapters(with_models(settings, models))
+    return prepare_keys(settled) if settings.keys.enabled else settled
+
+
+def prepare_keys(settings: Settings) -> Settings:
+    """The settings with what keys need. The database's library is imported only here."""
+    from antiphon.cli.bootstrap import bootstrap_store
+
+    require_spool(settings)
+    return bootstrap_store(settings, os.environ, Path.home())
+
+
+def require_keys(settings: Settings) -> None:
+    """Raises SettingsError for what acts on nothing where keys are off; other commands may read it, as
+    `antiphon store` does."""
+    for section in () if settings.keys.enabled else ("keys", "limits", "ledger"):
+        idle = [
+            f"{section}.{name} ({variable})"
+            for name, variable, _, usual in list_settings(section)
+            if getattr(getattr(settings, section), name) != usual
+        ]
+        if idle:
+            raise SettingsError(
+                f"the settings of {section} act on nothing without keys: set keys.enabled "
+                f"(ANTIPHON_KEYS=true), or leave out {', '.join(idle)}"
+            )
+
+
+def require_spool(settings: Settings) -> None:
+    """Raises SettingsError where the spool has no room for the files of every HTTP process."""
+    workers, most = settings.server.workers, settings.ledger.spool_bytes
+    if most < workers * SPOOL_OF_ONE:
+        raise SettingsError(
+            f"{workers} workers need a spool of {workers * SPOOL_OF_ONE:,} bytes, and ledger.spool_bytes "
+            f"(ANTIPHON_SPOOL_BYTES) says {most:,}: raise it, or serve with fewer workers"
+        )
+
+
+def refusals(settings: Settings) -> Iterator[SettingsError]:
+    """What a start refuses though each setting by itself can be taken, in its order."""
+    for rule in (require_keys, require_spool) if settings.keys.enabled else (require_keys,):
+        try:
+            rule(settings)
+        except SettingsError as error:
+            yield error
+
+
+def place_weights(models: list[ModelSettings], free: int) -> list[ModelSettings]:
+    """Sized models with their weights in memory or in the file where the settings leave it open: in memory
+    while all that lie there take at most WEIGHTS_SHARE of the free bytes."""
+    taken = sum(read_header(Path(model.path)).size for model in models if model.weights != "file")
+    where = "memory" if taken <= WEIGHTS_SHARE * free else "file"
+    return [change_model(model, weights=where) if model.weights == "auto" else model for model in models]
+
+
+def size_model(model: ModelSettings) -> ModelSettings:
+    """The model with an absolute path and a context length that its weights and the memory allow."""
+    path = Path(model.path).expanduser().absolute()
+    header = read_header(path)
+    if model.context_length and header.context_length and model.context_length > header.context_length:
+        raise SettingsError(
+            f"the context length {model.context_length} of {model.name} is more than the "
+            f"{header.context_length} that its weights were made for; leave it out or lower it"
+        )
+    if header.embeds:
+        _require_embedding(model)
+        return change_model(
+            model, path=str(path), context_length=fit_text_length(header, model.context_length)
+        )
+    size = fit_cache(header, asked_of(model))
+    whole = size.cells >= size.context_length * model.sequences
+    return change_model(
+        model, path=str(path), context_length=size.context_length, cells=None if whole else size.cells
+    )
+
+
+def _require_embedding(model: ModelSettings) -> None:
+    """Raises SettingsError for a setting that says how tokens are made, of a model that makes none."""
+    for name in GENERATING:
+        if getattr(model, name) != MODEL_DEFAULTS[name]:
+            raise SettingsError(
+                f"{model.name} is an embedding model, where {name} has nothing to act on; leave {name} out"
+            )
+
+
+def asked_of(model: ModelSettings) -> CacheOptions:
+    """What the settings say of the model's KV cache."""
+    pool = model.layout == "pool" and not model.exact
+    return CacheOptions(model.sequences, model.context_length, model.cells, model.kv_type, pool)
+
+
+def room_of(model: ModelSettings) -> str:
+    """How many tokens a sized model holds, for people."""
+    said = f"{model.sequences} x {model.context_length} tokens"
+    return f"{said}, {model.cells} in all" if model.cells else said
+
+
+def example(model: str, info: EngineInfo) -> tuple[str, dict[str, object]]:
+    """A first request: its path and body."""
+    question = "What is Antiphon?"
+    if info.embedding is not None:
+        return "/v1/embeddings", {"model": model, "input": question}
+    messages = [{"role": "user", "content": question}]
+    return "/v1/chat/completions", {"model": model, "messages": messages}
+
+
+def panel(settings: Settings, serving: Serving) -> str:
+    """What a newcomer needs to see: where, which models, which library, and a first request to copy."""
+    first = settings.models[0].name
+    lines = ["", f"  Antiphon listens on {serving.url}", ""]
+    for model in settings.models:
+        info = serving.engines[model.name]
+        size = f"{info.parameters / 1e6:.1f} M parameters, {info.quantization}"
+        mode = ", exact" if info.exact else ""
+        if info.embedding is not None:
+            mode += f", vectors of {info.embedding.dimensions} dimensions ({info.embedding.pooling} pooling)"
+        lines.append(f"  model    {escape_unprintable(model.name)}: {size}, {room_of(model)}{mode}")
+        if adapters := [adapter.name for adapter in settings.adapters if adapter.model == model.name]:
+            lines.append(f"  lora     {', '.join(adapters)}")
+    if settings.server.workers > 1:
+        lines.append(f"  workers  {settings.server.workers} HTTP processes")
+    info = serving.engines[first]
+    lines.append(f"  library  {info.library}, {info.threads} threads, {' '.join(info.cpu_features)}")
+    path, body = example(first, info)
+    key = (
+        '  -H "Authorization: Bearer $ANTIPHON_API_KEY" \\\n'
+        if settings.server.api_key or settings.keys.enabled
+        else ""
+    )
+    lines += [
+        f"  docs     {serving.url}/docs",
+        "",
+        "  Try it:",
+        "",
+        f"curl -s {serving.url}{path} \\",
+        f"{key}  -H 'Content-Type: application/json' \\",
+        f"  -d {shlex.quote(json.dumps(body))}",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,368 @@
+"""`antiphon top`: what a running server does now, from its /metrics page, again and again or once.
+
+Rates and percentiles are of the last few seconds. The server computes none of them, and is asked for nothing
+else.
+
+Rates, percentiles and shares are computed from two readings of /metrics.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich.bar import Bar
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from antiphon.cli.admin_client import find_server
+from antiphon.cli.client import Client
+from antiphon.cli.output import (
+    FORBIDDEN,
+    PIPE,
+    UNAUTHORIZED,
+    CallFailed,
+    escape_unprintable,
+    print_json,
+    report_errors,
+)
+
+WINDOW = 5.0
+"""Seconds that rates and percentiles are of, at least: shorter ones jump, longer ones lag."""
+
+PATIENCE = 5.0
+"""Seconds to wait for a page: a server makes one within two."""
+
+NOT_FOUND = 404
+
+FOR_GOOD = frozenset({UNAUTHORIZED, FORBIDDEN, NOT_FOUND})
+"""Statuses that asking again does not mend."""
+
+DIGEST = 16
+"""Characters of an adapter's digest: enough to tell it from others."""
+
+NAME = 14
+"""Columns of a model's name, so that a table fits into eighty."""
+
+BAR = 20
+"""Columns of the bar of cells."""
+
+LONG = 10.0
+"""Seconds from which a latency is written in seconds."""
+
+ENGINE = "antiphon_engine_"
+
+Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One page."""
+
+    when: float
+    """Monotonic seconds."""
+    samples: Mapping[tuple[str, Labels], float]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """None when the page does not hold it."""
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def labels(self, name: str, label: str, **given: str) -> list[str]:
+        """The values of one label of a family, in the order of the page; `given` are the others of it."""
+        wanted = frozenset(given.items())
+        found = (dict(labels) for each, labels in self.samples if each == name and wanted <= labels)
+        return list(dict.fromkeys(labels[label] for labels in found if label in labels))
+
+    def buckets(self, name: str, model: str) -> dict[float, float]:
+        """A histogram: how many were at most each bound."""
+        bounds = self.labels(f"{name}_bucket", "le", model=model)
+        counts = {bound: self.value(f"{name}_bucket", model=model, le=bound) for bound in bounds}
+        return {float(bound): count for bound, count in counts.items() if count is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Of what came in between, in seconds; as exact as the buckets are."""
+
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRates:
+    """One adapter of a model."""
+
+    adapter: str
+    """Digest of its content."""
+    queued: int
+    running: int
+    made: float | None
+    """Tokens a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRates:
+    """One model. What cannot be known is None: rates of a first reading, or of an engine that began anew."""
+
+    model: str
+    up: bool
+    queued: int = 0
+    running: int = 0
+    computed: float | None = None
+    """Prompt tokens a second."""
+    cached: float | None = None
+    """Prompt tokens a second that needed no computing."""
+    made: float | None = None
+    """Completion tokens a second."""
+    first_token: Latency | None = None
+    inter_token: Latency | None = None
+    cells: int = 0
+    cells_used: int = 0
+    cells_cached: int = 0
+    prefix_hits: float | None = None
+    """Share of the sequences admitted that shared a prefix."""
+    preempted: int = 0
+    """So far."""
+    refused: int = 0
+    """So far."""
+    adapters: tuple[AdapterRates, ...] = ()
+
+
+def run(url: str | None, interval: float, once: bool, as_json: bool) -> None:
+    """Shows until Ctrl-C, or once."""
+    with report_errors(), suppress(KeyboardInterrupt):
+        top = Top(Client(*find_server(url), patience=PATIENCE), interval)
+        top.look()
+        if as_json or once:
+            time.sleep(interval)
+            top.look()
+            if as_json:
+                print_json(top.as_object())
+            else:
+                width = None if sys.stdout.isatty() else PIPE
+                Console(highlight=False, width=width).print(top.page())
+        elif not sys.stdout.isatty():
+            raise CallFailed("standard output is no terminal; --once prints what is now, --json for programs")
+        else:
+            top.watch()
+
+
+class Top:
+    """What was read so far of one server."""
+
+    def __init__(self, client: Client, interval: float) -> None:
+        self._client = client
+        self._interval = interval
+        self._readings: deque[Reading] = deque()
+        self._problem = ""
+
+    def look(self) -> None:
+        """Reads the page once more. Raises CallFailed."""
+        try:
+            reading = read(self._client.text("/metrics"), time.monotonic())
+        except CallFailed as problem:
+            if problem.status != NOT_FOUND:
+                raise
+            said = "the server has no /metrics page: it is another one, or older than this command"
+            raise CallFailed(said, status=NOT_FOUND) from None
+        except ValueError:
+            raise self._build_failure() from None
+        if not reading.labels("antiphon_build_info", "version"):
+            raise self._build_failure()
+        self._readings.append(reading)
+        while len(self._readings) > 2 and self._readings[1].when <= reading.when - WINDOW:
+            self._readings.popleft()
+
+    def _build_failure(self) -> CallFailed:
+        return CallFailed(f"{self._client.url} does not answer like Antiphon")
+
+    def watch(self) -> None:
+        """Draws until interrupted. A server that goes away is waited for."""
+        with Live(console=Console(highlight=False), screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(self.page(), refresh=True)
+                time.sleep(self._interval)
+                self._look_again()
+
+    def _look_again(self) -> None:
+        try:
+            self.look()
+            self._problem = ""
+        except CallFailed as problem:
+            if problem.status in FOR_GOOD:
+                raise
+            self._problem = problem.message
+
+    def models(self) -> tuple[ModelRates, ...]:
+        return rates(self._readings[0], self._readings[-1])
+
+    def page(self) -> RenderableType:
+        """What is drawn."""
+        head = Text(
+            f"antiphon top  {escape_unprintable(self._client.url)}  {escape_unprintable(self._release())}"
+        )
+        away = (
+            f"{escape_unprintable(self._problem)}\nwaiting for it; what was last seen:"
+            if self._problem
+            else ""
+        )
+        return Group(head, Text(away), *tables(self.models()))
+
+    def as_object(self) -> dict[str, object]:
+        """Times in seconds, rates per second."""
+        models = [asdict(model) for model in self.models()]
+        return {"url": self._client.url, "release": self._release(), "models": models}
+
+    def _release(self) -> str:
+        return self._readings[-1].labels("antiphon_build_info", "version")[0]
+
+
+def tables(models: Iterable[ModelRates]) -> list[RenderableType]:
+    """Load and latencies of each model, its cells, and its adapters."""
+    loads = _table("model", "wait", "run", "prompt\ntok/s", "cached\ntok/s", "made\ntok/s")
+    for heading in ("first token\np50/p95 ms", "per token\np50/p95 ms"):
+        loads.add_column(heading, justify="right", no_wrap=True)
+    cells = _table("model", "cells", "used", "kept", "prefix hits", "preempted", "refused")
+    cells.add_column("")
+    adapters = _table("model", "wait", "run", "made\ntok/s")
+    adapters.add_column("adapter")
+    for model in models:
+        name = Text(escape_unprintable(model.model))
+        if not model.up:
+            loads.add_row(name, Text("down"))
+            continue
+        figures = (_rate(rate) for rate in (model.computed, model.cached, model.made))
+        times = (_latency(latency) for latency in (model.first_token, model.inter_token))
+        loads.add_row(name, str(model.queued), str(model.running), *figures, *times)
+        if model.cells:
+            shares = (f"{part / model.cells:.0%}" for part in (model.cells_used, model.cells_cached))
+            hits = "-" if model.prefix_hits is None else f"{model.prefix_hits:.0%}"
+            counts = (f"{model.preempted:,}", f"{model.refused:,}")
+            bar = Bar(model.cells, 0, model.cells_used, width=BAR)
+            cells.add_row(name, f"{model.cells:,}", *shares, hits, *counts, bar)
+        for each in model.adapters:
+            figure = (str(each.queued), str(each.running), _rate(each.made))
+            adapters.add_row(name, *figure, Text(escape_unprintable(each.adapter[:DIGEST])))
+    return [loads, *(each for table in (cells, adapters) if table.rows for each in (Text(), table))]
+
+
+def _table(first: str, *figures: str) -> Table:
+    """Names to the left, figures to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True, max_width=NAME)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _latency(value: Latency | None) -> str:
+    return "-" if value is None else f"{_milliseconds(value.p50)}/{_milliseconds(value.p95)}"
+
+
+def _milliseconds(seconds: float) -> str:
+    if seconds >= LONG:
+        return f"{seconds:.0f}s"
+    return f"{seconds * 1000:.0f}" if seconds >= 0.01 else f"{seconds * 1000:.1f}"
+
+
+def read(page: str, when: float) -> Reading:
+    """Raises ValueError for what is no such page."""
+    families = text_string_to_metric_families(page)
+    samples = (sample for family in families for sample in family.samples)
+    return Reading(when, {(each.name, frozenset(each.labels.items())): each.value for each in samples})
+
+
+def rates(earlier: Reading, later: Reading) -> tuple[ModelRates, ...]:
+    """Every model of the server, in its order."""
+    models = later.labels(f"{ENGINE}up", "model")
+    return tuple(_Pair(earlier, later, model).rates() for model in models)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two readings, as far as they are about one model."""
+
+    earlier: Reading
+    later: Reading
+    model: str
+
+    def rates(self) -> ModelRates:
+        if not self._read_gauge("up"):
+            return ModelRates(self.model, up=False)
+        hits, admitted = self._compute_increase("prefix_hits_total"), self._compute_increase("admitted_total")
+        return ModelRates(
+            self.model,
+            up=True,
+            queued=self._read_gauge("queued"),
+            running=self._read_gauge("running"),
+            computed=self._rate("prompt_tokens_total"),
+            cached=self._rate("cached_tokens_total"),
+            made=self._rate("decoded_tokens_total"),
+            first_token=self._latency("first_token_seconds"),
+            inter_token=self._latency("inter_token_seconds"),
+            cells=self._read_gauge("cells"),
+            cells_used=self._read_gauge("cells_used"),
+            cells_cached=self._read_gauge("cells_cached"),
+            prefix_hits=hits / admitted if hits is not None and admitted else None,
+            preempted=self._read_gauge("preemptions_total"),
+            refused=self._read_gauge("refused_total"),
+            adapters=tuple(map(self._adapter, self._adapters())),
+        )
+
+    def _adapters(self) -> list[str]:
+        return self.later.labels(f"{ENGINE}adapter_running", "adapter", model=self.model)
+
+    def _adapter(self, adapter: str) -> AdapterRates:
+        return AdapterRates(
+            adapter,
+            queued=self._read_gauge("adapter_queued", adapter=adapter),
+            running=self._read_gauge("adapter_running", adapter=adapter),
+            made=self._rate("adapter_decoded_tokens_total", adapter=adapter),
+        )
+
+    def _read_gauge(self, name: str, **labels: str) -> int:
+        return int(self.later.value(ENGINE + name, model=self.model, **labels) or 0)
+
+    def _rate(self, name: str, **labels: str) -> float | None:
+        grown, seconds = self._compute_increase(name, **labels), self.later.when - self.earlier.when
+        return grown / seconds if grown is not None and seconds > 0 else None
+
+    def _compute_increase(self, name: str, **labels: str) -> float | None:
+        """What a counter gained; None when it is not in both, or began anew."""
+        before = self.earlier.value(ENGINE + name, model=self.model, **labels)
+        now = self.later.value(ENGINE + name, model=self.model, **labels)
+        return now - before if before is not None and now is not None and now >= before else None
+
+    def _latency(self, name: str) -> Latency | None:
+        before = self.earlier.buckets(ENGINE + name, self.model)
+        now = self.later.buckets(ENGINE + name, self.model)
+        grown = {bound: count - before.get(bound, 0.0) for bound, count in now.items()}
+        if not grown or min(grown.values()) < 0 or max(grown.values()) == 0:
+            return None
+        return Latency(quantile(grown, 0.5), quantile(grown, 0.95))
+
+
+def quantile(at_most: Mapping[float, float], share: float) -> float:
+    """Where so great a share of the values lies below, taken to lie evenly within a bucket; what lies above
+    the last bound counts as that bound. `at_most` is cumulative, and holds at least one value."""
+    wanted = share * max(at_most.values())
+    low = 0.0
+    for (below, lower), (above, upper) in pairwise([(0.0, 0.0), *sorted(at_most.items())]):
+        low = below
+        if above == float("inf"):
+            break
+        if upper >= wanted:
+            return below + (above - below) * (wanted - lower) / (upper - lower)
+    return low

@@ -1,0 +1,144 @@
+"""`antiphon usage`: what was used of a running server, as a table and over time, or as a file.
+
+An option that would not act is refused here by its name, before anything is sent.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from antiphon.cli import options
+from antiphon.cli.admin_client import admin_api
+from antiphon.cli.options import now, parse_past
+from antiphon.domain.reports import TAG, Bucket, Field, dimension
+from antiphon.errors import SettingsError
+
+SHAPES = ("table", "csv", "json")
+LINES = "jsonl"
+"""What the server calls lines of JSON."""
+
+app = typer.Typer(rich_markup_mode=None)
+"""Without a name: its command is one of those that it is put beside."""
+
+
+@app.command()
+def usage(
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="By what: model, project, user, key, status, day, tag:NAME, ...; with commas. [model]"
+        ),
+    ] = None,
+    since: Annotated[str, typer.Option(help="How long ago it begins: 90d, 12h; or a date, in UTC.")] = "7d",
+    until: Annotated[str | None, typer.Option(help="How long ago it ends, written the same. [now]")] = None,
+    project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only where this is so: model=m, tag:team=a; repeated."),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=10_000,
+            help="Rows of sums, those with most first. [20 of the table, all of csv and json]",
+        ),
+    ] = None,
+    entries: Annotated[
+        bool, typer.Option("--entries", help="Every generation by itself, as csv or as lines of json.")
+    ] = False,
+    shape: Annotated[str | None, typer.Option("--format", help="table, csv or json. [table]")] = None,
+    url: options.ServerUrl = None,
+) -> None:
+    """Show what was used, what it cost, and how it went over time."""
+    from antiphon.cli.commands.usage_report import ROWS, Selection, print_report
+
+    with admin_api(url) as server:
+        form = _parse_form(shape, entries)
+        if entries:
+            _refuse_sums(by, most)
+        chosen = _parse_conditions(project, only or [])
+        selection = Selection("model" if by is None else by, *_parse_stretch(since, until), chosen)
+        if form == "table":
+            print_report(server, selection, most or ROWS)
+        elif entries:
+            _write(server.parts("usage", "entries", **selection.query(format=form)))
+        else:
+            first = {} if most is None else {"limit": str(most)}
+            _write(server.parts("usage", **selection.query(format=form, by=selection.by, **first)))
+            print(end="\n" if form == "json" else "")
+
+
+def _write(parts: Iterable[bytes]) -> None:
+    """To standard output, as the server sends it."""
+    for part in parts:
+        sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+
+
+def _parse_form(shape: str | None, entries: bool) -> str:
+    """As what the server is asked, or `table`. Raises SettingsError."""
+    if entries and shape is None:
+        raise SettingsError("--entries is for files: say --format csv or --format json beside it")
+    if entries and shape == "table":
+        raise SettingsError("--format table shows sums, not --entries: say --format csv or --format json")
+    if shape is not None and shape not in SHAPES:
+        raise SettingsError(f"--format {shape}: it must be {' or '.join(SHAPES[entries:])}")
+    return LINES if entries and shape == "json" else shape or "table"
+
+
+def _refuse_sums(by: str | None, most: int | None) -> None:
+    """Raises SettingsError for what says how sums are made, where there are none."""
+    if by is not None:
+        raise SettingsError(
+            f"--by {by} is for sums; --entries gives every generation by itself: leave one out"
+        )
+    if most is not None:
+        raise SettingsError(
+            f"--limit {most} is for sums; --entries gives all of them: choose fewer by --since, --until and "
+            "--only"
+        )
+
+
+def _parse_stretch(since: str, until: str | None) -> tuple[int, int]:
+    """The Unix seconds in which it begins and ends. Raises SettingsError."""
+    begins = _parse_second("--since", since)
+    ends = now() + 1 if until is None else _parse_second("--until", until)
+    if begins >= ends:
+        before = "lie before now" if until is None else f"lie before --until {until}"
+        raise SettingsError(f"--since {since} must {before}")
+    return begins, ends
+
+
+def _parse_second(option: str, text: str) -> int:
+    try:
+        return parse_past(text)
+    except SettingsError as problem:
+        raise SettingsError(f"{option}: {problem.message}") from None
+
+
+def _parse_conditions(project: str | None, only: Sequence[str]) -> dict[str, str]:
+    """The conditions by name. Raises SettingsError."""
+    said = {} if project is None else {Field.PROJECT.value: project}
+    for text in only:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"--only {text}: it takes NAME=VALUE")
+        if name in said:
+            also = "--project" if project is not None and name == Field.PROJECT else "--only"
+            raise SettingsError(f"--only {text}: {also} says {name} already, and there is one of it")
+        _require_condition(name, text)
+        said[name] = value
+    return said
+
+
+def _require_condition(name: str, text: str) -> None:
+    of = dimension(name)
+    if isinstance(of, Bucket):
+        raise SettingsError(f"--only {text}: a time is chosen by --since and --until")
+    if of is None:
+        known = ", ".join([*Field, f"{TAG}NAME"])
+        raise SettingsError(f"--only {text}: there is no {name or 'name'} to choose by; known: {known}")

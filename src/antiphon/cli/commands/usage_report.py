@@ -1,0 +1,139 @@
+"""What `antiphon usage` draws: bars of requests over time, and a table of sums."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from rich.bar import Bar
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from antiphon.cli.admin_client import Admin
+from antiphon.cli.output import PIPE, CallFailed, Card, escape_unprintable, format_time
+
+ROWS = 20
+"""Rows of the table where the caller does not say how many."""
+BAR = 40
+"""Columns of the longest bar."""
+DAY = 24 * 3600
+BUCKETS = ("hour", "day", "week", "month")
+LONGEST = (2 * DAY, 40 * DAY, 280 * DAY)
+"""Seconds up to which hours, days and weeks are drawn: a chart has about forty lines."""
+NAMED = {"project": ("name",), "user": ("name",), "key": ("prefix", "note")}
+"""By which fields people know what has an id."""
+FIGURES = {
+    "requests": "REQUESTS",
+    "failed": "FAILED",
+    "prompt_tokens": "PROMPT",
+    "cached_tokens": "CACHED",
+    "output_tokens": "OUTPUT",
+}
+MEANS = {"mean_ttft_ms": "TTFT MS", "mean_total_ms": "TOTAL MS"}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which entries are summed, by what; times in Unix seconds."""
+
+    by: str
+    since: int
+    until: int
+    conditions: Mapping[str, str] = field(default_factory=dict)
+
+    def query(self, **more: str) -> dict[str, str]:
+        """As the server takes it."""
+        return {"since": str(self.since), "until": str(self.until), **self.conditions, **more}
+
+
+def print_report(server: Admin, selection: Selection, most: int) -> None:
+    """Asks for the sums, and over time where they are not by time, and draws both."""
+    report = server.get("usage", **selection.query(by=selection.by, limit=str(most)))
+    by = [each for each in selection.by.split(",") if each]
+    parts: list[RenderableType] = [f"{format_time(selection.since)} to {format_time(selection.until)} UTC"]
+    parts += [] if set(by) & set(BUCKETS) else [_chart(server, selection)]
+    parts += [_table(report, by, _names(server, by)), *_notes(report, most)]
+    width = None if sys.stdout.isatty() else PIPE
+    Console(highlight=False, markup=False, width=width).print(*parts, sep="\n")
+
+
+def _chart(server: Admin, selection: Selection) -> Table:
+    """A bar for each hour, day, week or month in which something was used."""
+    length = selection.until - selection.since
+    bucket = BUCKETS[sum(length > most for most in LONGEST)]
+    rows = _rows(server.get("usage", **selection.query(by=bucket)))
+    highest = max((_int(row["requests"]) for row in rows), default=0)
+    chart = Table(bucket.upper(), "REQUESTS", "", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        count = _int(row["requests"])
+        start = format_time(_int(_object(row.get("by")).get(bucket)))
+        chart.add_row(start, f"{count:,}", Bar(highest, 0, count, width=BAR, color="cyan"))
+    return chart
+
+
+def _names(server: Admin, by: Sequence[str]) -> dict[tuple[str, str], str]:
+    """What people call projects, users and keys, by dimension and id; nothing of what the caller may not
+    list."""
+    names: dict[tuple[str, str], str] = {}
+    for dimension in (each for each in NAMED if each in by):
+        with suppress(CallFailed):
+            for card in server.list(f"{dimension}s"):
+                fields = (card.get(name) for name in NAMED[dimension])
+                names[dimension, str(card.get("id"))] = " ".join(str(each) for each in fields if each)
+    return names
+
+
+def _table(report: Card, by: Sequence[str], names: Mapping[tuple[str, str], str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for dimension in by or [""]:
+        table.add_column(escape_unprintable(dimension).upper())
+    currency = report.get("currency")
+    cost = f"COST {currency}" if isinstance(currency, str) else "COST"
+    for heading in (*FIGURES.values(), cost, *MEANS.values()):
+        table.add_column(heading, justify="right")
+    for card in _rows(report):
+        group = _object(card.get("by"))
+        table.add_row(*(Text(_name(each, group.get(each), names)) for each in by), *_figures(card))
+    table.add_row("all", *[""] * (len(by) - 1), *_figures(_object(report.get("total"))), style="bold")
+    return table
+
+
+def _name(dimension: str, value: object, names: Mapping[tuple[str, str], str]) -> str:
+    if value is None or value == "":
+        return "-"
+    if dimension in BUCKETS and isinstance(value, int):
+        return format_time(value)
+    return escape_unprintable(names.get((dimension, str(value)), str(value)))
+
+
+def _figures(card: Card) -> list[str]:
+    counts = [f"{_int(card[name]):,}" for name in FIGURES]
+    means = [f"{mean:,.0f}" if isinstance(mean := card[name], int | float) else "-" for name in MEANS]
+    is_unknown = card["unpriced"] == card["requests"] and card["requests"]
+    return [*counts, "-" if is_unknown else escape_unprintable(str(card["cost"])), *means]
+
+
+def _notes(report: Card, most: int) -> list[str]:
+    total = _object(report.get("total"))
+    notes = [] if total["requests"] else ["nothing was used in this time"]
+    if report.get("more"):
+        notes.append(f"these are the first {most}; --limit shows more, and all counts them too")
+    if unpriced := _int(total["unpriced"]):
+        notes.append(f"of {unpriced:,} requests the cost is not known, as no price held; it counts as none")
+    return notes
+
+
+def _rows(report: Card) -> list[Card]:
+    rows = report.get("data")
+    return [_object(row) for row in rows] if isinstance(rows, list) else [_object(rows)]
+
+
+def _object(value: object) -> Card:
+    if not isinstance(value, dict):
+        raise CallFailed("the server does not answer like Antiphon")
+    return value
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,1 @@
+"""`antiphon doctor`: checks everything that `antiphon serve` needs, and changes nothing."""

@@ -1,0 +1,280 @@
+"""The checks of `antiphon doctor` that need no keys: each looks at one thing and reports what it found.
+
+Native code runs in another process, the probe, under the interpreter and the environment of engine hosts. No
+check raises for what it looks at, or leaves anything behind.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from antiphon.cli.commands.serve import room_of, size_model
+from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.model_files import assign_adapters, cache_of, check_adapter, directory
+from antiphon.cli.output import CallFailed
+from antiphon.cli.serve_options import DEMO_MODEL, ServeOptions
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.host.confine import other_user
+from antiphon.engines.host.runtime import runtime_directory
+from antiphon.errors import AddressUnavailable, AntiphonError, LoadError, ModelFileError, SettingsError
+from antiphon.processes.supervisor import bind, host_environment
+from antiphon.settings.loading import build_model
+from antiphon.settings.models import AdapterSettings, ModelSettings
+from antiphon.settings.schema import Settings, change_model, choose_interpreter, with_models
+from antiphon.settings.server import ServerSettings
+from antiphon.weights.gguf import read_header
+from antiphon.weights.hub.reference import is_reference, parse
+from antiphon.weights.kv_cache_size import available_memory, kv_bytes_per_cell, text_bytes_per_token
+
+QUICK = 1.0
+"""Seconds for a neighbour on the port to say who it is."""
+
+GIGABYTE = 1e9
+
+DEADLINE = 300.0
+"""Seconds: opening the library takes a tenth of one, loading a large model minutes."""
+
+SHOWN_ERROR = 300
+"""Characters of what a probe said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A model that is here, and the memory that serving it takes."""
+
+    model: ModelSettings
+    bytes: int
+
+
+def check_settings(asked: ServeOptions) -> tuple[Settings, Finding]:
+    """The settings, or the defaults where they are broken."""
+    try:
+        settings = asked.settings()
+    except SettingsError as error:
+        return with_models(Settings(), [build_model(DEMO_MODEL)]), to_finding("settings-invalid", error)
+    file = asked.file()
+    return settings, report_ok(
+        "settings", f"{file} and the environment" if file else "the environment; no file"
+    )
+
+
+def check_models(settings: Settings) -> tuple[list[Sized], list[Finding]]:
+    """Each model's file, and the memory of all together."""
+    here: list[Sized] = []
+    findings: list[Finding] = []
+    for each in settings.models:
+        try:
+            known = _resolve_local(each, settings)
+            if known is None:
+                findings.append(
+                    report_problem("model-not-fetched", f"{each.path} is not here yet", Standing.ADVICE)
+                )
+                continue
+            one = _size_model(known)
+        except LoadError as error:
+            findings.append(to_finding("memory-short", error))
+        except SettingsError as error:
+            findings.append(to_finding("settings-invalid", error))
+        except (AntiphonError, OSError) as error:
+            findings.append(_bad_model(each, error))
+        else:
+            here.append(one)
+            findings.append(report_ok("model", _describe(one)))
+    return here, findings + check_memory(here)
+
+
+def _resolve_local(each: ModelSettings, settings: Settings) -> ModelSettings | None:
+    """The model with the path of its file on this machine; None when it was not fetched."""
+    if not is_reference(each.path):
+        return each
+    entry = cache_of(settings.hub).find(parse(each.path))
+    return change_model(each, path=str(entry.path)) if entry else None
+
+
+def _size_model(each: ModelSettings) -> Sized:
+    known = size_model(each)
+    header = read_header(Path(known.path))
+    if header.embeds:
+        return Sized(known, header.size + (known.context_length or 0) * text_bytes_per_token(header))
+    cells = known.cells or (known.context_length or 0) * known.sequences
+    return Sized(known, header.size + cells * kv_bytes_per_cell(header, known.kv_type))
+
+
+def _bad_model(each: ModelSettings, error: AntiphonError | OSError) -> Finding:
+    if isinstance(error, AntiphonError):
+        return to_finding("model-invalid", error)
+    return report_problem("model-invalid", f"cannot read {each.path}: {error.strerror}")
+
+
+def _describe(one: Sized) -> str:
+    known = one.model
+    return f"{known.name}, {known.path}: {room_of(known)} in {one.bytes / GIGABYTE:.2f} GB"
+
+
+def check_memory(models: list[Sized]) -> list[Finding]:
+    """Weights and KV caches of all models against what can be had."""
+    if not models:
+        return []
+    needed, room = sum(one.bytes for one in models), memory_room()
+    said = f"weights and context need {needed / GIGABYTE:.2f} GB; {room / GIGABYTE:.2f} GB can be had"
+    return [report_problem("memory-short", said) if needed > room else report_ok("memory", said)]
+
+
+def memory_room() -> int:
+    """Bytes that a process of this user can have now."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    room = available_memory()
+    return room if limit == resource.RLIM_INFINITY else min(room, limit)
+
+
+def check_adapters(settings: Settings, models: list[Sized]) -> Iterator[Finding]:
+    """The directories that callers may load from, and each adapter of the settings against its model."""
+    paths = {one.model.name: one.model.path for one in models}
+    for said in settings.lora.directories:
+        try:
+            yield report_ok("adapters", f"callers may load from {directory(said)}")
+        except SettingsError as error:
+            yield to_finding("settings-invalid", error)
+    if len(models) == len(settings.models):  # else some are not here, and that was said
+        try:
+            settings = assign_adapters(with_models(settings, [one.model for one in models]))
+        except SettingsError as error:
+            yield to_finding("settings-invalid", error)
+            return
+    for adapter in settings.adapters:
+        if base := paths.get(adapter.model or ""):  # else what is wrong with the model was said
+            yield _adapter_checked(adapter, base)
+
+
+def _adapter_checked(adapter: AdapterSettings, base: str) -> Finding:
+    with TemporaryDirectory(prefix="antiphon-doctor-") as place:
+        try:
+            known = check_adapter(adapter, base, Path(place))
+        except ModelFileError as error:
+            return to_finding("adapter-invalid", error)
+        return report_ok("adapter", f"{adapter.name}, {adapter.path}: rank {known.rank}, for {adapter.model}")
+
+
+def check_port(server: ServerSettings) -> Finding:
+    """Listens there for a moment."""
+    try:
+        bind(server.host, server.port).close()
+    except AddressUnavailable as error:
+        if " is taken" not in error.message:
+            return to_finding("address-unavailable", error)
+        if _is_antiphon(server):
+            said = f"Antiphon runs already on port {server.port} of {server.host}"
+            return report_problem("port-taken", said, Standing.ADVICE)
+        return report_problem("port-taken", f"port {server.port} of {server.host} is taken")
+    which = f"port {server.port}" if server.port else "some port"
+    return report_ok("port", f"{which} of {server.host} is free")
+
+
+def _is_antiphon(server: ServerSettings) -> bool:
+    """Whether what listens there answers as Antiphon's health page does."""
+    from antiphon.cli.client import Client
+
+    try:
+        answer = Client(f"http://{server.host}:{server.port}", patience=QUICK).call("GET", "/health")
+    except CallFailed:
+        return False
+    return isinstance(answer, dict) and answer.get("status") == "ok"
+
+
+def check_cache(settings: Settings) -> Finding:
+    """Where fetched models are kept: what is there can be read, and more can be written."""
+    cache = cache_of(settings.hub)
+    place = next(place for place in (cache.root, *cache.root.parents) if os.path.lexists(place))
+    try:
+        os.listdir(place)
+        entries = cache.entries()
+    except OSError as problem:
+        return report_problem("cache-unusable", f"cannot read the model cache {place}: {problem.strerror}")
+    except AntiphonError as error:
+        return to_finding("cache-unusable", error)
+    if not os.access(place, os.W_OK | os.X_OK):
+        return report_problem("cache-unusable", f"cannot write to the model cache {place}")
+    return report_ok("cache", f"{cache.root}: {len(entries)} fetched, {cache.free() / GIGABYTE:.0f} GB free")
+
+
+def check_confinement(settings: Settings) -> Finding:
+    """What engine hosts give up, and whose rights they keep."""
+    user = settings.engine.user
+    try:
+        entry = other_user(user) if user else None
+    except SettingsError as error:
+        return to_finding("engine-user-unusable", error)
+    if entry is None and os.geteuid() == 0:
+        return report_problem("engine-as-root", "engines run with the rights of root", Standing.ADVICE)
+    whose = f"engines run as {entry.pw_name if entry else 'the user of the server'}, with limits"
+    if sys.platform != "linux":
+        return report_problem("confinement-partial", f"{whose}, and may gain privileges", Standing.ADVICE)
+    return report_ok("confinement", f"{whose} and without new privileges")
+
+
+def check_sockets() -> Iterator[Finding]:
+    """The directory that a running server keeps its sockets in."""
+    try:
+        with runtime_directory() as place:
+            yield report_ok("sockets", str(place.parent))
+    except SettingsError as error:
+        yield to_finding("no-socket-place", error)
+    except OSError as problem:
+        yield report_problem("no-socket-place", f"cannot make a directory for sockets: {problem.strerror}")
+
+
+def check_engine(settings: Settings, models: Sequence[LoadSpec]) -> Iterator[Finding]:
+    """Runs the probe to its end, or until it dies. `models`: to be loaded."""
+    python, engine = choose_interpreter(settings), settings.engine
+    threads = [model.threads for model in settings.models]
+    order = {"library": engine.library, "threads": threads, "models": [asdict(model) for model in models]}
+    try:
+        done = subprocess.run(
+            [python, "-P", "-m", "antiphon.cli.doctor.probe"],
+            input=json.dumps(order).encode() + b"\n",
+            env=host_environment(os.environ, engine.wait_policy),
+            capture_output=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        output, death = done.stdout, "" if done.returncode == 0 else describe_end(done.returncode)
+        words = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:SHOWN_ERROR]
+    except subprocess.TimeoutExpired as late:
+        output, death, words = late.stdout or b"", f"no answer within {DEADLINE:.0f} s", ""
+    except OSError as problem:
+        output, death, words = b"", f"it does not run: {problem}", ""
+    yield from read_probe(output, death, words)
+
+
+def read_probe(output: bytes, death: str, words: str) -> Iterator[Finding]:
+    """The probe's findings, and what its end means. A library writes between its lines what it likes."""
+    step, is_alive = {"step": "", "what": ""}, False
+    for line in output.splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and "step" in said:
+            step = said
+        elif isinstance(said, dict) and "standing" in said:
+            is_alive = True
+            yield Finding(**{**said, "standing": Standing(said["standing"])})
+    if not is_alive:
+        reason = f"the engine's Python cannot run Antiphon ({death or 'it says nothing'})"
+        yield report_problem("interpreter-unusable", f"{reason}: {words}" if words else reason)
+    elif death and step["step"] == "loading":
+        yield report_problem("model-not-loadable", f"loading {step['what']} ends with {death}")
+    elif death:
+        yield report_problem("library-crashes", f"opening the library of {step['what']} ends with {death}")
+
+
+def describe_end(code: int) -> str:
+    """An exit status, for people."""
+    return f"status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"

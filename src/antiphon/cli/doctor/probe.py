@@ -1,0 +1,167 @@
+"""`python -m antiphon.cli.doctor.probe`: what `antiphon doctor` learns in a process that may die of it.
+
+It opens the engine's library, and models when told to. One line of JSON comes in: the library setting, the
+threads and the models. What it finds goes out as lines of JSON, and a line before each step that may end the
+process, so that whoever reads them knows which step it was.
+"""
+
+import json
+import logging
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.engines.base import LoadSpec
+from antiphon.engines.llama.embedding import load_any
+from antiphon.engines.llama.libllama.library import Place, discovered, find_library
+from antiphon.engines.llama.machine import best_threads, prepare_environment, usable_cpus
+from antiphon.errors import AntiphonError, LibraryError
+from antiphon.processes.ipc.frames import (
+    to_line,  # what an engine host imports, so that its lack is seen here
+)
+
+CPUINFO = Path("/proc/cpuinfo")
+
+NAMES = {
+    "pni": "SSE3",
+    "ssse3": "SSSE3",
+    "avx": "AVX",
+    "avx2": "AVX2",
+    "f16c": "F16C",
+    "fma": "FMA",
+    "bmi2": "BMI2",
+    "avx_vnni": "AVX_VNNI",
+    "avx512f": "AVX512",
+    "avx512vbmi": "AVX512_VBMI",
+    "avx512_vnni": "AVX512_VNNI",
+    "avx512_bf16": "AVX512_BF16",
+    "amx_int8": "AMX_INT8",
+    "asimd": "NEON",
+    "asimddp": "DOTPROD",
+    "i8mm": "MATMUL_INT8",
+    "sve": "SVE",
+}
+"""The kernel's flags and the library's names of them."""
+
+DECISIVE = frozenset({"AVX", "AVX2", "FMA", "F16C", "NEON", "DOTPROD"})
+"""Without these a model runs at a fraction of its speed; the others bring less."""
+
+
+MEASURED_GAIN = (
+    "where it was measured, on two cores with 0.5 B parameters in Q8_0, a library built for AVX-512 was 1.3 "
+    "times as fast with eight requests at once, and with one no faster"
+)
+"""Of a native build over the wheel, whose widest instructions are AVX2: benchmarks/RESULTS.md."""
+
+
+def main() -> None:
+    """Everything, once."""
+    order = json.loads(sys.stdin.readline())
+    logging.disable()  # what is passed over is told, not logged
+    prepare_environment()
+    tell(report_ok("python", f"Python {platform.python_version()}, {sys.executable}"))
+    features = open_library(order["library"])
+    if features is not None:
+        tell(check_processor(features, processor_features()))
+    threads = [each or best_threads() for each in order["threads"]]
+    tell(check_threads(max(threads, default=best_threads()), len(usable_cpus())))
+    if features is not None:
+        for values in order["models"]:
+            load(LoadSpec(**values))
+
+
+def tell(finding: Finding) -> None:
+    """A line about what was found."""
+    _write(asdict(finding))
+
+
+def _write(line: dict[str, object]) -> None:
+    sys.stdout.buffer.write(to_line(line))
+    sys.stdout.buffer.flush()
+
+
+def open_library(explicit: str | None) -> tuple[str, ...] | None:
+    """Opens the first library that can be used, as the engine does; the features that it uses, or None."""
+    passed: list[tuple[Place, str]] = []
+    for place in candidates(explicit):
+        _write({"step": "opening", "what": f"{place.origin}, {place.path}"})
+        try:
+            library, _ = find_library(explicit, iter([place]))
+        except LibraryError as error:
+            passed.append((place, error.message))
+            continue
+        for other, why in passed:
+            said = f"{other.origin}, {other.path} comes first and is passed over: {why}"
+            tell(report_problem("library-passed-over", said, Standing.ADVICE))
+        why = "the first that can be used" if passed else "the first that was found"
+        why = "the setting names it" if explicit else why
+        where = f"{place.origin}, {place.path} ({why})"
+        said = f"{library.version()}, from {where}; its binary interface is known"
+        tell(report_ok("library", said))
+        return tuple(library.cpu_features())
+    if passed:
+        tell(to_finding("library-unusable", LibraryError(passed[-1][1])))
+    else:
+        tell(report_problem("library-missing", "no llama.cpp library is installed"))
+    return None
+
+
+def candidates(explicit: str | None) -> Iterator[Place]:
+    """What the engine would try, in its order."""
+    if explicit:
+        yield Place(Path(explicit), "the library setting")
+    else:
+        yield from discovered()
+
+
+def check_processor(uses: Sequence[str], has: Sequence[str]) -> Finding:
+    """What of the processor the library uses, and what it leaves."""
+    used = " ".join(feature for feature in uses if feature in has) or "nothing special"
+    left = [feature for feature in has if feature not in uses]
+    if not left:
+        return report_ok("cpu", f"the library uses {used}")
+    gain = f"; {MEASURED_GAIN}" if "AVX512" in left else ""
+    gain = "; without these it is several times slower" if DECISIVE & set(left) else gain
+    said = f"the library uses {used} of this processor, not {' '.join(left)}{gain}"
+    return report_problem("cpu-features-unused", said, Standing.ADVICE)
+
+
+def check_threads(threads: int, processors: int) -> Finding:
+    """The threads of the model that has most against the processors."""
+    said = f"{threads} threads on {processors} processors"
+    if threads > processors:
+        return report_problem("threads-too-many", said, Standing.ADVICE)
+    return report_ok("threads", said)
+
+
+def load(spec: LoadSpec) -> None:
+    """Loads one model and closes it again."""
+    _write({"step": "loading", "what": spec.model})
+    try:
+        load_any(spec).close()
+    except AntiphonError as error:
+        tell(to_finding("model-not-loadable", error))
+        return
+    tell(report_ok("loading", f"{Path(spec.model).name} loads"))
+
+
+def processor_features(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+    """What the processor has of what a library can use, in the table's order; nothing where the system does
+    not say."""
+    try:
+        lines = cpuinfo.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ()
+    flags: set[str] = set()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            flags |= set(value.split())
+    return tuple(name for flag, name in NAMES.items() if flag in flags)
+
+
+if __name__ == "__main__":
+    main()

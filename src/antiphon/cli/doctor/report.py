@@ -1,0 +1,97 @@
+"""`antiphon doctor`: looks at everything that `antiphon serve` needs, and says what is wrong and what helps.
+Changes nothing.
+"""
+
+import json
+import os
+import shutil
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from antiphon.cli.commands.serve import refusals
+from antiphon.cli.doctor.checks import (
+    check_adapters,
+    check_cache,
+    check_confinement,
+    check_engine,
+    check_models,
+    check_port,
+    check_settings,
+    check_sockets,
+)
+from antiphon.cli.doctor.findings import Finding, Standing, to_finding
+from antiphon.cli.serve_options import ServeOptions
+from antiphon.processes.supervisor import load_spec
+
+MARKS = {Standing.OK: "ok", Standing.ADVICE: "advice", Standing.BROKEN: "BROKEN"}
+INDENT = 8
+NARROWEST, WIDEST = 60, 110
+"""Columns of the text."""
+
+
+def run(asked: ServeOptions, load: bool, as_json: bool) -> int:
+    """Prints the findings; 1 when something is broken."""
+    findings = list(examine(asked, load))
+    broken = sum(finding.standing is Standing.BROKEN for finding in findings)
+    print(as_object(findings, broken) if as_json else as_text(findings, broken))
+    return 1 if broken else 0
+
+
+def examine(asked: ServeOptions, load: bool) -> Iterator[Finding]:
+    """Every finding, in the order in which a server would meet them."""
+    settings, finding = check_settings(asked)
+    yield finding
+    yield from (to_finding("settings-refused", error, ": ") for error in refusals(settings))
+    models, of_models = check_models(settings)
+    yield from check_engine(settings, [load_spec(one.model, settings) for one in models] if load else [])
+    yield from of_models
+    yield from check_adapters(settings, models)
+    yield check_port(settings.server)
+    yield check_cache(settings)
+    yield from check_sockets()
+    yield check_confinement(settings)
+    if settings.keys.enabled:
+        from antiphon.cli.doctor.tenancy_checks import check_keyed
+
+        yield from check_keyed(settings, os.environ, Path.home())
+
+
+def as_object(findings: list[Finding], broken: int) -> str:
+    """One JSON object."""
+    return json.dumps({"broken": broken, "findings": [asdict(finding) for finding in findings]}, indent=2)
+
+
+def as_text(findings: list[Finding], broken: int) -> str:
+    """A paragraph for each finding, its remedy below it, and the sum."""
+    width = min(WIDEST, max(NARROWEST, shutil.get_terminal_size().columns))
+    lines = [line for finding in findings for line in _paragraph(finding, width)]
+    return "\n".join([*lines, "", _sum(findings, broken)])
+
+
+def _paragraph(finding: Finding, width: int) -> list[str]:
+    """Lines that wrap between words only, so that paths and commands can be copied."""
+    parts = [(f"{MARKS[finding.standing]:{INDENT}}", f"{finding.id}: {finding.said}")]
+    if finding.remedy:
+        parts.append((" " * INDENT, f"-> {finding.remedy}"))
+    return [
+        line
+        for first, text in parts
+        for line in textwrap.wrap(
+            text,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def _sum(findings: list[Finding], broken: int) -> str:
+    advice = sum(finding.standing is Standing.ADVICE for finding in findings)
+    said = f"{broken} things are broken" if broken else "Nothing is broken"
+    said = "1 thing is broken" if broken == 1 else said
+    better = f"; {advice} could be better" if advice else ""
+    return f"{said}{better}.{' docs/troubleshooting.md says more.' if broken or advice else ''}"

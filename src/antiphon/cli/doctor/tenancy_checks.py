@@ -1,0 +1,120 @@
+"""The checks of `antiphon doctor` on what a server with keys needs: its database, its pepper, the place
+where it writes usage down, who counts limits, and single sign-on. Imported only where keys are on. They make
+nothing.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+
+from antiphon.auth.secrets import PEPPER_FILE, load_pepper, parse_pepper
+from antiphon.cli.bootstrap import MARK, spool_of, store_url
+from antiphon.cli.doctor.findings import Finding, Standing, report_ok, report_problem, to_finding
+from antiphon.cli.serve_options import home_of
+from antiphon.errors import LimitsUnavailable, SettingsError, StoreRefused, StoreUnavailable
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import LimitsSettings
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
+
+MEGABYTE = 1e6
+REACHED_S = 2
+"""Seconds in which a database or Redis elsewhere has to answer."""
+
+
+def check_keyed(settings: Settings, environ: Mapping[str, str], user_home: Path) -> Iterator[Finding]:
+    """The database, the pepper where there is a database, the spool, and what else the settings name."""
+    home = home_of(environ, user_home)
+    try:
+        with closing(Database(store_url(settings.keys.store, home), connect_s=REACHED_S)) as database:
+            yield from _check_store(database, settings, home)
+    except (StoreRefused, StoreUnavailable) as error:
+        yield to_finding("store-unusable", error)
+    yield _check_spool(Path(spool_of(settings.ledger.spool, home)), settings.ledger.spool_bytes)
+    if settings.limits.url is not None:
+        yield _check_limits(settings.limits, settings.limits.url)
+    if settings.oidc.issuer is not None and find_spec("jwt") is None:
+        yield report_problem("sign-on-unusable", "single sign-on needs a library that is not installed")
+
+
+def _check_store(database: Database, settings: Settings, home: Path) -> Iterator[Finding]:
+    file = database.file
+    if file is not None and not file.exists():
+        place = _find_existing(file.parent)
+        if not _is_writable(place):
+            yield report_problem(
+                "store-unusable", f"the database {file} cannot be made: {place} cannot be written"
+            )
+        else:
+            yield report_ok("store", f"{file} is not there yet; the first start makes it")
+        return
+    standing = database.schema_state()
+    if standing.newer:
+        yield report_problem("store-newer", f"{database.shown} was made by a later version of Antiphon")
+    elif standing.found is None:
+        yield report_ok("store", f"{database.shown} is empty; the first start makes its tables")
+    elif standing.pending:
+        said = f"{database.shown} is at revision {standing.found}, and this version wants {standing.wanted}"
+        yield report_problem("store-outdated", said)
+    else:
+        yield report_ok("store", f"{database.shown} answers, at revision {standing.found}")
+        yield _check_pepper(database, settings, home)
+
+
+def _check_pepper(database: Database, settings: Settings, home: Path) -> Finding:
+    """Whether the keys of the database were made with the pepper that is here."""
+    mark, said = SqlTenancy(database).mark(MARK), settings.keys.pepper
+    where = "ANTIPHON_PEPPER" if said else str(home / PEPPER_FILE)
+    if mark is None and not said and not (home / PEPPER_FILE).exists():
+        return report_ok("pepper", f"{where} is not there yet; the first start makes it")
+    try:
+        pepper = parse_pepper(said) if said else load_pepper(home, make=False)
+    except StoreRefused as error:
+        return to_finding("pepper-unusable", error)
+    if mark not in (None, pepper.mark):
+        return report_problem("pepper-unusable", f"{where} is not what this database's keys were made with")
+    return report_ok("pepper", f"{where} is the one of the database's keys")
+
+
+def _check_spool(spool: Path, most: int) -> Finding:
+    """Where generations are written down before they are in the database."""
+    place = _find_existing(spool)
+    if not place.is_dir() or not _is_writable(place):
+        return report_problem(
+            "spool-unusable", f"the ledger's spool {spool} cannot be written: {place} cannot"
+        )
+    free = shutil.disk_usage(place).free
+    said = f"{spool}: {free / MEGABYTE:,.0f} MB free; it may take {most / MEGABYTE:,.0f}"
+    return report_problem("spool-short", said, Standing.ADVICE) if free < most else report_ok("spool", said)
+
+
+def _check_limits(limits: LimitsSettings, url: str) -> Finding:
+    """Whether the Redis answers that counts for several servers."""
+    try:
+        from antiphon.limits.redis.check import check_redis
+    except ModuleNotFoundError:
+        missing = SettingsError(
+            "limits.url needs the client of Redis; install it: pip install 'antiphon[redis]'"
+        )
+        return to_finding("limits-unusable", missing)
+    try:
+        return report_ok("limits", check_redis(url, REACHED_S))
+    except SettingsError as error:
+        return to_finding("limits-unusable", error)
+    except LimitsUnavailable as error:
+        passes = limits.unavailable == "open"  # then each process counts alone, and requests are served
+        return report_problem(
+            "limits-unusable", error.message, Standing.ADVICE if passes else Standing.BROKEN
+        )
+
+
+def _find_existing(path: Path) -> Path:
+    """The path, or the nearest above it that is there."""
+    return next(place for place in (path, *path.parents) if os.path.lexists(place))
+
+
+def _is_writable(place: Path) -> bool:
+    return os.access(place, os.W_OK | os.X_OK)

@@ -1,0 +1,284 @@
+"""Servers on this machine: finds and restarts running ones, and starts one as a child of a command.
+
+A running server has a file in its home and holds it open. In the file it writes how its last rolling restart
+ended. `python -m antiphon.cli.local_servers ARGUMENTS` runs the `antiphon` command until its standard input
+ends, so a killed parent takes the server with it.
+"""
+
+import json
+import os
+import re
+import runpy
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from antiphon.cli.output import CallFailed, note, report_errors
+from antiphon.cli.serve_options import home_of
+
+if TYPE_CHECKING:
+    import psutil
+
+PREFIX, SUFFIX = "server-", ".json"
+
+SIZE = 2_048
+"""Bytes of the file: it is always written whole, in one go."""
+
+LONGEST = 500
+"""Characters of a reason."""
+
+SIGNAL = signal.SIGUSR2
+
+PATIENCE_S = 90.0
+"""Seconds for each process: the server gives a new one 60 to be ready."""
+
+PAUSE_S = 0.1
+
+LISTENS = re.compile(r"listens on (http://\S+)")
+
+END_DEADLINE = 15.0
+"""Seconds that the server gets to end by itself."""
+
+SHOWN_LINES = 5
+"""Of what the server said last, when it could not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that serves."""
+
+    url: str
+    workers: int
+    rounds: int = 0
+    """Rolling restarts that ended since its start."""
+    problem: str | None = None
+    """Why the last of them failed; None, where it did not."""
+
+
+class Notice:
+    """The file of this process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._said: Running | None = None
+
+    def serves(self, url: str, workers: int) -> None:
+        """The server is ready."""
+        self._say(Running(url, workers))
+
+    def record_restart(self, problem: str | None) -> None:
+        """A rolling restart has ended; `problem`: why it failed."""
+        if self._said is not None:
+            said = problem and problem[:LONGEST]
+            self._say(replace(self._said, rounds=self._said.rounds + 1, problem=said))
+
+    def _say(self, running: Running) -> None:
+        self._said = running
+        with suppress(OSError):  # as on a full disk: the server goes on
+            os.pwrite(self._descriptor, json.dumps(asdict(running)).encode().ljust(SIZE), 0)
+
+
+@contextmanager
+def publish_notice(home: Path) -> Iterator[Notice]:
+    """This process's file while the context lasts. Where none can be made it is not found, and serves all the
+    same."""
+    path = home / f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}{SUFFIX}"
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(home)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:
+        yield Notice(-1)
+        return
+    try:
+        yield Notice(descriptor)
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+
+
+def running_of(home: Path) -> dict[Path, Running]:
+    """The servers of a home that serve now on this machine, by their files."""
+    found = ((path, running_at(path)) for path in _files(home))
+    return {path: running for path, running in found if running is not None}
+
+
+def running_at(path: Path) -> Running | None:
+    """That of a file; None where it does not serve, yet or any longer."""
+    if _holder(path) is None:
+        return None
+    try:
+        said = json.loads(path.read_bytes())
+        return Running(said["url"], said["workers"], said["rounds"], said["problem"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def _files(home: Path) -> list[Path]:
+    return sorted(home.glob(f"{PREFIX}*{SUFFIX}"))
+
+
+def _sweep(home: Path) -> None:
+    """Removes what servers left that were killed: nobody has their number, or this process has it now."""
+    for path in _files(home):
+        try:
+            if pid_of(path) != os.getpid():
+                os.kill(pid_of(path), 0)
+                continue
+        except ProcessLookupError:
+            pass
+        except (OSError, ValueError):
+            continue
+        path.unlink(missing_ok=True)
+
+
+def pid_of(file: Path) -> int:
+    """The process that made a server's file."""
+    return int(file.name.removeprefix(PREFIX).partition("-")[0])
+
+
+def restart(pid: int | None) -> None:
+    """Has a server replace its processes, and waits until it has. `pid`: which of several servers."""
+    home = home_of(os.environ, Path.home())
+    with report_errors():
+        file, server = _choose(running_of(home), home, pid)
+        _tell(file)
+        processes = "the HTTP process" if server.workers == 1 else f"{server.workers} HTTP processes"
+        note(f"replacing {processes} of {server.url}")
+        _wait(file, server)
+
+
+def _choose(found: Mapping[Path, Running], home: Path, pid: int | None) -> tuple[Path, Running]:
+    """The server that is meant, with its file. Raises CallFailed."""
+    if not found:
+        raise CallFailed(
+            f"no server of {home} is running here as this user: ANTIPHON_HOME names another home, and a "
+            "server in another container or on another machine is told there"
+        )
+    listed = ", ".join(f"{pid_of(path)} ({each.url})" for path, each in found.items())
+    named = [(path, each) for path, each in found.items() if pid in (None, pid_of(path))]
+    if not named:
+        raise CallFailed(f"the server {pid} is not of {home}; there are {listed}")
+    if len(named) > 1:
+        raise CallFailed(f"several servers of {home} are running: choose one with --pid; there are {listed}")
+    return named[0]
+
+
+def _holder(file: Path) -> "psutil.Process | None":
+    """The process that made a server's file, where it is proved to be the one: it holds the file open. The
+    same number is another process in another container, on another machine and later."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid_of(file))
+        opened = {Path(each.path) for each in process.open_files()}
+    except (psutil.Error, ValueError):
+        return None
+    return process if file.resolve() in opened else None
+
+
+def _tell(file: Path) -> None:
+    """Sends the signal to the server of a file, and to no other process. Raises CallFailed."""
+    import psutil
+
+    process = _holder(file)
+    if process is None:
+        raise CallFailed(f"the server {pid_of(file)} ended meanwhile; its log says why")
+    try:
+        process.send_signal(SIGNAL)
+    except psutil.Error as problem:
+        raise CallFailed(f"the server {process.pid} cannot be told: {problem}") from None
+
+
+def _wait(file: Path, server: Running) -> None:
+    """Raises CallFailed where not every process was replaced."""
+    pid = pid_of(file)
+    end = time.monotonic() + PATIENCE_S * server.workers
+    while time.monotonic() < end:
+        now = running_at(file)
+        if now is None:
+            raise CallFailed(f"the server {pid} ended meanwhile; its log says why")
+        if now.rounds > server.rounds:
+            if now.problem:
+                raise CallFailed(f"what served goes on serving: {now.problem}")
+            return
+        time.sleep(PAUSE_S)
+    raise CallFailed(f"the server {pid} says nothing of a restart; its log may")
+
+
+@contextmanager
+def own_server(arguments: Sequence[str] = ()) -> Iterator[str]:
+    """The address of a server that is ready. Raises CallFailed with the server's own reason.
+
+    The child is in a session of its own, so that Ctrl-C in the terminal is not for it, and holds the end of a
+    pipe, so that it also ends when this process is killed.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "antiphon.cli.local_servers",
+        "serve",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*command, "--log-level", "warning", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            if process.stdout is not None:
+                yield _address(process.stdout, log)
+        finally:
+            _end(process)
+
+
+def _address(panel: IO[str], log: IO[str]) -> str:
+    """Where it listens, read from its panel; the rest of the panel is read away."""
+    for line in panel:
+        if found := LISTENS.search(line):
+            threading.Thread(target=panel.read, daemon=True).start()
+            return found[1]
+    log.seek(0)
+    said = [line.strip() for line in log.readlines() if line.strip()]
+    raise CallFailed(f"no server could be started: {'; '.join(said[-SHOWN_LINES:])}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def end_with_input() -> None:
+    """Waits for the end of standard input, then asks this process to stop."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_input, daemon=True).start()
+    runpy.run_module("antiphon", run_name="__main__")

@@ -1,0 +1,148 @@
+"""Model and adapter files of the settings: fetched from the hub, checked, converted and kept in the registry.
+
+Commands show the progress of downloads. Wrong files are reported before a process is started.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from antiphon.cli.serve_options import ServeOptions, named_model
+from antiphon.errors import ModelFileError, SettingsError
+from antiphon.settings.models import AdapterSettings, HubSettings, ModelSettings
+from antiphon.settings.schema import Settings, change_model, with_assigned_models, with_lora
+from antiphon.weights.adapters.import_job import AdapterFile, keep_adapter
+from antiphon.weights.adapters.registry import default_registry, share
+from antiphon.weights.gguf import read_header
+from antiphon.weights.hub.cache import HubCache, default_directory
+from antiphon.weights.hub.download import FetchProgress, Hub, Stage, Tell
+from antiphon.weights.hub.reference import is_reference, parse
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+def cache_of(settings: HubSettings) -> HubCache:
+    """Where fetched models lie."""
+    if settings.cache:
+        return HubCache(Path(settings.cache).expanduser().absolute())
+    return HubCache(default_directory(os.environ, Path.home(), sys.platform).absolute())
+
+
+def hub_of(settings: HubSettings) -> Hub:
+    """The hub, with that cache."""
+    return Hub(cache_of(settings), endpoint=settings.endpoint, offline=settings.offline)
+
+
+def fetch(model: ModelSettings, settings: HubSettings) -> ModelSettings:
+    """The model with a local path: its own, or that of the file it names on the hub. Raises
+    StartupError."""
+    if not is_reference(model.path):
+        return model
+    reference = parse(model.path)
+    with show_progress(sys.stderr) as tell:
+        return change_model(model, path=str(hub_of(settings).local(reference, tell).path))
+
+
+def fetch_named(text: str) -> None:
+    """Fetches what `--model TEXT` names on the hub, if it is not here, and shows how far that is: a server
+    that is started then finds it. Raises StartupError."""
+    if not is_reference(str(named_model(text)["path"])):
+        return
+    settings = ServeOptions(models=[text]).settings()
+    for model in settings.models:
+        fetch(model, settings.hub)
+
+
+@contextmanager
+def show_progress(stream: TextIO) -> Iterator[Tell]:
+    """Shows on a stream how far it is, until the block ends: bars on a terminal, and elsewhere one line when
+    a stage begins, which logs keep."""
+    if not stream.isatty():
+        begun: set[Stage] = set()
+
+        def tell_line(progress: FetchProgress) -> None:
+            if progress.stage not in begun:
+                begun.add(progress.stage)
+                size = f"{progress.size / 1e6:.1f} MB"
+                print(f"antiphon: {progress.stage} {progress.name} ({size})", file=stream, flush=True)
+
+        yield tell_line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(file=stream)) as bars:
+        tasks: dict[Stage, TaskID] = {}
+
+        def tell(progress: FetchProgress) -> None:
+            if progress.stage not in tasks:
+                tasks[progress.stage] = bars.add_task(f"{progress.stage} {progress.name}")
+            bars.update(tasks[progress.stage], completed=progress.done, total=progress.size)
+
+        yield tell
+
+
+def keep_adapters(settings: Settings) -> Settings:
+    """The settings with absolute places, and each adapter's path that of its kept file. Raises a
+    StartupError."""
+    settings = assign_adapters(settings)
+    said = settings.lora.registry or default_registry(os.environ, Path.home())
+    registry = Path(said).expanduser().absolute()
+    directories = [directory(said) for said in settings.lora.directories]
+    paths = {}
+    for adapter in settings.adapters:
+        (base,) = (model.path for model in settings.models if model.name == adapter.model)
+        try:
+            found = check_adapter(adapter, base, registry)
+            if settings.engine.user is not None:
+                share(found.path)
+        except OSError as problem:
+            raise SettingsError(
+                f"adapters cannot be kept in {registry}: {problem.strerror or problem}; name another "
+                "directory with ANTIPHON_LORA_REGISTRY"
+            ) from None
+        paths[adapter.name] = str(found.path)
+    return with_lora(settings, str(registry), directories, paths)
+
+
+def assign_adapters(settings: Settings) -> Settings:
+    """The settings in which each adapter says which model it adapts, now that the files of all models are
+    here: one that makes embeddings takes none. Raises a StartupError."""
+    if not settings.adapters:
+        return settings
+    embedding = [model.name for model in settings.models if read_header(Path(model.path)).embeds]
+    return with_assigned_models(settings, embedding)
+
+
+def check_adapter(adapter: AdapterSettings, base: str, registry: Path) -> AdapterFile:
+    """The adapter, checked for the model at `base` and kept in a directory. Raises ModelFileError, which
+    names it and the remedy."""
+    source = Path(adapter.path).expanduser().absolute()
+    try:
+        return keep_adapter(source, read_header(Path(base)), registry)
+    except ModelFileError as refused:
+        raise ModelFileError(
+            f"the adapter {adapter.name} cannot be served: {refused.message.rstrip('.')}; mend it, name "
+            "another file with --lora NAME=PATH, or leave it out"
+        ) from None
+
+
+def directory(said: str) -> str:
+    """A directory that callers may load from. Raises SettingsError for one that cannot be."""
+    path = Path(said).expanduser().absolute()
+    if not path.is_dir():
+        raise SettingsError(
+            f"{path} is no directory, so nothing can be loaded from it; make it, or mend "
+            "ANTIPHON_LORA_DIRECTORIES"
+        )
+    if path == Path(path.root):
+        raise SettingsError(
+            "ANTIPHON_LORA_DIRECTORIES names the root of all files; name the directory that holds adapters"
+        )
+    return str(path)

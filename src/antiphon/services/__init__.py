@@ -1,0 +1,1 @@
+"""What operators, owners and users change and see: projects, keys, limits, prices, usage, kept requests."""

@@ -1,0 +1,169 @@
+"""Limits and budgets: who sees them, who may change them, and how they stand.
+
+The operator sets any. An owner of a project limits the keys that are for it alone: its service keys, and the
+access tokens bound to it; they could make others, so what is to hold for a project whatever its owners do is
+a limit of the project or of the user. Every caller sees the limits of what is theirs. What an actor may not
+see is not there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from antiphon.domain.identity import Actor, ActorKind
+from antiphon.domain.limits import Limit, LimitStatus, Subject
+from antiphon.domain.tenancy import Key
+from antiphon.errors import PermissionDenied
+from antiphon.limits.base import Limiter
+from antiphon.services.changes import DirectoryChanges, replace_by_id
+from antiphon.services.limit_validation import LimitRequest, require_countable, require_unique, require_valid
+from antiphon.services.policy import ONLY_OWNERS_LIMIT, find_by_id, require_admin
+from antiphon.store.base import RuleStore
+
+
+class LimitService:
+    """The limits of one server."""
+
+    def __init__(self, changes: DirectoryChanges, rules: RuleStore, limiter: Limiter) -> None:
+        self._changes = changes
+        self._rules = rules
+        self._limiter = limiter
+
+    def list_limits(
+        self, actor: Actor, subject: Subject | None = None, target: str | None = None
+    ) -> list[Limit]:
+        """Those that the actor may see, the oldest first; of one subject or target where that is said. The
+        limits of a key are those of its family."""
+        families = self._changes.directory.families()
+        return [
+            limit
+            for limit in self._changes.directory.limits
+            if subject in (None, limit.subject)
+            and (target is None or _has_target(families, limit, target))
+            and self._can_see(actor, limit, families)
+        ]
+
+    def get_limit(self, actor: Actor, id_: str) -> Limit:
+        """Raises NotFound, also for one that the actor may not see."""
+        return find_by_id(self.list_limits(actor), id_, "limit")
+
+    async def get_status(self, actor: Actor, id_: str) -> LimitStatus:
+        """How one stands now. Raises NotFound and LimitsUnavailable."""
+        (standing,) = await self._limiter.read_status([self.get_limit(actor, id_)])
+        return standing
+
+    async def add(self, actor: Actor, request: LimitRequest) -> Limit:
+        """From then on requests that begin must fit it, too."""
+        require_valid(request)
+
+        def add() -> Limit:
+            self._require_target(actor, request)
+            limit = request.to_limit(self._changes.make_id("limit"), request.target, self._changes.now())
+            require_unique(limit, self._list_siblings(limit))
+            return self._add_limit(actor, limit)
+
+        return await self._changes.apply(add)
+
+    async def change(self, actor: Actor, id_: str, amount: int | None, note: str | None) -> Limit:
+        """What it has counted stays counted."""
+
+        def update() -> Limit:
+            limit = self._get_changeable(actor, id_)
+            require_countable(limit.measure, limit.amount if amount is None else amount)
+            new = replace(
+                limit,
+                amount=limit.amount if amount is None else amount,
+                note=limit.note if note is None else note,
+            )
+            revision = self._rules.change_limit(new, self._changes.attribute_to(actor))
+            self._changes.learn(revision, limits=replace_by_id(self._changes.directory.limits, new))
+            return new
+
+        return await self._changes.apply(update)
+
+    async def remove(self, actor: Actor, id_: str) -> None:
+        """From then on nothing is refused for it."""
+
+        def remove() -> None:
+            limit = self._get_changeable(actor, id_)
+            revision = self._rules.remove_limit(limit.id, self._changes.attribute_to(actor))
+            left = tuple(each for each in self._changes.directory.limits if each.id != limit.id)
+            self._changes.learn(revision, limits=left)
+
+        await self._changes.apply(remove)
+
+    # --- who may ---
+
+    def _can_see(self, actor: Actor, limit: Limit, families: Mapping[str, str]) -> bool:
+        if actor.admin:
+            return True
+        match limit.subject:
+            case Subject.KEY:
+                return (
+                    _has_target(families, limit, actor.id) or self._find_key(actor, limit.target) is not None
+                )
+            case Subject.USER:
+                return limit.target == actor.user
+            case Subject.PROJECT:
+                return limit.target == actor.project and actor.kind is ActorKind.USER
+            case Subject.MODEL:
+                return False
+
+    def _find_key(self, actor: Actor, id_: str) -> Key | None:
+        """A key that the actor sees, or limits as an owner of the project that it is for."""
+        policy = self._changes.policy
+        for kept in self._changes.directory.keys:
+            if kept.key.id == id_:
+                owned = kept.key.project is not None and policy.is_owner(actor, kept.key.project)
+                return kept.key if owned or policy.can_see(actor, kept.key) else None
+        return None
+
+    def _require_target(self, actor: Actor, request: LimitRequest | Limit) -> None:
+        """Raises NotFound for what is not there for the actor, and PermissionDenied for what is not theirs to
+        limit."""
+        directory, policy = self._changes.directory, self._changes.policy
+        match request.subject:
+            case Subject.KEY:
+                key = self._find_key(actor, request.target)
+                find_by_id([] if key is None else [key], request.target, "key")
+                if not actor.admin and not (key is not None and policy.is_owner(actor, key.project)):
+                    raise PermissionDenied(ONLY_OWNERS_LIMIT)
+                return
+            case Subject.PROJECT:
+                find_by_id(policy.list_projects(actor), request.target, "project")
+            case Subject.USER:
+                find_by_id(
+                    directory.users if actor.admin else policy.list_users(actor), request.target, "user"
+                )
+            case Subject.MODEL:
+                pass
+        require_admin(actor)
+
+    def _get_changeable(self, actor: Actor, id_: str) -> Limit:
+        limit = self.get_limit(actor, id_)
+        if not actor.admin:
+            self._require_target(actor, limit)
+        return limit
+
+    # --- how it is done ---
+
+    def _list_siblings(self, limit: Limit) -> list[Limit]:
+        """Those of the same subject; of a key those of its family."""
+        directory = self._changes.directory
+        families = directory.families()
+        return [
+            each
+            for each in directory.limits
+            if each.subject is limit.subject and _has_target(families, each, limit.target)
+        ]
+
+    def _add_limit(self, actor: Actor, limit: Limit) -> Limit:
+        revision = self._rules.add_limit(limit, self._changes.attribute_to(actor))
+        self._changes.learn(revision, limits=(*self._changes.directory.limits, limit))
+        return limit
+
+
+def _has_target(families: Mapping[str, str], limit: Limit, target: str) -> bool:
+    """Whether a limit is of a target; that of a key is of its whole family."""
+    if limit.subject is not Subject.KEY:
+        return limit.target == target
+    return families.get(limit.target, limit.target) == families.get(target, target)

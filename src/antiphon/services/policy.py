@@ -1,0 +1,250 @@
+"""What an actor may see and change of projects, users and keys at one moment: decides, and changes none."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from antiphon.auth.base import DirectoryIndex
+from antiphon.domain.identity import Actor, ActorKind, within
+from antiphon.domain.tenancy import EVERYTHING, Grant, Key, KeyKind, Project, Role, User
+from antiphon.errors import Conflict, InvalidValue, MissingParameter, NotFound, PermissionDenied
+from antiphon.services.limit_validation import LimitRequest, require_all_valid
+from antiphon.store.base import Directory
+
+MOST_KEYS = 1_000
+"""Living access tokens of one user, and service keys of one project, unless the operator makes more."""
+ONLY_OWNERS_LIMIT = "only an owner of a project may limit keys, those that are for it"
+LAST = 2**62
+"""Unix seconds that nothing lasts beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRequest:
+    """A key that somebody asks for."""
+
+    kind: KeyKind
+    project: str | None = None
+    user: str | None = None
+    grant: Grant = EVERYTHING
+    expires: int | None = None
+    note: str = ""
+    limits: tuple[LimitRequest, ...] = ()
+    """Of the key, whose id nobody knows yet."""
+
+
+class Policy:
+    """The rules over one directory. What an actor may not see is not there."""
+
+    def __init__(self, directory: Directory, now: int, known: DirectoryIndex | None = None) -> None:
+        """`known`: the same directory, where it is there already."""
+        self._directory = directory
+        self._known = known or DirectoryIndex.of(directory)
+        self._now = now
+
+    def list_projects(self, actor: Actor) -> list[Project]:
+        """Those that the actor may see: the operator all, others their own, a key of one project that one."""
+        mine = [] if actor.bound else self._known.list_projects(actor.user or "")
+        return [each for each in self._directory.projects if actor.admin or each.id in (*mine, actor.project)]
+
+    def list_users(self, actor: Actor) -> list[User]:
+        """Those that the actor may see: the operator all, others themselves."""
+        return [each for each in self._directory.users if actor.admin or each.id == actor.user]
+
+    def list_keys(self, actor: Actor) -> list[Key]:
+        """Those that the actor may see."""
+        return [kept.key for kept in self._directory.keys if self.can_see(actor, kept.key)]
+
+    def get_key(self, actor: Actor, id_: str) -> Key:
+        """Raises NotFound, also for one that the actor may not see."""
+        keys = (kept.key for kept in self._directory.keys if kept.key.id == id_)
+        return find_by_id((key for key in keys if self.can_see(actor, key)), id_, "key")
+
+    def require_owner(self, actor: Actor, project: str) -> None:
+        """Raises NotFound and PermissionDenied."""
+        find_by_id(self.list_projects(actor), project, "project")
+        if not (actor.admin or self.is_owner(actor, project)):
+            raise PermissionDenied("only an owner of the project may change its members")
+        self.require_unconfined(actor)
+
+    def require_unconfined(self, actor: Actor) -> None:
+        """Raises PermissionDenied for a key that is confined, but for the operator's: members are of no model
+        and no path, not even who the key speaks for."""
+        if not actor.admin and actor.grant != EVERYTHING:
+            raise PermissionDenied(
+                "this key is confined to models or paths, and members are not: use one that is not confined"
+            )
+
+    def require_known_user(self, actor: Actor, user: str) -> None:
+        """Raises NotFound, as for a user who is not there, where a user is a member of none of the actor's
+        projects: whoever were drawn into another project would have to name one in each request from then on.
+        """
+        near = {project.id for project in self.list_projects(actor)}
+        if not actor.admin and not any(
+            member == user and project in near for project, member in self._known.roles
+        ):
+            raise NotFound(f"there is no user {user[:100]}")
+
+    def is_owner(self, actor: Actor, project: str | None) -> bool:
+        """Whether a user is an owner of the project in which the token speaks."""
+        if actor.kind is not ActorKind.USER or actor.project != project:
+            return False
+        return self._known.roles.get((actor.project, actor.user or "")) is Role.OWNER
+
+    def get_role(self, actor: Actor) -> Role | None:
+        """What a user is in the project in which the token speaks."""
+        return self._known.roles.get((actor.project, actor.user or ""))
+
+    def can_see(self, actor: Actor, key: Key) -> bool:
+        """Whether a key is there for an actor, which then may also change it."""
+        if actor.admin:
+            return True
+        if actor.bound and key.project != actor.project:
+            return False
+        if key.kind is KeyKind.ACCESS_TOKEN:
+            return key.user == actor.user is not None
+        return key.kind is KeyKind.SERVICE and self.is_owner(actor, key.project)
+
+    def get_living_key(self, actor: Actor, id_: str) -> Key:
+        """A key that the actor may change, which is each that it sees and that has not ended."""
+        key = self.get_key(actor, id_)
+        if key.revoked is not None or (key.expires is not None and key.expires <= self._now):
+            raise InvalidValue("the key has ended: make a new one", param="id")
+        return key
+
+    def find_end(self, key: Key) -> int | None:
+        """When a key ends but for its rotation: what its latest successor has kept. Raises Conflict where a
+        successor lives, so that a rotation that is repeated leaves no second key that nobody knows of; and
+        InvalidValue where what is kept of the successor has ended it, as it would end another."""
+        later = _list_successors(self._directory, key)
+        living = [each for each in later if each.revoked is None and (each.expires or LAST) > self._now]
+        if living:
+            raise Conflict(
+                f"{key.id} was rotated already, and its successor is {living[-1].id}: rotate that one, or "
+                "revoke it first if nobody has it",
+                param="id",
+            )
+        ends = later[-1].expires if later else key.expires
+        if ends is not None and ends <= self._now:
+            raise InvalidValue("the key has ended: make a new one", param="id")
+        return ends
+
+    def require_other_operator(self, key: Key, changed: Key | None = None) -> None:
+        """Raises InvalidValue where nobody could do everything any more if a key ended or was `changed`."""
+        left = [kept.key for kept in self._directory.keys if kept.key.id != key.id]
+        left += [] if changed is None else [changed]
+        standing = (
+            each.kind is KeyKind.ADMIN
+            and each.revoked is None
+            and each.expires is None
+            and each.grant == EVERYTHING
+            for each in left
+        )
+        if key.kind is KeyKind.ADMIN and not any(standing):
+            raise InvalidValue(
+                "this is the last operator's key that is confined to nothing and does not end: make another "
+                "first",
+                param="id",
+            )
+
+    def require_within_rights(self, actor: Actor, key: Key | KeyRequest) -> None:
+        """Nobody makes a key that may more than theirs: other models or paths, other projects, for longer."""
+        if not within(key.grant, actor.grant):
+            raise PermissionDenied("a key cannot give what it does not have: name fewer models or endpoints")
+        if actor.bound and key.project != actor.project:
+            raise PermissionDenied(f"this key is for the project {actor.project} alone: name it in project")
+        if actor.until is not None and (key.expires is None or key.expires > actor.until):
+            raise PermissionDenied(f"this key ends at {actor.until}: name that or earlier in expires_at")
+
+    def require_creatable(self, actor: Actor, request: KeyRequest) -> None:
+        """Raises a RequestError for a key that makes no sense, or that the actor may not make."""
+        self.require_within_rights(actor, request)
+        if request.kind is KeyKind.ADMIN:
+            require_admin(actor)
+            _require_absent(request, "project", "user")
+        elif request.kind is KeyKind.SERVICE:
+            _require_absent(request, "user")
+            project = _require_value(request.project, "project")
+            find_by_id(self.list_projects(actor), project, "project")
+            if not (actor.admin or self.is_owner(actor, project)):
+                raise PermissionDenied("only an owner of the project may make keys for it")
+            if not self._known.is_open(project):
+                raise InvalidValue("the project is archived: no key of it is accepted", param="project")
+        else:
+            self._require_creatable_token(actor, request)
+        if request.expires is not None and request.expires <= self._now:
+            raise InvalidValue("the key would end before it begins", param="expires_at")
+        self.require_room(actor, request)
+        if request.limits and not (actor.admin or self.is_owner(actor, request.project)):
+            raise PermissionDenied(ONLY_OWNERS_LIMIT, param="limits")
+        require_all_valid(request.limits)
+
+    def require_room(self, actor: Actor, request: KeyRequest | Key) -> None:
+        """Raises Conflict where nobody but the operator makes one more: every key is in the memory of every
+        process."""
+        if actor.admin:
+            return
+        alike = (
+            kept.key
+            for kept in self._directory.keys
+            if (kept.key.kind, kept.key.user) == (request.kind, request.user)
+            and (request.kind is KeyKind.ACCESS_TOKEN or kept.key.project == request.project)
+        )
+        living = (each for each in alike if each.revoked is None and (each.expires or LAST) > self._now)
+        if sum(1 for _ in living) >= MOST_KEYS:
+            whose = request.user or request.project
+            raise Conflict(f"{whose} has {MOST_KEYS} keys of this kind already: revoke some first")
+
+    def _require_creatable_token(self, actor: Actor, request: KeyRequest) -> None:
+        user = _require_value(request.user, "user")
+        if not actor.admin and user != actor.user:
+            raise PermissionDenied("access tokens are made by their own user, or by the operator")
+        if not self._known.is_active(find_by_id(self._directory.users, user, "user").id):
+            raise InvalidValue("the user is disabled: no token of theirs is accepted", param="user")
+        if request.project is not None and request.project not in self._known.list_projects(user):
+            raise NotFound(f"{user} is no member of {request.project}", param="project")
+
+
+class HasId(Protocol):
+    """What has an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=HasId)
+
+
+def find_by_id(things: Iterable[Named], id_: str, noun: str) -> Named:
+    """The one of an id. Raises NotFound."""
+    for thing in things:
+        if thing.id == id_:
+            return thing
+    raise NotFound(f"there is no {noun} {id_[:100]}")
+
+
+def _list_successors(directory: Directory, key: Key) -> list[Key]:
+    """Those of a key's family that were made after it, the oldest first: where there is one, the key was
+    rotated, and its end is that of the overlap."""
+    family = sorted(
+        (kept.key for kept in directory.keys if kept.key.first == key.first),
+        key=lambda each: (each.family is not None, each.created, each.id),
+    )
+    return family[family.index(key) + 1 :]
+
+
+def _require_value(value: str | None, name: str) -> str:
+    if value is None:
+        raise MissingParameter(f"{name} is missing", param=name)
+    return value
+
+
+def _require_absent(request: KeyRequest, *names: str) -> None:
+    for name in names:
+        if getattr(request, name) is not None:
+            raise InvalidValue(f"a key of kind {request.kind} has no {name}; leave it out", param=name)
+
+
+def require_admin(actor: Actor) -> None:
+    """Raises PermissionDenied for everybody else."""
+    if not actor.admin:
+        raise PermissionDenied("only the operator's key may do this")

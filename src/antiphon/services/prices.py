@@ -1,0 +1,166 @@
+"""The price list: who may change it, and how. Nothing of a price that holds is written anew, so that each
+entry of the ledger can be reckoned again by the price that it names: a price ends, and another is added.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from antiphon.domain.currencies import CODES
+from antiphon.domain.identity import Actor
+from antiphon.domain.limits import Measure
+from antiphon.domain.prices import Price, unpriced
+from antiphon.errors import InvalidValue
+from antiphon.services.changes import DirectoryChanges, replace_by_id
+from antiphon.services.policy import find_by_id, require_admin
+from antiphon.store.base import RuleStore
+
+SETTLE_S = 10
+"""Seconds after which what a price held for is in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRequest:
+    """A price that somebody asks for: as `domain.prices.Price`, of which it has the units."""
+
+    models: str
+    currency: str
+    input: int
+    output: int
+    cached: int | None = None
+    request: int = 0
+    since: int | None = None
+    """None: from now on."""
+    until: int | None = None
+    note: str = ""
+
+
+class PriceService:
+    """The prices of one server, all in one currency. For the operator alone."""
+
+    def __init__(self, changes: DirectoryChanges, rules: RuleStore) -> None:
+        self._changes = changes
+        self._rules = rules
+
+    def list_prices(self, actor: Actor) -> list[Price]:
+        """All of them, also those that ended."""
+        require_admin(actor)
+        return list(self._changes.directory.prices)
+
+    def get_price(self, actor: Actor, id_: str) -> Price:
+        """Raises NotFound."""
+        return find_by_id(self.list_prices(actor), id_, "price")
+
+    def find_unpriced(self, models: Sequence[str]) -> list[str]:
+        """Those of the models that no price holds for now: under a limit of cost they are refused."""
+        return unpriced(self._changes.directory.prices, models, self._changes.now())
+
+    def find_refused(self, models: Sequence[str]) -> list[str]:
+        """Those of the models that no price holds for now, though a limit counts what they cost."""
+        limits = self._changes.directory.limits
+        counted = [limit for limit in limits if limit.measure is Measure.COST]
+        return [
+            model for model in self.find_unpriced(models) if any(limit.applies_to(model) for limit in counted)
+        ]
+
+    async def add(self, actor: Actor, request: PriceRequest) -> Price:
+        """From then on requests are reckoned by it. Raises InvalidValue for a time that was: what began in it
+        has its price already; for what is no currency; and for another than costs are in. Where nothing was
+        priced yet, the first price after all have ended decides anew."""
+        require_admin(actor)
+
+        def add() -> Price:
+            now = self._changes.now()
+            since = now if request.since is None else request.since
+            own = {"id": self._changes.make_id("price"), "since": since, "created": now}
+            price = Price(**{**asdict(request), **own})
+            self._require_currency(price.currency, now)
+            _require_valid_times(price, now)
+            revision = self._rules.add_price(price, self._changes.attribute_to(actor))
+            self._changes.learn(revision, prices=(*self._changes.directory.prices, price))
+            return price
+
+        return await self._changes.apply(add)
+
+    async def change(
+        self, actor: Actor, id_: str, note: str | None, until: Callable[[int | None], int | None]
+    ) -> Price:
+        """`until`: from when the price ends to when it ends from then on. One that has ended stays so, and
+        none ends in a time that was."""
+        require_admin(actor)
+
+        def update() -> Price:
+            price, now = self.get_price(actor, id_), self._changes.now()
+            new = replace(price, note=price.note if note is None else note, until=until(price.until))
+            if new.until != price.until:
+                _require_changeable_end(price, new.until, now)
+            return self._learn_price(new, self._rules.change_price(new, self._changes.attribute_to(actor)))
+
+        return await self._changes.apply(update)
+
+    async def end(self, actor: Actor, id_: str) -> Price:
+        """It holds no more; one that has not begun never will. Once more changes nothing."""
+        require_admin(actor)
+
+        def end_price() -> Price:
+            price, now = self.get_price(actor, id_), self._changes.now()
+            end = max(now, price.since)
+            if price.until is not None and price.until <= end:
+                return price
+            new = replace(price, until=end)
+            return self._learn_price(new, self._rules.change_price(new, self._changes.attribute_to(actor)))
+
+        return await self._changes.apply(end_price)
+
+    def _learn_price(self, price: Price, revision: int) -> Price:
+        self._changes.learn(revision, prices=replace_by_id(self._changes.directory.prices, price))
+        return price
+
+    def _require_currency(self, currency: str, now: int) -> None:
+        """Raises InvalidValue, also for what is no currency but where costs are in it already."""
+        prices = self._changes.directory.prices
+        others = [price for price in prices if price.currency != currency]
+        if currency not in CODES and len(others) == len(prices):
+            raise InvalidValue(
+                f"{currency} is no currency that one pays in: say a code of ISO 4217, as USD",
+                param="currency",
+            )
+        if not others:
+            return
+        for price in others:
+            if not price.is_over(now):
+                raise _make_currency_error(
+                    f"this server's prices are in {price.currency}",
+                    "as long as nothing was priced, another can be taken when all of them have ended",
+                )
+        if (spent := self._rules.find_other_currency(currency)) is not None:
+            raise _make_currency_error(f"this server has costs in {spent}", "it stays so")
+        for price in others:
+            if not price.never_held and now < (settled := (price.until or now) + SETTLE_S):
+                raise _make_currency_error(
+                    f"a price in {price.currency} held until just now, and may have priced something",
+                    f"try again in {settled - now} s",
+                )
+
+
+def _make_currency_error(why: str, then: str) -> InvalidValue:
+    return InvalidValue(f"{why}; costs are summed, so they have one currency: {then}", param="currency")
+
+
+def _require_valid_times(price: Price, now: int) -> None:
+    if price.since < now:
+        raise InvalidValue(
+            f"since lies before now ({now}): what began before has its price; leave it out for now",
+            param="since",
+        )
+    if price.until is not None and price.until <= price.since:
+        raise InvalidValue("the price would end before it begins", param="until")
+
+
+def _require_changeable_end(price: Price, until: int | None, now: int) -> None:
+    if price.is_over(now):
+        raise InvalidValue("the price has ended: add another", param="until")
+    if until is not None and until < max(now, price.since):
+        raise InvalidValue(
+            f"until lies before now ({now}), or before the price begins: what began before has its price",
+            param="until",
+        )

@@ -1,0 +1,314 @@
+"""Who may change what of projects, users and keys. A change is in the store and in the keyring before it is
+answered.
+
+The operator's key changes everything. An owner of a project changes its members and its service keys; every
+user makes and ends access tokens of their own. Nobody makes a key that may more than the one they came with.
+What an actor may not see is not there.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from antiphon.auth.secrets import Pepper, extract_prefix, new_key
+from antiphon.domain.identity import Actor
+from antiphon.domain.limits import Limit, Subject
+from antiphon.domain.tenancy import AuditEntry, Key, Membership, Project, Role, User
+from antiphon.errors import InvalidValue
+from antiphon.services.changes import DirectoryChanges, replace_by_id
+from antiphon.services.policy import KeyRequest, find_by_id, require_admin
+from antiphon.store.base import KeptKey, TenancyStore
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key, and the only time that it is shown."""
+
+    key: Key
+    secret: str
+    limits: tuple[Limit, ...] = ()
+
+
+class TenancyService:
+    """Projects, users, memberships and keys of one server."""
+
+    def __init__(self, changes: DirectoryChanges, tenancy: TenancyStore, pepper: Pepper) -> None:
+        self._changes = changes
+        self._tenancy = tenancy
+        self._pepper = pepper
+
+    async def load(self) -> None:
+        """Learns what the store holds."""
+        await self._changes.load()
+
+    def close(self) -> None:
+        """Waits for the change that is being made, and lets go of the store."""
+        self._changes.close()
+
+    # --- projects and users ---
+
+    def list_projects(self, actor: Actor) -> list[Project]:
+        """Those that the actor may see."""
+        return self._changes.policy.list_projects(actor)
+
+    def list_users(self, actor: Actor) -> list[User]:
+        """Those that the actor may see."""
+        return self._changes.policy.list_users(actor)
+
+    def get_project(self, actor: Actor, id_: str) -> Project:
+        """Raises NotFound, also for one that the actor may not see."""
+        return find_by_id(self.list_projects(actor), id_, "project")
+
+    def get_user(self, actor: Actor, id_: str) -> User:
+        """Raises NotFound, also for one that the actor may not see."""
+        return find_by_id(self.list_users(actor), id_, "user")
+
+    async def add_project(self, actor: Actor, name: str, note: str) -> Project:
+        require_admin(actor)
+        project = Project(self._changes.make_id("proj"), name, self._changes.now(), note=note)
+
+        def add() -> Project:
+            revision = self._tenancy.add_project(project, self._changes.attribute_to(actor))
+            self._changes.learn(revision, projects=(*self._changes.directory.projects, project))
+            return project
+
+        return await self._changes.apply(add)
+
+    async def change_project(
+        self, actor: Actor, id_: str, name: str | None, note: str | None, archived: bool | None
+    ) -> Project:
+        require_admin(actor)
+
+        def update() -> Project:
+            project = find_by_id(self._changes.directory.projects, id_, "project")
+            if archived and id_ == "default":
+                raise InvalidValue("the project default cannot be archived", param="archived")
+            new = replace(
+                project,
+                name=project.name if name is None else name,
+                note=project.note if note is None else note,
+                archived=self._changes.resolve_since(project.archived, archived),
+            )
+            revision = self._tenancy.change_project(new, self._changes.attribute_to(actor))
+            self._changes.learn(revision, projects=replace_by_id(self._changes.directory.projects, new))
+            return new
+
+        return await self._changes.apply(update)
+
+    async def add_user(self, actor: Actor, name: str, email: str | None, note: str) -> User:
+        require_admin(actor)
+        user = _normalize_email(
+            User(self._changes.make_id("user"), name, self._changes.now(), email, note=note)
+        )
+
+        def add() -> User:
+            revision = self._tenancy.add_user(user, self._changes.attribute_to(actor))
+            self._changes.learn(revision, users=(*self._changes.directory.users, user))
+            return user
+
+        return await self._changes.apply(add)
+
+    async def change_user(
+        self, actor: Actor, id_: str, change: Callable[[User], User], disabled: bool | None = None
+    ) -> User:
+        """`change`: from what the user is to what it is from then on, but for `disabled`."""
+        require_admin(actor)
+
+        def update() -> User:
+            user = find_by_id(self._changes.directory.users, id_, "user")
+            since = self._changes.resolve_since(user.disabled, disabled)
+            new = _normalize_email(replace(change(user), disabled=since))
+            revision = self._tenancy.change_user(new, self._changes.attribute_to(actor))
+            self._changes.learn(revision, users=replace_by_id(self._changes.directory.users, new))
+            return new
+
+        return await self._changes.apply(update)
+
+    # --- members ---
+
+    def list_members(self, actor: Actor, project: str) -> list[Membership]:
+        """Of a project that the actor may see, by the ids of the users. Raises NotFound."""
+        find_by_id(self.list_projects(actor), project, "project")
+        members = (each for each in self._changes.directory.memberships if each.project == project)
+        return sorted(members, key=lambda each: each.user)
+
+    async def put_member(self, actor: Actor, project: str, user: str, role: Role) -> Membership:
+        def add() -> Membership:
+            self._changes.policy.require_owner(actor, project)
+            self._changes.policy.require_known_user(actor, user)
+            membership = Membership(project, user, role, self._changes.now())
+            revision = self._tenancy.put_membership(membership, self._changes.attribute_to(actor))
+            self._changes.learn(
+                revision, memberships=(*self._list_memberships_without(project, user), membership)
+            )
+            return membership
+
+        return await self._changes.apply(add)
+
+    async def remove_member(self, actor: Actor, project: str, user: str) -> None:
+        def remove() -> None:
+            if user == actor.user:
+                self._changes.policy.require_unconfined(actor)
+            else:
+                self._changes.policy.require_owner(actor, project)
+            find_by_id(self.list_projects(actor), project, "project")
+            revision = self._tenancy.remove_membership(project, user, self._changes.attribute_to(actor))
+            self._changes.learn(revision, memberships=self._list_memberships_without(project, user))
+
+        await self._changes.apply(remove)
+
+    # --- keys ---
+
+    def list_keys(self, actor: Actor) -> list[Key]:
+        """Those that the actor may see."""
+        return self._changes.policy.list_keys(actor)
+
+    def get_key(self, actor: Actor, id_: str) -> Key:
+        """Raises NotFound, also for one that the actor may not see."""
+        return self._changes.policy.get_key(actor, id_)
+
+    def list_limits(self, keys: Iterable[Key]) -> Mapping[str, Sequence[Limit]]:
+        """The limits of keys, which are those of their families, by their ids; the oldest first."""
+        directory = self._changes.directory
+        families = directory.families()
+        limits: dict[str, list[Limit]] = {}
+        for limit in directory.limits:
+            if limit.subject is Subject.KEY:
+                limits.setdefault(families.get(limit.target, limit.target), []).append(limit)
+        return {key.id: limits.get(key.first, []) for key in keys}
+
+    async def add_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
+        def add() -> IssuedKey:
+            self._changes.policy.require_creatable(actor, request)
+            return self._create_key(actor, request)
+
+        return await self._changes.apply(add)
+
+    async def change_key(
+        self,
+        actor: Actor,
+        id_: str,
+        change: Callable[[Key], Key],
+    ) -> Key:
+        """`change`: from what the key is to what it is from then on. A key that has ended stays so."""
+
+        def update() -> Key:
+            key = self._changes.policy.get_living_key(actor, id_)
+            new = change(key)
+            self._changes.policy.require_within_rights(actor, new)
+            self._changes.policy.require_other_operator(key, new)
+            self._learn_key(self._tenancy.change_key(new, self._changes.attribute_to(actor)), new)
+            return new
+
+        return await self._changes.apply(update)
+
+    async def revoke_key(self, actor: Actor, id_: str) -> Key:
+        """From now on it is accepted nowhere; once more changes nothing."""
+
+        def revoke() -> Key:
+            key = self.get_key(actor, id_)
+            if key.revoked is None:
+                self._changes.policy.require_other_operator(key)
+                key = replace(key, revoked=self._changes.now())
+                self._learn_key(self._tenancy.change_key(key, self._changes.attribute_to(actor)), key)
+            return key
+
+        return await self._changes.apply(revoke)
+
+    async def rotate_key(self, actor: Actor, id_: str, overlap: int) -> IssuedKey:
+        """A new key that may what the old one may, for as long as that would have lasted; the old one ends
+        `overlap` seconds from now, if not before. The limits of the old key become those of the new one, and
+        go on counting what both use. Raises Conflict for a key that has a living successor."""
+
+        def rotate() -> IssuedKey:
+            ends = self._changes.policy.find_end(self._changes.policy.get_key(actor, id_))
+            old = self._changes.policy.get_living_key(actor, id_)
+            if overlap:
+                self._changes.policy.require_room(actor, old)
+            secret = new_key()
+            key = replace(
+                old,
+                id=self._changes.make_id("key"),
+                prefix=extract_prefix(secret),
+                created=self._changes.now(),
+                creator=actor.id,
+                expires=ends,
+                family=old.first,
+            )
+            self._changes.policy.require_within_rights(actor, key)
+            last = self._changes.now() + overlap
+            ending = replace(old, expires=last if old.expires is None else min(last, old.expires))
+            kept, limits = KeptKey(key, self._pepper.digest(secret)), self._move_limits(key)
+            revision = self._tenancy.rotate_key(ending, kept, limits, self._changes.attribute_to(actor))
+            self._learn_key(revision, ending, made=(kept,), limits=limits)
+            return IssuedKey(key, secret, limits)
+
+        return await self._changes.apply(rotate)
+
+    async def list_audit(
+        self, actor: Actor, limit: int, before: int | None, target: str | None
+    ) -> Sequence[AuditEntry]:
+        """For the operator."""
+        require_admin(actor)
+        return await self._changes.run_in_thread(lambda: self._tenancy.audit(limit, before, target))
+
+    # --- how it is done ---
+
+    def _create_key(self, actor: Actor, request: KeyRequest) -> IssuedKey:
+        secret = new_key()
+        key = Key(
+            id=self._changes.make_id("key"),
+            kind=request.kind,
+            prefix=extract_prefix(secret),
+            created=self._changes.now(),
+            creator=actor.id,
+            project=request.project,
+            user=request.user,
+            grant=request.grant,
+            expires=request.expires,
+            note=request.note,
+        )
+        limits = tuple(
+            limit.to_limit(self._changes.make_id("limit"), key.id, self._changes.now())
+            for limit in request.limits
+        )
+        kept = KeptKey(key, self._pepper.digest(secret))
+        revision = self._tenancy.add_key(kept, self._changes.attribute_to(actor), limits)
+        self._learn_key(revision, made=(kept,), limits=limits)
+        return IssuedKey(key, secret, limits)
+
+    def _move_limits(self, successor: Key) -> tuple[Limit, ...]:
+        """The limits of a family, as its latest key has them. Their ids stay: counters go by them."""
+        directory = self._changes.directory
+        families = directory.families()
+        return tuple(
+            replace(limit, target=successor.id)
+            for limit in directory.limits
+            if limit.subject is Subject.KEY and families.get(limit.target, limit.target) == successor.family
+        )
+
+    def _learn_key(
+        self, revision: int, *keys: Key, made: tuple[KeptKey, ...] = (), limits: tuple[Limit, ...] = ()
+    ) -> None:
+        """Keys and limits that are others now, or new."""
+        changed = {key.id: key for key in keys}
+        kept = (
+            replace(each, key=changed[each.key.id]) if each.key.id in changed else each
+            for each in self._changes.directory.keys
+        )
+        known = self._changes.directory.limits
+        for limit in limits:
+            known = replace_by_id(known, limit)
+        self._changes.learn(revision, keys=(*kept, *made), limits=known)
+
+    def _list_memberships_without(self, project: str, user: str) -> tuple[Membership, ...]:
+        """The memberships but for one."""
+        return tuple(
+            each
+            for each in self._changes.directory.memberships
+            if (each.project, each.user) != (project, user)
+        )
+
+
+def _normalize_email(user: User) -> User:
+    """The user with the address as it is compared: an address is one however it is written."""
+    return user if user.email is None else replace(user, email=user.email.lower())

@@ -1,0 +1,115 @@
+"""Who sees what of the ledger, and asks it without holding up the event loop.
+
+The operator sees all of it; an owner the project's; a viewer the project's sums, but not by whom; a member
+and a service key what they used themselves. A project that an actor does not see is not there.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from antiphon.domain.identity import Actor, ActorKind, Right
+from antiphon.domain.ledger import Entry
+from antiphon.domain.prices import currency_of
+from antiphon.domain.reports import Condition, Dimension, Field, Place, Report, Selection, Tag
+from antiphon.domain.tenancy import Role
+from antiphon.errors import PermissionDenied
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.policy import find_by_id
+from antiphon.store.base import UsageStore
+
+THREADS = 2
+"""Reads at once: one long sum must not make everybody wait, and many must not take every connection of the
+store."""
+
+PERSONAL = frozenset({Field.USER, Field.KEY, Field.END_USER, Field.REQUEST_ID, Field.PARENT})
+"""What tells who used something."""
+
+T = TypeVar("T")
+
+
+class UsageService:
+    """The ledger of one server, as its callers may read it."""
+
+    def __init__(self, changes: DirectoryChanges, usage: UsageStore) -> None:
+        self._changes = changes
+        self._usage = usage
+        self._threads = ThreadPoolExecutor(THREADS, "antiphon-usage")
+
+    @property
+    def currency(self) -> str | None:
+        """That of all costs; None where there is no price yet."""
+        return currency_of(self._changes.directory.prices)
+
+    def close(self) -> None:
+        """Waits for the reads that run. Before the store is let go of."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def build_report(
+        self, actor: Actor, selection: Selection, by: Sequence[Dimension], most: int
+    ) -> Report:
+        """As the store's, of what the actor may see. Raises NotFound and PermissionDenied."""
+        seen = self._restrict(actor, selection, by)
+        return await self.run_in_thread(lambda: self._usage.report(seen, by, most))
+
+    def open_entries(
+        self, actor: Actor, selection: Selection
+    ) -> Callable[[int, Place | None], Sequence[Entry]]:
+        """What reads the entries of a selection that the actor may see, so many from a place on; it blocks,
+        and belongs into `run_in_thread`. Raises NotFound and PermissionDenied."""
+        if self._get_role(actor) is Role.VIEWER:
+            raise PermissionDenied("a viewer sees the project's sums, and no single request")
+        seen = self._restrict(actor, selection)
+        return lambda most, after: self._usage.entries(seen, most, after)
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Runs what reads the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _restrict(self, actor: Actor, selection: Selection, by: Iterable[Dimension] = ()) -> Selection:
+        """The part of a selection that the actor may see."""
+        role = self._get_role(actor)
+        self._require_project(actor, selection.conditions)
+        if role is Role.VIEWER:
+            _require_impersonal((*by, *(each.of for each in selection.conditions)))
+        return replace(selection, conditions=(*selection.conditions, *_build_conditions(actor, role)))
+
+    def _get_role(self, actor: Actor) -> Role | None:
+        """What a user is in the project; of a user whom the directory does not know what its rights say."""
+        if actor.kind is not ActorKind.USER:
+            return None
+        known = self._changes.policy.get_role(actor)
+        return known or (Role.MEMBER if Right.GENERATE in actor.rights else Role.VIEWER)
+
+    def _require_project(self, actor: Actor, conditions: Iterable[Condition]) -> None:
+        for each in conditions:
+            if each.of is not Field.PROJECT or (actor.admin and each.value is None):
+                continue  # entries without a project are there for the operator to look for
+            if actor.admin or each.value != actor.project:
+                find_by_id(self._changes.policy.list_projects(actor), each.value or "", "project")
+            if not actor.admin and each.value != actor.project:
+                raise PermissionDenied(
+                    f"this key speaks in {actor.project} here: choose another of its projects by the header "
+                    "X-PROJECT-ID",
+                    param="project",
+                )
+
+
+def _build_conditions(actor: Actor, role: Role | None) -> tuple[Condition, ...]:
+    """What must be so of every entry that the actor sees."""
+    if actor.admin:
+        return ()
+    project = Condition(Field.PROJECT, actor.project)
+    if role in (Role.OWNER, Role.VIEWER):
+        return (project,)
+    user = () if actor.user is None else (Condition(Field.USER, actor.user),)
+    key = () if role is Role.MEMBER and user else (Condition(Field.KEY, actor.id),)
+    return (project, *key, *user)
+
+
+def _require_impersonal(dimensions: Iterable[Dimension]) -> None:
+    for each in dimensions:
+        if isinstance(each, Tag) or each in PERSONAL:
+            raise PermissionDenied(f"a viewer sees the project's sums, but not by {each}", param="by")

@@ -1,0 +1,281 @@
+"""The commands over the admin API as a user runs them: what they send and print, and one line about what is
+wrong. With a real server they are tested in tests/e2e/test_keys_commands.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli import admin_client as admin
+from antiphon.cli.output import CallFailed
+from tests.cli.conftest import Run
+from tests.cli.scripted import *  # noqa: F403 - a fixture is found by its name; `__all__` lists it
+from tests.cli.scripted import Scripted, page
+
+SECRET = "ak-canary-5d1c"
+
+
+def project(number: int) -> dict[str, object]:
+    named = {"object": "project", "id": f"proj_{number}", "name": f"P{number}", "note": ""}
+    return named | {"created_at": 0, "archived_at": None}
+
+
+def test_a_list_is_read_to_its_end(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(project(1), following="proj_1"), page(project(2))]
+    ended = antiphon("projects", "list", "--url", server.url)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "CREATED", "STATE", "NOTE"]
+    assert [line.split()[0] for line in lines[1:]] == ["proj_1", "proj_2"]
+    assert [path.partition("?")[2] for _, path, _, _ in server.asked] == [
+        "limit=1000",
+        "limit=1000&after=proj_1",
+    ]
+
+
+def test_the_audit_ends_at_its_limit(antiphon: Run, server: Scripted) -> None:
+    rows: list[dict[str, object]] = [
+        {"id": n, "at": 60, "actor": "a", "action": "key.create", "target": "k", "detail": {}} for n in (3, 2)
+    ]
+    server.answers = [page(*rows, following="2"), page(rows[0], following="1")]
+    ended = antiphon("audit", "--limit", "3", "--target", "k", "--json", "--url", server.url)
+    assert [row["id"] for row in json.loads(ended.stdout)["audit"]] == [3, 2, 3]
+    queries = [path.partition("?")[2] for _, path, _, _ in server.asked]
+    assert queries == ["limit=3&target=k", "limit=1&target=k&before=2"]
+
+
+def test_a_new_key_is_alone_on_standard_output(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(201, {"id": "key_1", "kind": "service", "secret": SECRET})]
+    words = "service --project default --model a* --model b --endpoint /v1/* --expires 2030-01-01 --note bot"
+    ended = antiphon("keys", "create", *words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, f"{SECRET}\n")
+    assert "key_1" in ended.stderr and SECRET not in ended.stderr
+    confined = {"models": ["a*", "b"], "endpoints": ["/v1/*"], "expires_at": 1_893_456_000, "note": "bot"}
+    sent = {"kind": "service", "project": "default"} | confined
+    assert server.asked == [("POST", "/admin/v1/keys", sent, None)]
+
+
+def test_a_new_key_with_limits_is_one_request(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(201, {"id": "key_1", "kind": "service", "secret": SECRET})]
+    limits = ("requests=600/minute", "cost=12.50/month", "concurrent=4")
+    words = [word for limit in limits for word in ("--limit", limit)]
+    ended = antiphon("keys", "create", "service", "--project", "default", *words, "--url", server.url)
+    assert ended.stdout == f"{SECRET}\n"
+    ((_, _, sent, _),) = server.asked
+    assert isinstance(sent, dict) and sent["limits"] == [
+        {"measure": "requests", "amount": 600, "window": "minute"},
+        {"measure": "cost", "amount": 12_500_000_000, "window": "month"},
+        {"measure": "concurrent", "amount": 4},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("words=5/minute", "counted are requests, input_tokens"),
+        ("requests", "as requests=600/minute"),
+        ("requests=5", "say requests=5/minute, day, week or month"),
+        ("requests=5/hour", "minute, day, week or month"),
+        ("concurrent=4/day", "leave /day out"),
+        ("requests=1.5/day", "must be an integer"),
+        ("cost=much/day", "must be a decimal"),
+    ],
+)
+def test_what_is_no_limit_of_a_key_is_told_before_anything_is_sent(
+    antiphon: Run, server: Scripted, limit: str, said: str
+) -> None:
+    ended = antiphon("keys", "create", "service", "--limit", limit, "--url", server.url)
+    assert (ended.returncode, server.asked) == (1, []) and said in ended.stderr
+
+
+def test_a_key_is_shown_with_its_limits_in_words(antiphon: Run, server: Scripted) -> None:
+    limits = [
+        {"measure": "tokens", "amount": 5, "window": "day", "models": "m*"},
+        {"measure": "concurrent", "amount": 2, "window": None, "models": None},
+    ]
+    server.answers = [(200, {"id": "key_1", "limits": limits}), (200, {"id": "key_1", "limits": []})]
+    lines = antiphon("keys", "show", "key_1", "--url", server.url).stdout.splitlines()
+    assert lines[1] == "limits  5 tokens per day to m*, 2 requests at once"
+    assert antiphon("keys", "show", "key_1", "--url", server.url).stdout.splitlines()[1] == "limits  -"
+
+
+def test_what_a_key_may_be_without_is_taken_off(antiphon: Run, server: Scripted) -> None:
+    server.answers = [(200, {"id": "key_1", "limits": []})]
+    words = ("--never-expires", "--all-models", "--all-endpoints", "--note", "")
+    assert antiphon("keys", "update", "key_1", *words, "--url", server.url).returncode == 0
+    sent = {"note": "", "models": None, "endpoints": None, "expires_at": None}
+    assert server.asked == [("PATCH", "/admin/v1/keys/key_1", sent, None)]
+    ended = antiphon("keys", "update", "k", "--never-expires", "--expires", "1h", "--url", server.url)
+    assert ended.returncode == 1 and "not both" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (("--email", "ann@example.com"), {"email": "ann@example.com"}),
+        (("--no-email", "--name", "Ann", "--note", ""), {"name": "Ann", "note": "", "email": None}),
+    ],
+)
+def test_a_user_is_changed_where_it_is_named(
+    antiphon: Run, server: Scripted, words: tuple[str, ...], sent: object
+) -> None:
+    server.answers = [(200, {"object": "user", "id": "user_1", "email": None})]
+    ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, "id     user_1\nemail  -\n"), ended.stderr
+    assert server.asked == [("PATCH", "/admin/v1/users/user_1", sent, None)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "nothing to change"), (("--email", "a@b", "--no-email"), "say one of them")]
+)
+def test_a_change_of_a_user_that_says_nothing_or_two_things_is_refused(
+    antiphon: Run, server: Scripted, words: tuple[str, ...], said: str
+) -> None:
+    ended = antiphon("users", "update", "user_1", *words, "--url", server.url)
+    assert (ended.returncode, server.asked) == (1, []) and said in ended.stderr
+
+
+def test_what_a_rotation_asks_for(antiphon: Run, server: Scripted) -> None:
+    server.answers = [
+        (201, {"id": "key_2", "kind": "service", "secret": SECRET, "expires_at": 1_893_456_000})
+    ]
+    ended = antiphon("keys", "rotate", "key_1", "--overlap", "1h", "--url", server.url)
+    assert ended.stdout == f"{SECRET}\n" and "key_1 ends in 1h at the latest" in ended.stderr
+    assert "key_2, which ends at 2030-01-01 00:00 UTC;" in ended.stderr
+    assert server.asked == [("POST", "/admin/v1/keys/key_1/rotate", {"overlap": 3600}, None)]
+
+
+OLD, NEW = (f"ak_{letter * 12}_{letter * 43}" for letter in "on")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """The operator's key on this machine."""
+    path = tmp_path / "home" / "admin.key"
+    path.parent.mkdir()
+    path.write_text(f"{OLD}\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_the_operators_key_of_this_machine_is_the_new_one_after_its_rotation(
+    antiphon: Run, server: Scripted, kept: Path
+) -> None:
+    env = {"ANTIPHON_HOME": str(kept.parent)}
+    made = (201, {"id": "key_2", "kind": "admin", "secret": NEW})
+    server.answers = [(200, {"prefix": "ak_another"}), made, (200, {"prefix": OLD[:15]}), made]
+    assert antiphon("keys", "rotate", "key_0", "--url", server.url, env=env).returncode == 0
+    assert kept.read_text() == f"{OLD}\n"
+    ended = antiphon("keys", "rotate", "key_1", "--url", server.url, env=env)
+    assert f"{kept} holds the new key now" in ended.stderr and ended.stdout == f"{NEW}\n"
+    assert kept.read_text() == f"{NEW}\n" and kept.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in kept.parent.iterdir()] == ["admin.key"]
+
+
+def test_a_revoked_operators_key_lies_nowhere_as_if_it_were_accepted(
+    antiphon: Run, server: Scripted, kept: Path
+) -> None:
+    env = {"ANTIPHON_HOME": str(kept.parent)}
+    server.answers = [(200, {"prefix": "ak_another"}), (200, {"prefix": OLD[:15]})]
+    assert antiphon("keys", "revoke", "key_0", "--url", server.url, env=env).returncode == 0
+    assert kept.exists()
+    ended = antiphon("keys", "revoke", "key_1", "--url", server.url, env=env)
+    assert f"{kept}.ended now; antiphon store admin-key makes another" in ended.stderr
+    assert [file.name for file in kept.parent.iterdir()] == ["admin.key.ended"]
+
+
+def test_a_key_of_this_machine_that_has_ended_is_told(antiphon: Run, server: Scripted, kept: Path) -> None:
+    refused = (401, {"error": {"message": "no such key", "code": "invalid_api_key"}})
+    server.answers = [refused, refused]
+    env = {"ANTIPHON_HOME": str(kept.parent)}
+    said = antiphon("keys", "list", "--url", server.url, env=env).stderr
+    assert f"The key in {kept} has ended" in said and "ANTIPHON_API_KEY" in said
+    said = antiphon("keys", "list", "--url", server.url, env={**env, "ANTIPHON_API_KEY": NEW}).stderr
+    assert "Set ANTIPHON_API_KEY" in said and "has ended" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        ("projects rename p New", ("PATCH", "/projects/p", {"name": "New"})),
+        ("projects archive p", ("PATCH", "/projects/p", {"archived": True})),
+        ("projects restore p", ("PATCH", "/projects/p", {"archived": False})),
+        ("projects add-member p u --role owner", ("PUT", "/projects/p/members/u", {"role": "owner"})),
+        ("projects remove-member p u", ("DELETE", "/projects/p/members/u", None)),
+        ("users disable u", ("PATCH", "/users/u", {"disabled": True})),
+        ("users enable u/../v", ("PATCH", "/users/u%2F..%2Fv", {"disabled": False})),
+        ("keys revoke k", ("POST", "/keys/k/revoke", {})),
+    ],
+)
+def test_what_changes_something_sends_only_that(
+    antiphon: Run, server: Scripted, words: str, sent: tuple[str, str, object]
+) -> None:
+    server.answers = [(204, None) if "remove" in words else (200, {})]
+    ended = antiphon(*words.split(), "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    method, path, body = sent
+    assert server.asked == [(method, f"/admin/v1{path}", body, None)]
+
+
+def test_what_is_no_time_is_told_before_anything_is_sent(antiphon: Run, server: Scripted) -> None:
+    for words in (("create", "service", "--expires", ""), ("rotate", "k", "--overlap", "soon")):
+        ended = antiphon("keys", *words, "--url", server.url)
+        assert ended.returncode == 1 and "write it as" in ended.stderr
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (
+            403,
+            {"message": "only the operator's key may do this", "code": "permission_denied"},
+            "do this. Set ANTIPHON_API_KEY",
+        ),
+        (404, {"message": "no such path.", "code": "route_not_found"}, "ANTIPHON_KEYS=true"),
+        (409, {"message": "taken\x1b[2J", "code": "conflict"}, r"taken\x1b[2J"),
+    ],
+)
+def test_a_refusal_is_one_line_that_helps(
+    antiphon: Run, server: Scripted, status: int, error: dict[str, str], said: str
+) -> None:
+    server.answers = [(status, {"error": error})]
+    ended = antiphon("users", "create", "Ann", "--url", server.url)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize("answer", [{"data": "x"}, {"data": ["x"]}, [], "x"])
+def test_another_server_is_told_apart(antiphon: Run, server: Scripted, answer: object) -> None:
+    server.answers = [(200, answer)]
+    ended = antiphon("projects", "list", "--url", server.url)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "does not answer like Antiphon" in ended.stderr
+
+
+def test_names_command_no_terminal(antiphon: Run, server: Scripted) -> None:
+    server.answers = [page(project(1) | {"name": "\x1b]52;c;x\x07"})]
+    assert "\x1b" not in antiphon("projects", "list", "--url", server.url).stdout
+
+
+def test_the_operators_key_goes_to_this_machine_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "admin.key").write_text("ak-operator\n")
+    monkeypatch.setenv("ANTIPHON_HOME", str(tmp_path))
+    monkeypatch.delenv("ANTIPHON_API_KEY", raising=False)
+    for url in ("http://127.0.0.1:8000", "localhost:8000", "http://[::1]:1", "http://127.9.9.9"):
+        assert admin.find_server(url, operator=True) == (url, "ak-operator")
+    for url in (
+        "http://192.0.2.1",
+        "https://example.com",
+        "http://localhost.example.com",
+        "127.0.0.1@host:1",
+        "::",
+    ):
+        assert admin.find_server(url, operator=True) == (url, None)
+    monkeypatch.setenv("ANTIPHON_API_KEY", "ak-mine")
+    assert admin.find_server("http://127.0.0.1:8000", operator=True)[1] == "ak-mine"
+
+
+def test_an_id_of_dots_is_no_path() -> None:
+    with pytest.raises(CallFailed, match="no id"):
+        admin._path(("projects", ".."), {})

@@ -1,0 +1,169 @@
+"""`antiphon rolling-restart`: it finds the server of its home, tells it, and waits for what becomes of it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli.local_servers import Notice, publish_notice, running_of
+
+SERVER = """
+import pathlib, signal, sys
+from antiphon.cli.local_servers import publish_notice
+
+home, then = pathlib.Path(sys.argv[1]), sys.argv[2]
+with publish_notice(home) as notice:
+    notice.serves("http://127.0.0.1:1", 2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    print("serves", flush=True)
+    signal.sigwait([signal.SIGUSR2])
+    if then != "end":
+        notice.record_restart(None if then == "replaced" else then)
+        sys.stdin.read()
+"""
+"""A stand-in for a server: it is told once."""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Run:
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "antiphon", "rolling-restart", *words]
+        env = {"PATH": "/usr/bin:/bin", "ANTIPHON_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+@contextmanager
+def server(home: Path, then: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(home), then],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "serves\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_it_ends_when_the_new_processes_serve(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "replaced"):
+        ended = restart()
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr == "antiphon: replacing 2 HTTP processes of http://127.0.0.1:1\n"
+
+
+def test_where_they_do_not_it_says_why_and_fails(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "the HTTP process 1: not ready within 60 s"):
+        ended = restart()
+    assert ended.returncode == 1
+    assert "what served goes on serving: the HTTP process 1: not ready within 60 s" in ended.stderr
+
+
+def test_a_server_that_ends_instead_is_told(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "end"):
+        ended = restart()
+    assert ended.returncode == 1 and "ended meanwhile" in ended.stderr
+
+
+def test_where_none_runs_that_is_said_with_the_home(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "end") as process:
+        process.kill()
+    assert len(list(tmp_path.glob("server-*"))) == 1, "it was killed, and left its file"
+    ended = restart()
+    assert ended.returncode == 1 and f"no server of {tmp_path} is running" in ended.stderr
+
+
+def test_of_several_one_has_to_be_chosen(restart: Run, tmp_path: Path) -> None:
+    with server(tmp_path, "replaced") as one, server(tmp_path, "replaced") as other:
+        ended = restart()
+        assert ended.returncode == 1 and "--pid" in ended.stderr
+        assert str(one.pid) in ended.stderr and str(other.pid) in ended.stderr
+        assert restart("--pid", "1").returncode == 1
+        assert restart("--pid", str(other.pid)).returncode == 0
+        assert one.poll() is None
+
+
+def test_a_file_is_there_while_its_server_serves_and_no_longer(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with publish_notice(home) as notice:
+        assert running_of(home) == {}
+        notice.serves("http://a", 1)
+        notice.record_restart("x" * 5_000)
+        (found,) = running_of(home).values()
+        assert (found.url, found.rounds, found.problem) == ("http://a", 1, "x" * 500)
+        (path,) = home.iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert (running_of(home), list(home.iterdir())) == ({}, [])
+
+
+def test_what_killed_servers_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    with server(tmp_path, "replaced"), server(tmp_path, "end") as process:
+        process.kill()
+        process.wait()
+        assert len(list(tmp_path.glob("server-*"))) == 2
+        with publish_notice(tmp_path):
+            assert len(list(tmp_path.glob("server-*"))) == 2, "that of the one that lives, and its own"
+
+
+def test_a_home_that_cannot_be_written_holds_no_server_up(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with publish_notice(tmp_path / "file" / "home") as notice:
+        notice.serves("http://a", 1)
+        assert isinstance(notice, Notice)
+
+
+@pytest.fixture
+def other() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that has nothing to do with a server, and that a signal would end."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def named(home: Path, pid: int) -> Iterator[Path]:
+    """The file of a server that runs, under the number of another process, as one of another container has
+    it."""
+    with publish_notice(home) as notice:
+        notice.serves("http://127.0.0.1:1", 1)
+        (path,) = home.glob("server-*.json")
+        yield path.rename(path.with_name(f"server-{pid}-0.json"))
+
+
+def test_a_process_that_does_not_hold_the_file_is_not_told(
+    restart: Run, tmp_path: Path, other: "subprocess.Popen[bytes]"
+) -> None:
+    with named(tmp_path, other.pid) as path:
+        assert path.exists()
+        for words in ([], ["--pid", str(other.pid)]):
+            ended = restart(*words)
+            assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
+    assert other.poll() is None
+
+
+def test_a_number_that_no_process_has_here_is_told(restart: Run, tmp_path: Path, other) -> None:
+    other.kill()
+    other.wait()
+    with named(tmp_path, other.pid):
+        ended = restart()
+        assert ended.returncode == 1 and "in another container or on another machine" in ended.stderr
+
+
+def test_of_two_servers_the_one_that_runs_here_is_told(restart: Run, tmp_path: Path, other) -> None:
+    with server(tmp_path, "replaced"), named(tmp_path / "other", other.pid) as path:
+        path.rename(tmp_path / path.name)
+        assert restart().returncode == 0
+    assert other.poll() is None

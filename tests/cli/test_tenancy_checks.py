@@ -1,0 +1,151 @@
+"""`antiphon doctor` on what a server with keys needs: broken in one way each, and never changed."""
+
+import os
+import shutil
+import sqlite3
+from collections import namedtuple
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from antiphon.cli.bootstrap import bootstrap_store
+from antiphon.cli.doctor.findings import Finding, Standing
+from antiphon.cli.doctor.tenancy_checks import check_keyed
+from antiphon.settings.schema import Settings
+from antiphon.settings.tenancy import KeysSettings, LedgerSettings
+from tests.support.databases import *  # noqa: F403 - fixtures are found by their names; `__all__` lists them
+
+Usage = namedtuple("Usage", "total used free")
+FIRST = Path(__file__).parents[1] / "fixtures" / "store" / "0001.db"
+
+
+class Place:
+    """A home, and the settings that lead to it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.settings = Settings(keys=KeysSettings(enabled=True))
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"ANTIPHON_HOME": str(self.home)}
+
+    def start(self) -> None:
+        """Makes what the first start does."""
+        bootstrap_store(self.settings, self.environ, self.home)
+
+    def findings(self, **keys: object) -> dict[str, Finding]:
+        settings = msgspec.structs.replace(
+            self.settings, keys=msgspec.structs.replace(self.settings.keys, **keys)
+        )
+        before = self.files()
+        found = {each.id: each for each in check_keyed(settings, self.environ, self.home)}
+        assert self.files() == before, "it changes nothing"
+        return found
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            str(path): path.read_bytes()
+            for path in sorted(self.home.rglob("*"))
+            if path.is_file() and not path.name.endswith(("-shm", "-wal"))
+        }
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "home")
+
+
+def broken(found: dict[str, Finding]) -> list[str]:
+    return [each.id for each in found.values() if each.standing is Standing.BROKEN]
+
+
+def test_before_the_first_start_nothing_is_broken_and_nothing_is_made(place: Place) -> None:
+    found = place.findings()
+    assert broken(found) == [] and "first start makes it" in found["store"].said
+    assert not place.home.exists()
+
+
+def test_after_it_all_is_well(place: Place) -> None:
+    place.start()
+    found = place.findings()
+    assert {each.standing for each in found.values()} == {Standing.OK}
+    assert set(found) == {"store", "pepper", "spool"}
+    assert "at revision 0003" in found["store"].said
+    assert "may take 67" in found["spool"].said
+
+
+def test_a_home_may_be_called_as_anything(tmp_path: Path) -> None:
+    place = Place(tmp_path / "100% of a?b#c%41")
+    place.start()
+    assert (place.home / "antiphon.db").exists() and not broken(place.findings())
+
+
+def test_a_database_of_another_version_is_told(place: Place) -> None:
+    place.home.mkdir()
+    shutil.copy(FIRST, place.home / "antiphon.db")
+    with closing(sqlite3.connect(place.home / "antiphon.db")) as raw:
+        raw.execute("PRAGMA journal_mode=WAL")  # as a server leaves it
+    found = place.findings()
+    assert broken(found) == ["store-outdated"] and "antiphon store upgrade" in found["store-outdated"].remedy
+    with closing(sqlite3.connect(place.home / "antiphon.db")) as raw, raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert broken(place.findings()) == ["store-newer"]
+
+
+def test_a_database_that_is_none_is_told(place: Place) -> None:
+    place.home.mkdir()
+    (place.home / "antiphon.db").write_bytes(b"no database at all, but long enough" * 100)
+    assert broken(place.findings()) == ["store-unusable"]
+    found = place.findings(store="postgresql://a:canary-hunter2@127.0.0.1:1/none?connect_timeout=1")
+    assert broken(found) == ["store-unusable"]
+    assert "canary-hunter2" not in found["store-unusable"].said
+    found = place.findings(store="sqlite://")
+    assert broken(found) == ["store-unusable"] and "in memory" in found["store-unusable"].said
+
+
+def test_a_postgresql_is_asked(place: Place, postgresql: str) -> None:
+    assert "is empty" in place.findings(store=postgresql)["store"].said
+    place.settings = Settings(keys=KeysSettings(enabled=True, store=postgresql))
+    place.start()
+    found = place.findings()
+    assert broken(found) == [] and "canary" not in found["store"].said
+    assert found["pepper"].standing is Standing.OK
+
+
+def test_another_pepper_is_told_and_never_shown(place: Place) -> None:
+    place.start()
+    said = "ab" * 32
+    found = place.findings(pepper=said)
+    assert broken(found) == ["pepper-unusable"] and said not in found["pepper-unusable"].said
+    (place.home / "pepper").write_text("cd" * 32)
+    assert "not what this database" in place.findings()["pepper-unusable"].said
+    (place.home / "pepper").write_text("short")
+    assert broken(place.findings()) == ["pepper-unusable"]
+    (place.home / "pepper").unlink()
+    assert "missing" in place.findings()["pepper-unusable"].said
+
+
+def test_a_spool_that_cannot_be_written_is_told(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place.settings = Settings(
+        keys=KeysSettings(enabled=True), ledger=LedgerSettings(spool=str(tmp_path / "file" / "spool"))
+    )
+    assert broken(place.findings()) == ["spool-unusable"]
+
+
+def test_a_disk_that_is_nearly_full_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 1 << 40, 1_000_000))
+    found = place.findings()["spool-short"]
+    assert found.standing is Standing.ADVICE and "1 MB free" in found.said
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_home_that_cannot_be_written_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    place.home = place.home / below
+    assert broken(place.findings()) == ["store-unusable", "spool-unusable"]

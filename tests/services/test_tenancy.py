@@ -1,0 +1,471 @@
+"""Who may change what, over a real database: nobody mints what they do not hold, and a change holds at
+once."""
+
+import threading
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from antiphon.auth.base import RequestedScope
+from antiphon.auth.keyring import Keyring
+from antiphon.auth.secrets import Pepper
+from antiphon.domain.identity import EVERY_RIGHT, SERVICE, Actor, ActorKind
+from antiphon.domain.tenancy import Grant, KeyKind, Role
+from antiphon.errors import (
+    AuthenticationFailed,
+    Conflict,
+    InvalidValue,
+    MissingParameter,
+    NotFound,
+    PermissionDenied,
+    StoreUnavailable,
+)
+from antiphon.services.changes import DirectoryChanges
+from antiphon.services.policy import KeyRequest
+from antiphon.services.tenancy import TenancyService
+from antiphon.store.database import Database
+from antiphon.store.tenancy import SqlTenancy
+
+ADMIN = Actor(ActorKind.ADMIN, "admin", rights=EVERY_RIGHT)
+PEPPER = Pepper(b"p" * 32)
+
+
+class World:
+    """Ann owns a project, Ben is a member of it, Cleo views it; Dan has another."""
+
+    def __init__(self, folder):
+        self.now = 1_000.0
+        database = Database(f"sqlite:///{folder}/antiphon.db")
+        database.prepare()
+        self.ring = Keyring(PEPPER, lambda: self.now)
+        tenancy = SqlTenancy(database)
+        changes = DirectoryChanges(tenancy, [self.ring.learn], lambda: self.now)
+        self.tenants = TenancyService(changes, tenancy, PEPPER)
+
+    async def people(self):
+        await self.tenants.load()
+        self.one = (await self.tenants.add_project(ADMIN, "One", "")).id
+        self.two = (await self.tenants.add_project(ADMIN, "Two", "")).id
+        roles = {"ann": Role.OWNER, "ben": Role.MEMBER, "cleo": Role.VIEWER}
+        for name, role in roles.items():
+            await self._person(name, self.one, role)
+        await self._person("dan", self.two, Role.OWNER)
+        return self
+
+    async def _person(self, name, project, role):
+        user = await self.tenants.add_user(ADMIN, name, None, "")
+        setattr(self, name, user.id)
+        await self.tenants.put_member(ADMIN, project, user.id, role)
+
+    async def token(self, user, **said):
+        made = await self.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=user, **said))
+        return made.secret
+
+    async def actor(self, user, **said):
+        return await self.ring.verify(await self.token(user, **said), RequestedScope())
+
+
+@pytest.fixture
+async def world(tmp_path):
+    made = World(tmp_path)
+    yield await made.people()
+    made.tenants.close()
+
+
+async def test_a_new_key_is_accepted_at_once_and_a_revoked_one_no_longer(world):
+    ann = await world.actor(world.ann)
+    made = await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one))
+    assert (await world.ring.verify(made.secret, RequestedScope())).project == world.one
+    await world.tenants.revoke_key(ann, made.key.id)
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(made.secret, RequestedScope())
+    assert (await world.tenants.revoke_key(ann, made.key.id)).revoked is not None
+
+
+async def test_the_store_holds_no_key(world, tmp_path):
+    secret = await world.token(world.ann)
+    world.tenants.close()
+    kept = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert secret.encode() not in kept
+    assert secret[16:].encode() not in kept
+
+
+async def test_a_rotated_key_is_accepted_until_the_overlap_ends(world):
+    ann = await world.actor(world.ann)
+    old = await world.tenants.add_key(
+        ann, KeyRequest(KeyKind.SERVICE, project=world.one, grant=Grant(("a",)))
+    )
+    new = await world.tenants.rotate_key(ann, old.key.id, overlap=60)
+    assert new.key.grant == old.key.grant
+    for secret in (old.secret, new.secret):
+        await world.ring.verify(secret, RequestedScope())
+    world.now += 60
+    await world.ring.verify(new.secret, RequestedScope())
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(old.secret, RequestedScope())
+    with pytest.raises(InvalidValue, match="has ended"):
+        await world.tenants.change_key(ann, old.key.id, lambda key: replace(key, expires=None))
+
+
+async def test_a_rotation_makes_neither_key_last_longer_than_its_date(world):
+    wanted = KeyRequest(KeyKind.SERVICE, project=world.one, expires=1_010)
+    old = await world.tenants.add_key(ADMIN, wanted)
+    new = await world.tenants.rotate_key(ADMIN, old.key.id, overlap=9_999)
+    assert world.tenants.get_key(ADMIN, old.key.id).expires == new.key.expires == 1_010
+
+
+@pytest.mark.parametrize("overlap", [0, 60])
+async def test_a_rotation_that_is_repeated_names_the_successor_and_makes_none(world, overlap):
+    old = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))).key
+    second = (await world.tenants.rotate_key(ADMIN, old.id, overlap)).key
+    before = world.tenants.list_keys(ADMIN)
+    with pytest.raises(Conflict, match=f"its successor is {second.id}"):
+        await world.tenants.rotate_key(ADMIN, old.id, overlap)
+    assert world.tenants.list_keys(ADMIN) == before
+    world.now += 1
+    third = (await world.tenants.rotate_key(ADMIN, second.id, 60)).key
+    with pytest.raises(Conflict, match=f"its successor is {third.id}"):
+        await world.tenants.rotate_key(ADMIN, old.id, overlap)
+
+
+@pytest.mark.parametrize("own", [None, 9_000])
+async def test_the_end_of_an_overlap_is_inherited_by_no_successor(world, own):
+    wanted = KeyRequest(KeyKind.SERVICE, project=world.one, expires=own)
+    old = await world.tenants.add_key(ADMIN, wanted)
+    lost = (await world.tenants.rotate_key(ADMIN, old.key.id, 60)).key
+    await world.tenants.revoke_key(ADMIN, lost.id)
+    world.now += 1
+    again = await world.tenants.rotate_key(ADMIN, old.key.id, 3_600)
+    assert (again.key.expires, world.tenants.get_key(ADMIN, old.key.id).expires) == (own, 1_060)
+    world.now = 1_100
+    assert (await world.ring.verify(again.secret, RequestedScope())).id == again.key.id
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(old.secret, RequestedScope())
+
+
+async def test_a_date_that_the_successor_was_given_is_the_next_ones_too(world):
+    old = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))).key
+    second = (await world.tenants.rotate_key(ADMIN, old.id, 600)).key
+    await world.tenants.change_key(ADMIN, second.id, lambda key: replace(key, expires=1_300))
+    await world.tenants.revoke_key(ADMIN, second.id)
+    assert (await world.tenants.rotate_key(ADMIN, old.id, 600)).key.expires == 1_300
+    world.now = 1_300
+    with pytest.raises(InvalidValue, match="has ended"):
+        await world.tenants.rotate_key(ADMIN, old.id, 600)
+
+
+async def test_a_token_gains_no_time_by_rotating_itself_in_its_overlap(world):
+    made = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann))
+    lost = (await world.tenants.rotate_key(ADMIN, made.key.id, 60)).key
+    await world.tenants.revoke_key(ADMIN, lost.id)
+    itself = await world.ring.verify(made.secret, RequestedScope())
+    with pytest.raises(PermissionDenied, match="this key ends at 1060"):
+        await world.tenants.rotate_key(itself, made.key.id, 60)
+
+
+async def test_what_others_may_not_see_is_not_there(world):
+    ann, ben, dan = [await world.actor(each) for each in (world.ann, world.ben, world.dan)]
+    key = (await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one))).key.id
+    for actor in (ben, dan):
+        with pytest.raises(NotFound):
+            world.tenants.get_key(actor, key)
+        for change in (
+            world.tenants.revoke_key(actor, key),
+            world.tenants.rotate_key(actor, key, 0),
+            world.tenants.change_key(actor, key, lambda key: replace(key, note="mine")),
+        ):
+            with pytest.raises(NotFound):
+                await change
+    with pytest.raises(NotFound):
+        world.tenants.list_members(dan, world.one)
+    with pytest.raises(NotFound):
+        await world.tenants.put_member(dan, world.one, world.dan, Role.OWNER)
+    assert [project.id for project in world.tenants.list_projects(dan)] == [world.two]
+    assert [user.id for user in world.tenants.list_users(dan)] == [world.dan]
+
+
+async def test_members_and_viewers_make_tokens_of_their_own_and_nothing_else(world):
+    for user in (world.ben, world.cleo):
+        actor = await world.actor(user)
+        made = await world.tenants.add_key(actor, KeyRequest(KeyKind.ACCESS_TOKEN, user=user))
+        assert made.key in world.tenants.list_keys(actor)
+        for wanted in (
+            KeyRequest(KeyKind.SERVICE, project=world.one),
+            KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann),
+            KeyRequest(KeyKind.ADMIN),
+        ):
+            with pytest.raises(PermissionDenied):
+                await world.tenants.add_key(actor, wanted)
+        with pytest.raises(PermissionDenied):
+            await world.tenants.put_member(actor, world.one, user, Role.OWNER)
+
+
+async def test_only_the_operator_changes_projects_and_users_and_reads_the_audit(world):
+    ann = await world.actor(world.ann)
+    tenants = world.tenants
+    for change in (
+        tenants.add_project(ann, "Three", ""),
+        tenants.change_project(ann, world.one, "Mine", None, None),
+        tenants.add_user(ann, "Eve", None, ""),
+        tenants.change_user(ann, world.ben, lambda user: user, True),
+        tenants.list_audit(ann, 10, None, None),
+    ):
+        with pytest.raises(PermissionDenied):
+            await change
+
+
+async def test_nobody_makes_a_key_that_may_more_than_theirs(world):
+    narrow = Grant(("cantor*",), ("/v1/*", "/admin/*"))
+    ann = await world.actor(world.ann, grant=narrow)
+    for grant in (Grant(), Grant(("*",), narrow.endpoints), Grant(("llama",), narrow.endpoints)):
+        with pytest.raises(PermissionDenied, match="cannot give what it does not have"):
+            await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one, grant=grant))
+    less = Grant(("cantor-1",), ("/v1/chat/*",))
+    made = await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one, grant=less))
+    with pytest.raises(PermissionDenied, match="cannot give"):
+        await world.tenants.change_key(ann, made.key.id, lambda key: replace(key, grant=Grant()))
+    wide = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))
+    with pytest.raises(PermissionDenied, match="cannot give"):
+        await world.tenants.rotate_key(ann, wide.key.id, 0)
+
+
+async def test_a_confined_key_changes_no_members_who_would_be_confined_to_nothing(world):
+    for grant in (Grant(("m",)), Grant(None, ("/admin/*",))):
+        ann = await world.actor(world.ann, grant=grant)
+        with pytest.raises(PermissionDenied, match="confined"):
+            await world.tenants.put_member(ann, world.one, world.dan, Role.OWNER)
+        for user in (world.ben, world.ann):
+            with pytest.raises(PermissionDenied, match="confined"):
+                await world.tenants.remove_member(ann, world.one, user)
+    ann = await world.actor(world.ann)
+    assert (await world.tenants.put_member(ann, world.one, world.ben, Role.VIEWER)).role is Role.VIEWER
+
+
+async def test_an_owner_draws_nobody_in_from_projects_of_others(world):
+    """Whose tokens would have to name a project from then on; and ids cannot be told from those of nobody."""
+    ann = await world.actor(world.ann)
+    said = set()
+    for user in (world.dan, world.dan.replace("user_", "user_0")):
+        with pytest.raises(NotFound) as refused:
+            await world.tenants.put_member(ann, world.one, user, Role.VIEWER)
+        said.add(refused.value.message.replace(user, "USER"))
+    assert said == {"there is no user USER"}
+    assert (await world.actor(world.dan)).project == world.two
+    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.MEMBER)  # now they share a project
+    bound = await world.actor(world.ann, project=world.one)
+    with pytest.raises(NotFound):
+        await world.tenants.put_member(bound, world.one, world.dan, Role.VIEWER)
+    wide = await world.ring.verify(await world.token(world.ann), RequestedScope(project=world.one))
+    assert (await world.tenants.put_member(wide, world.one, world.dan, Role.VIEWER)).user == world.dan
+
+
+async def test_rotating_with_an_overlap_makes_no_keys_without_end(world, monkeypatch):
+    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 2)
+    ann = await world.actor(world.ann)
+    service = KeyRequest(KeyKind.SERVICE, project=world.one)
+    key = (await world.tenants.add_key(ann, service)).key.id
+    second = (await world.tenants.rotate_key(ann, key, 60)).key.id
+    with pytest.raises(Conflict, match="revoke some first"):
+        await world.tenants.rotate_key(ann, second, 60)
+    world.now += 1
+    third = (await world.tenants.rotate_key(ann, second, 0)).key.id  # no more than before
+    assert (await world.tenants.rotate_key(ADMIN, third, 60)).secret
+
+
+async def test_nobody_but_the_operator_makes_keys_without_end(world, monkeypatch):
+    monkeypatch.setattr("antiphon.services.policy.MOST_KEYS", 3)
+    ann = await world.actor(world.ann)
+    token = KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann)
+    service = KeyRequest(KeyKind.SERVICE, project=world.one)
+    for wanted, room in ((token, 2), (service, 3)):
+        made = [(await world.tenants.add_key(ann, wanted)).key.id for _ in range(room)]
+        with pytest.raises(Conflict, match="revoke some first"):
+            await world.tenants.add_key(ann, wanted)
+        await world.tenants.revoke_key(ann, made[0])
+        assert (await world.tenants.add_key(ann, wanted)).secret
+        assert (await world.tenants.add_key(ADMIN, wanted)).secret
+
+
+async def test_a_token_for_one_project_makes_none_for_others(world):
+    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.OWNER)
+    wide = await world.token(world.ann)
+    unbound = next(key for key in world.tenants.list_keys(ADMIN) if wide.startswith(key.prefix))
+    ann = await world.actor(world.ann, project=world.one)
+    for wanted in (
+        KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann),
+        KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann, project=world.two),
+        KeyRequest(KeyKind.SERVICE, project=world.two),
+    ):
+        with pytest.raises((PermissionDenied, NotFound)):
+            await world.tenants.add_key(ann, wanted)
+    for change in (world.tenants.rotate_key(ann, unbound.id, 60), world.tenants.revoke_key(ann, unbound.id)):
+        with pytest.raises(NotFound):
+            await change
+    assert [project.id for project in world.tenants.list_projects(ann)] == [world.one]
+    own = KeyRequest(KeyKind.ACCESS_TOKEN, user=world.ann, project=world.one)
+    assert (await world.tenants.add_key(ann, own)).key.project == world.one
+
+
+async def test_a_key_that_ends_makes_none_that_lasts_longer(world):
+    ann = await world.actor(world.ann, expires=2_000)
+    (mine,) = world.tenants.list_keys(ann)
+    for expires in (None, 2_001):
+        with pytest.raises(PermissionDenied, match="ends at 2000"):
+            await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one, expires=expires))
+    with pytest.raises(PermissionDenied, match="ends at 2000"):
+        await world.tenants.change_key(ann, mine.id, lambda key: replace(key, expires=2**53))
+    made = await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.one, expires=1_999))
+    assert made.key.expires == 1_999
+
+
+@pytest.mark.parametrize("end", ["revoked", "rotated", "expired"])
+async def test_a_key_that_has_ended_stays_so(world, end):
+    made = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one, expires=1_010))
+    if end == "revoked":
+        await world.tenants.revoke_key(ADMIN, made.key.id)
+    elif end == "rotated":
+        await world.tenants.rotate_key(ADMIN, made.key.id, overlap=0)
+    else:
+        world.now = 1_010.0
+    with pytest.raises(InvalidValue, match="has ended"):
+        await world.tenants.change_key(ADMIN, made.key.id, lambda key: replace(key, expires=9_999))
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(made.secret, RequestedScope())
+
+
+async def test_a_written_revocation_holds_though_the_database_is_gone_afterwards(world, monkeypatch):
+    made = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))
+
+    def gone(*_):
+        raise StoreUnavailable("the database is gone")
+
+    monkeypatch.setattr(SqlTenancy, "directory", gone)
+    await world.tenants.revoke_key(ADMIN, made.key.id)
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(made.secret, RequestedScope())
+
+
+async def test_what_is_learnt_of_changes_is_what_the_store_holds(world):
+    made = await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.one))
+    await world.tenants.rotate_key(ADMIN, made.key.id, overlap=5)
+    await world.tenants.change_key(
+        ADMIN, made.key.id, lambda key: replace(key, note="old", grant=Grant(("a",)))
+    )
+    await world.tenants.change_project(ADMIN, world.two, "Too", None, True)
+    await world.tenants.change_user(ADMIN, world.dan, lambda user: replace(user, name="Daniel"), True)
+    await world.tenants.put_member(ADMIN, world.one, world.ben, Role.VIEWER)
+    await world.tenants.remove_member(ADMIN, world.one, world.cleo)
+    learnt = [
+        set(each(ADMIN))
+        for each in (world.tenants.list_projects, world.tenants.list_users, world.tenants.list_keys)
+    ]
+    members = set(world.tenants.list_members(ADMIN, world.one))
+    await world.tenants.load()
+    kept = [
+        set(each(ADMIN))
+        for each in (world.tenants.list_projects, world.tenants.list_users, world.tenants.list_keys)
+    ]
+    assert learnt == kept
+    assert members == set(world.tenants.list_members(ADMIN, world.one))
+
+
+async def test_the_last_key_that_may_everything_cannot_be_ended(world):
+    first = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.ADMIN))).key
+    confined = KeyRequest(KeyKind.ADMIN, grant=Grant(("a",)))
+    await world.tenants.add_key(ADMIN, confined)
+    await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.ADMIN, expires=5_000))
+    for change in (
+        world.tenants.revoke_key(ADMIN, first.id),
+        world.tenants.change_key(ADMIN, first.id, lambda key: replace(key, grant=Grant((), None))),
+        world.tenants.change_key(ADMIN, first.id, lambda key: replace(key, expires=9_999)),
+    ):
+        with pytest.raises(InvalidValue, match="the last operator's key"):
+            await change
+    successor = (await world.tenants.rotate_key(ADMIN, first.id, overlap=0)).key
+    with pytest.raises(InvalidValue, match="the last operator's key"):
+        await world.tenants.revoke_key(ADMIN, successor.id)
+    await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.ADMIN))
+    await world.tenants.revoke_key(ADMIN, successor.id)
+
+
+async def test_a_service_key_manages_nothing(world):
+    actor = Actor(ActorKind.SERVICE_KEY, "key", world.one, rights=SERVICE)
+    assert world.tenants.list_keys(actor) == []
+    with pytest.raises(PermissionDenied):
+        await world.tenants.add_key(actor, KeyRequest(KeyKind.SERVICE, project=world.one))
+
+
+async def test_an_owner_in_one_project_is_none_in_another(world):
+    await world.tenants.put_member(ADMIN, world.two, world.ann, Role.MEMBER)
+    token = await world.token(world.ann)
+    ann = await world.ring.verify(token, RequestedScope(project=world.two))
+    with pytest.raises(PermissionDenied):
+        await world.tenants.add_key(ann, KeyRequest(KeyKind.SERVICE, project=world.two))
+
+
+async def test_a_disabled_user_and_an_archived_project_end_their_keys(world):
+    token = await world.token(world.ann)
+    key = (await world.tenants.add_key(ADMIN, KeyRequest(KeyKind.SERVICE, project=world.two))).secret
+    await world.tenants.change_user(ADMIN, world.ann, lambda user: user, True)
+    await world.tenants.change_project(ADMIN, world.two, None, None, True)
+    for secret in (token, key):
+        with pytest.raises(AuthenticationFailed):
+            await world.ring.verify(secret, RequestedScope())
+    await world.tenants.change_user(ADMIN, world.ann, lambda user: user, False)
+    await world.ring.verify(token, RequestedScope())
+    with pytest.raises(InvalidValue, match="default cannot be archived"):
+        await world.tenants.change_project(ADMIN, "default", None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        (KeyRequest(KeyKind.SERVICE), MissingParameter),
+        (KeyRequest(KeyKind.SERVICE, project="default", user="u"), InvalidValue),
+        (KeyRequest(KeyKind.ADMIN, project="default"), InvalidValue),
+        (KeyRequest(KeyKind.ACCESS_TOKEN), MissingParameter),
+        (KeyRequest(KeyKind.ACCESS_TOKEN, user="nobody"), NotFound),
+        (KeyRequest(KeyKind.SERVICE, project="none"), NotFound),
+        (KeyRequest(KeyKind.SERVICE, project="default", expires=999), InvalidValue),
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_refused(world, wanted, error):
+    with pytest.raises(error):
+        await world.tenants.add_key(ADMIN, wanted)
+
+
+async def test_a_change_whose_caller_left_holds_all_the_same(world, monkeypatch):
+    secret = await world.token(world.ann)
+    key = next(key for key in world.tenants.list_keys(ADMIN) if secret.startswith(key.prefix))
+    began, may_go_on, change = threading.Event(), threading.Event(), SqlTenancy.change_key
+
+    def slowly(*arguments):
+        began.set()
+        may_go_on.wait(10)
+        change(*arguments)
+
+    monkeypatch.setattr(SqlTenancy, "change_key", slowly)
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.tenants.revoke_key, ADMIN, key.id)
+        await anyio.to_thread.run_sync(began.wait)
+        group.cancel_scope.cancel()
+    may_go_on.set()
+    await world.tenants.list_audit(ADMIN, 1, None, None)  # its turn comes after the change
+    with pytest.raises(AuthenticationFailed):
+        await world.ring.verify(secret, RequestedScope())
+
+
+async def test_changes_at_once_are_made_one_after_the_other(world):
+    failed = []
+
+    async def add():
+        try:
+            await world.tenants.add_project(ADMIN, "Same", "")
+        except Conflict:
+            failed.append(True)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(add)
+    assert len(failed) == 7
