@@ -1,5 +1,5 @@
 """From a price to a bill, against a real server: what was generated is in the ledger at its price, and the
-commands show it; in SQLite, and in PostgreSQL."""
+commands show it."""
 
 import csv
 import io
