@@ -87,7 +87,7 @@ def lender(shared: Lender) -> Iterator[Lender]:
             client.post("/v1/unload_lora_adapter", json={"lora_name": name}).raise_for_status()
 
 
-def test_adapters_come_and_go_with_the_command_and_each_says_its_own(lender: Lender) -> None:
+def test_the_command_loads_and_unloads_adapters_that_differ(lender: Lender) -> None:
     alone, first = lender.say("cantor"), lender.say("first")
     assert first != alone
     added = lender.lora("add", f"second={lender.shelf / 'second.gguf'}")
@@ -183,7 +183,7 @@ def test_names_given_at_run_time_outlive_the_http_process(lender: Lender) -> Non
     assert lender.say("first") == said["first"]
 
 
-def test_an_adapter_whose_file_was_gone_for_a_while_is_back_by_itself(lender: Lender) -> None:
+def test_an_adapter_returns_by_itself_when_its_file_does(lender: Lender) -> None:
     """Neither a new engine nor a new HTTP process ends the server for it, and nobody gets the base model."""
     assert lender.lora("add", "second=second.gguf").returncode == 0
     said = {name: lender.say(name) for name in ("cantor", "first", "second")}

@@ -51,7 +51,7 @@ ASKED = [
 ]
 
 
-async def test_sixty_four_streams_over_sixteen_sequences_say_what_each_says_alone(server: Server) -> None:
+async def test_64_streams_over_16_sequences_equal_each_alone(server: Server) -> None:
     limits = httpx2.Limits(max_connections=STREAMS)
     async with openai.AsyncOpenAI(
         base_url=f"{server.url}/v1", api_key="none", http_client=openai.DefaultAsyncHttpxClient(limits=limits)

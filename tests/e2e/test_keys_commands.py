@@ -123,7 +123,7 @@ def test_the_address_of_a_user_and_texts_that_no_database_gets(place: Place) -> 
 
 
 @pytest.mark.slow
-def test_the_operators_key_of_the_machine_goes_on_after_its_rotation(tmp_path: Path) -> None:
+def test_the_operators_key_file_follows_its_rotation(tmp_path: Path) -> None:
     with serving_keys(tmp_path) as place:
 
         def operators() -> list[str]:

@@ -62,7 +62,7 @@ def turned(place: Limited, secret: str, before: int, after: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_limit_that_changes_does_so_in_every_process_within_a_second() -> None:
+def test_a_limit_changes_in_every_process_within_a_second() -> None:
     with limited(3, redis=False, threads=1) as place:
         key, secret = place.key("requests", 10**6, "minute")
         (limit,) = listed(place, key)

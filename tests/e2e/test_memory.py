@@ -73,7 +73,7 @@ def series(
 
 
 @pytest.mark.parametrize("noise", [0, 2 * MB])
-def test_a_leak_of_a_hundred_bytes_a_request_is_told_and_noise_is_none(noise: int) -> None:
+def test_a_leak_of_100_bytes_a_request_is_found_and_noise_is_not(noise: int) -> None:
     assert not growth_of(series(100, noise=noise)).is_flat
     assert growth_of(series(0, noise=noise)).is_flat
     assert growth_of(series(-20, noise=noise)).is_flat

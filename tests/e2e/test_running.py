@@ -86,7 +86,7 @@ def test_a_stream_is_held_to_a_limit_as_it_is_by_then(place: Limited) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_key_that_is_ended_ends_what_runs_with_it_and_counts_what_was_made(place: Limited) -> None:
+def test_ending_a_key_ends_its_streams_and_counts_their_tokens(place: Limited) -> None:
     id_, secret, limit = key(place, 10_000)
     ended: list[float] = []
 
