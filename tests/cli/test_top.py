@@ -12,7 +12,7 @@ from rich.console import Console, Group
 
 from antiphon.cli.commands.top import Latency, ModelRates, quantile, rates, read, tables
 from antiphon.domain.load import LATENCY_BOUNDS, AdapterLoad, Histogram, Load, Timer
-from antiphon.telemetry.engines import series
+from antiphon.telemetry.engine_metrics import series
 from antiphon.telemetry.exposition import Series, exposition
 from antiphon.telemetry.metrics import BUILD
 from tests.cli.conftest import Run

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from antiphon.telemetry.fields import known_path
 from antiphon.telemetry.logs import (
     FIELDS,
     LOGGER,
     JsonFormatter,
     TextFormatter,
     configure,
+    known_path,
     record,
     record_loop_failure,
 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from antiphon.constraints.grammar import Grammar
 from antiphon.constraints.matching import DEAD_END, Matcher, Vocabulary
 from antiphon.errors import AntiphonError, EngineError
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import frames
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from antiphon.errors import AntiphonError, EngineError, InternalError
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import frames
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from starlette.types import Message, Send
 
 from antiphon.dialects.base import Dialect
 from antiphon.errors import AntiphonError, BudgetExceeded, InternalError, MethodNotAllowed, RequestError
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import frames, record
 
 DEFAULT_RETRY = 1.0
 """Seconds for Retry-After where the error names none: an engine is back within a few."""

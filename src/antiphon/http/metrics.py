@@ -18,10 +18,9 @@ from antiphon.engines.registry import Model, Models
 from antiphon.errors import AntiphonError
 from antiphon.http.state import AppState
 from antiphon.ledger.base import LedgerState
-from antiphon.telemetry import engines
-from antiphon.telemetry.exposition import CONTENT_TYPE, Series, exposition
+from antiphon.telemetry import engine_metrics
+from antiphon.telemetry.exposition import CONTENT_TYPE, Series, Totals, exposition, summed
 from antiphon.telemetry.metrics import BODY_BYTES, BUILD, LEDGER, PROCESSES, RUNNING
-from antiphon.telemetry.totals import Totals, summed
 
 PATIENCE = 1.0
 """Seconds that one scrape waits for engines. One answers within a millisecond or two, unless it is stuck."""
@@ -65,7 +64,7 @@ def _series(edge: AppState, seen: dict[str, Seen], processes: int, others: Total
     yield PROCESSES, {(): 1 + processes}
     yield from summed(own_series(edge), others, edge.models.__contains__)
     loads = {model: each.load for model, each in seen.items()}
-    yield from engines.series(loads, {model: each.up for model, each in seen.items()})
+    yield from engine_metrics.series(loads, {model: each.up for model, each in seen.items()})
 
 
 async def generations_running(edge: AppState) -> int:

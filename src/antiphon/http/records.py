@@ -13,8 +13,7 @@ from antiphon.errors import AntiphonError, InternalError, RouteNotFound
 from antiphon.http.authenticate import CHOICES
 from antiphon.http.errors import cause_of, level_of
 from antiphon.http.state import AppState
-from antiphon.telemetry.fields import known_path
-from antiphon.telemetry.logs import record
+from antiphon.telemetry.logs import known_path, record
 
 HEADERS = frozenset({"authorization", *(name.decode() for name in CHOICES)})
 """Names of headers that errors blame."""

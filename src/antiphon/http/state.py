@@ -21,8 +21,8 @@ from antiphon.limits.base import Watched
 from antiphon.pipeline.adapters import Adapters
 from antiphon.pipeline.deployments import Deployments
 from antiphon.settings.server import ServerSettings
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.metrics import Metrics
-from antiphon.telemetry.totals import Totals
 
 
 class Runner(Protocol):

@@ -20,8 +20,7 @@ from antiphon.ledger.records import encoded
 from antiphon.ledger.segments import UNFINISHED, segments_of, take_lock
 from antiphon.ledger.spool import AWAY, ready
 from antiphon.store.base import Entries
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import frames, record
 
 LOCK = "drain.lock"
 REFUSED = "refused.jsonl"

@@ -8,13 +8,13 @@ answers and credentials are never handed to it.
 import asyncio
 import json
 import logging
+import re
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 from typing import Literal
-
-from antiphon.telemetry.places import frames
 
 LOGGER = logging.getLogger("antiphon")
 
@@ -119,3 +119,33 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     LOGGER.setLevel(level.upper())
+
+
+STEP = re.compile(r"([\w-]+)(?:\[\d{1,5}\])*", re.ASCII)
+"""A name with the indices behind it."""
+
+UNKNOWN = "(unknown)"
+
+
+def known_path(path: str | None, names: Iterable[Set[str]]) -> str | None:
+    """As much of a path as consists of known names, from its beginning; None of none."""
+    if path is None:
+        return None
+    known, found = tuple(names), []
+    for step in path.split("."):
+        match = STEP.fullmatch(step)
+        if match is None or not any(match[1] in each for each in known):
+            break
+        found.append(step)
+    return ".".join(found) or UNKNOWN
+
+
+def frames(problem: BaseException) -> str:
+    """Type and place of an exception without its message, which may hold a prompt."""
+    stack = traceback.extract_tb(problem.__traceback__)
+    places = " < ".join(f"{_short(frame.filename)}:{frame.lineno} {frame.name}" for frame in reversed(stack))
+    return f"{type(problem).__name__} at {places}"
+
+
+def _short(filename: str) -> str:
+    return re.sub(r"^.*/(?:site-packages|src)/", "", filename)

@@ -13,8 +13,7 @@ from antiphon.errors import EngineError
 from antiphon.processes.coordinator import coordinator as module
 from antiphon.processes.coordinator.client import CoordinatorClient
 from antiphon.processes.coordinator.frames import Ping
-from antiphon.telemetry.exposition import Family, Kind
-from antiphon.telemetry.totals import Totals, summed
+from antiphon.telemetry.exposition import Family, Kind, Totals, summed
 from tests.processes.coordinator.processes import PATIENCE, Processes, connected, coordinating
 from tests.support.host_link import short_directory
 from tests.support.waiting import await_until

@@ -39,8 +39,7 @@ from antiphon.errors import AntiphonError, EngineError, ErrorReport, InvalidValu
 from antiphon.processes.ipc.channel import Channel, bind_private, remove
 from antiphon.processes.ipc.frames import FrameError, FrameReader, Hello
 from antiphon.task_group import task_group
-from antiphon.telemetry.logs import record
-from antiphon.telemetry.places import frames
+from antiphon.telemetry.logs import frames, record
 
 BACKLOG = 64
 """Connections that may wait to be accepted; a gateway opens one."""

@@ -43,9 +43,8 @@ from antiphon.processes.coordinator.session import Session
 from antiphon.processes.ipc.channel import Channel
 from antiphon.processes.ipc.frames import FrameError, FrameReader, Incompatible, Message
 from antiphon.task_group import task_group
-from antiphon.telemetry.exposition import Series
+from antiphon.telemetry.exposition import Series, Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 JOIN_S = 10.0
 """Seconds that a process waits for the coordinator before it serves."""

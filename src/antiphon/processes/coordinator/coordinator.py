@@ -17,8 +17,8 @@ from antiphon.processes.coordinator.session import Session
 from antiphon.processes.ipc.channel import Channel, bind_private, remove
 from antiphon.processes.ipc.frames import FrameReader
 from antiphon.task_group import task_group
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 BACKLOG = 64
 """Connections that may wait to be accepted; an HTTP process opens one."""

@@ -10,7 +10,7 @@ import msgspec
 from antiphon.domain.limits import Amounts, Limit, LimitStatus
 from antiphon.errors import ErrorReport
 from antiphon.processes.ipc.frames import Hello, Message
-from antiphon.telemetry.totals import Totals
+from antiphon.telemetry.exposition import Totals
 
 
 class Topic(StrEnum):

@@ -40,8 +40,8 @@ from antiphon.processes.coordinator.frames import (
     Topic,
 )
 from antiphon.processes.ipc.frames import FrameError, Hello, Message
+from antiphon.telemetry.exposition import Totals
 from antiphon.telemetry.logs import record
-from antiphon.telemetry.totals import Totals
 
 MAX_UNSENT = 16 * 1024 * 1024
 """Bytes that may wait for an HTTP process to read; one that is this far behind has stood still for long."""
